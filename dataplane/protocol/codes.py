@@ -1,0 +1,86 @@
+"""The vocabulary of failures: every code that the data plane can answer, with its number on the wire.
+
+Codes are stable: a number is never reused and a name never changes its meaning. `docs/errors.md` is generated from
+this table. A code is an answer, not an exception: nothing a peer sends may raise past the edge where it arrives.
+"""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Why a request, or one key of it, was not served. The text is the operator's explanation."""
+
+    def __new__(cls, value: int, doc: str) -> "Code":
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.__doc__ = doc
+        return member
+
+    # What was sent could not be understood.
+    MALFORMED = 1, "The datagram is not a message of this protocol; nothing was done."
+    VERSION_MISMATCH = 2, "The peer speaks another protocol version."
+    NOT_ATTACHED = 3, "The request needs an attached engine; attach first."
+    ALREADY_ATTACHED = 4, "This connection attached before; open another one."
+    NOT_ALLOWED = 5, "The peer's uid is not on the allow-list of the engine socket, or it may not do this."
+    TOO_MANY_CLIENTS = 6, "The data plane serves its maximum number of attached engines."
+    UNSUPPORTED = 7, "This data plane cannot do what was asked on this machine."
+
+    # A field has a value that is never right.
+    BAD_SALT = 20, "cache_salt must be at most 128 characters without control characters, '@', '/' and '\\'."
+    BAD_KEYS = 21, "Keys must be a non-empty run of 32-byte keys, at most 4,096 in a request, none twice."
+    BAD_SIZE = 22, "A block's size must be at least 1 byte and fit the space's block size."
+    BAD_SPACE = 23, "A space must name a model and have sane numbers; a request must name a space of its engine."
+    BAD_SLOTS = 24, "The slots do not belong to this reservation."
+    BAD_CHECKSUMS = 25, "Checksums must be 16 bytes for each committed slot, or absent."
+    BAD_GROUP = 26, "The engine group must be 1 to 128 printable characters."
+
+    # The request is well formed but contradicts the state.
+    UNKNOWN_SPACE = 40, "The space is not attached on this connection."
+    SPACE_CONFLICT = 41, "The same space is attached with another block size; one of the engines is configured wrongly."
+    READ_ONLY_SPACE = 42, "The engine attached this space read-only."
+    UNKNOWN_RESERVATION = 43, "The reservation is not (or no longer) open on this connection."
+    RESERVATION_EXPIRED = 44, "The reservation's deadline passed; its blocks were quarantined and nothing was published."
+    UNKNOWN_SEGMENT = 45, "The segment does not exist or is not of a space of this engine."
+
+    # A key was refused although everything is well formed.
+    TOO_LARGE = 60, "The block can never fit in the pool."
+    OVER_LIMIT = 61, "The tenant's byte limit leaves no room and none of its own blocks may go."
+    POOL_FULL = 62, "Every block that could make room is leased, pinned, being written or quarantined."
+    FRAGMENTED = 63, "There are evictable bytes, but every slab that could serve this size holds a leased block."
+    INDEX_FULL = 64, "Both index buckets of the key are full of blocks that may not go."
+    NO_DESCRIPTOR = 65, "Every block descriptor is in use by blocks that may not go."
+    OUT_OF_MEMORY = 66, "The machine refused memory for a new segment."
+    TOO_MANY_RESERVATIONS = 67, "The engine holds its maximum number of open reservations."
+
+    # Said by the client library alone; never on the wire.
+    UNAVAILABLE = 80, "No data plane is reachable; counted as a miss."
+    TIMEOUT = 81, "The data plane did not answer in time; counted as a miss."
+
+    # Snapshots of the management plane.
+    BAD_FIELD = 100, "A field of the snapshot has the wrong type or a value out of range."
+    BAD_DIGEST = 101, "The body does not match its digest."
+    STALE_GENERATION = 102, "A newer generation of this type was already applied."
+    DUPLICATE = 103, "Two records of the snapshot have the same name."
+    UNKNOWN_BODY = 104, "A body that was asked for did not come."
+    TOO_MANY = 105, "The snapshot has more records than this data plane takes."
+
+
+class Outcome(IntEnum):
+    """What `reserve` answers for one key, besides a refusal (any `Code`)."""
+
+    WRITE = 0
+    """Write here, then commit."""
+    PRESENT = 254
+    """Already there; nothing to do."""
+    BUSY = 255
+    """Being written by another engine; try a lookup later."""
+
+
+class ProtocolError(Exception):
+    """A message that cannot be served: stable `code`, the `field` at fault, a sentence that says what was expected."""
+
+    def __init__(self, code: Code, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field

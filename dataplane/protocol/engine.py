@@ -1,0 +1,193 @@
+"""What engines and the data plane say over the AF_UNIX SEQPACKET socket: one MessagePack datagram each.
+
+Every request carries an `id` that its answer repeats. Runs of keys, slots, offsets and checksums travel as packed
+little-endian bytes, so that both sides read them with numpy and nothing is built per key. Memory file descriptors
+ride along with `SCM_RIGHTS`; the message says what they are, in order.
+"""
+
+import msgspec
+
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.spaces import Space
+
+VERSION = 1
+MAX_DATAGRAM_BYTES = 192 * 1024
+"""Below the default send buffer of an AF_UNIX socket, so that a datagram never fails for its size."""
+MAX_KEYS_PER_REQUEST = 4096
+MAX_FDS_PER_DATAGRAM = 64
+CHECKSUM_BYTES = 16
+KEY_SIZE = KEY_BYTES
+
+
+class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """One space that an engine wants, and whether it will write there."""
+
+    space: Space
+    writes: bool = True
+
+
+# ---- engine to data plane
+
+
+class Attach(msgspec.Struct, tag="attach", forbid_unknown_fields=True):
+    """First message of a connection. The socket's peer credentials say who it is; `group` says which engine."""
+
+    id: int
+    version: int
+    group: str
+    """Engine group: one scheduler plus its workers share it. Quarantined bytes wait for every process of a group."""
+    spaces: list[SpaceRequest]
+    engine: str = ""
+    """Free text for people, e.g. `"vllm 0.33"`."""
+    membarrier: bool = True
+    """The process registered for expedited barriers; without it leases go by message."""
+
+
+class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fields=True):
+    """Ask for room for the missing blocks of a prefix chain, in order. The answer has one outcome a key."""
+
+    id: int
+    space: int
+    """Number that `Attached.spaces` gave."""
+    tenant: str
+    keys: bytes
+    """n keys of 32 bytes, ancestors first."""
+    nbytes: int
+    """Size of each block in bytes."""
+
+
+class Commit(msgspec.Struct, tag="commit", array_like=True, forbid_unknown_fields=True):
+    """Publish blocks of a reservation; what is not named is aborted."""
+
+    id: int
+    reservation: int
+    slots: bytes = b""
+    """u32 positions in the request's keys; empty for all that were to be written."""
+    checksums: bytes = b""
+    """16 bytes for each committed slot, or empty."""
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True, forbid_unknown_fields=True):
+    """Give a reservation up. Also how an owner that woke up after its deadline releases quarantined bytes."""
+
+    id: int
+    reservation: int
+
+
+class Lease(msgspec.Struct, tag="lease", array_like=True, forbid_unknown_fields=True):
+    """Acquire by message, for machines without `membarrier`: the data plane raises the counters itself."""
+
+    id: int
+    space: int
+    keys: bytes
+
+
+class Map(msgspec.Struct, tag="map", array_like=True, forbid_unknown_fields=True):
+    """Ask for the memory of segments that were seen in descriptors but are not mapped yet."""
+
+    id: int
+    segments: list[int]
+
+
+class Hold(msgspec.Struct, tag="hold", forbid_unknown_fields=True):
+    """A supervisor asks for duplicates of every memory fd, now and as they come, so that memory outlives a crash."""
+
+    id: int
+    version: int
+
+
+EngineRequest = Attach | Reserve | Commit | Abort | Lease | Map | Hold
+
+# ---- data plane to engine
+
+
+class Attached(msgspec.Struct, tag="attached"):
+    """Accepted. Two fds ride along: the index memory (read-only) and the engine's own area (read-write)."""
+
+    id: int
+    client: int
+    node: str
+    epoch: int
+    spaces: list[int]
+    """Number of each requested space, in order."""
+    membarrier: bool
+    """False: take leases by message."""
+    reservation_ttl_s: float
+
+
+class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
+    """One memory segment whose fd rides along."""
+
+    segment: int
+    nbytes: int
+    writable: bool
+
+
+class Reserved(msgspec.Struct, tag="reserved", array_like=True):
+    """One outcome a key: an `Outcome`, or the `Code` of a refusal. Fds of segments new to the engine ride along."""
+
+    id: int
+    reservation: int
+    """0 when there is nothing to write."""
+    outcomes: bytes
+    """u8 for each key."""
+    segments: bytes
+    """u32 for each key; meaningful where the outcome is WRITE."""
+    offsets: bytes
+    """u64 for each key; bytes from the start of the segment."""
+    grants: list[SegmentGrant]
+
+
+class Committed(msgspec.Struct, tag="committed", array_like=True):
+    """The blocks are visible to every reader of the space."""
+
+    id: int
+    blocks: int
+
+
+class Aborted(msgspec.Struct, tag="aborted", array_like=True):
+    id: int
+
+
+class Leased(msgspec.Struct, tag="leased", array_like=True):
+    """Descriptors of the leading hits; their counters were raised in the engine's own area."""
+
+    id: int
+    descriptors: bytes
+    """u32 for each hit."""
+
+
+class Mapped(msgspec.Struct, tag="mapped", array_like=True):
+    id: int
+    grants: list[SegmentGrant]
+
+
+class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
+    """One fd that rides along for a holder."""
+
+    kind: str
+    """`index`, `segment` or `area`."""
+    number: int
+    """Segment number, client number, or 0."""
+    nbytes: int
+
+
+class Held(msgspec.Struct, tag="held"):
+    """Fds for a holder, in the order of `memory`; sent again, with id 0, whenever memory is added."""
+
+    id: int
+    epoch: int
+    memory: list[HeldMemory]
+    dropped: list[HeldMemory] = []
+
+
+class Refused(msgspec.Struct, tag="refused"):
+    """The whole request was not served; nothing of it was done."""
+
+    id: int
+    code: int
+    message: str
+    field: str = ""
+
+
+EngineReply = Attached | Reserved | Committed | Aborted | Leased | Mapped | Held | Refused

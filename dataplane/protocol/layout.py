@@ -1,0 +1,294 @@
+"""The shared memory that engines and the data plane read and write, and why reading it needs no message.
+
+Theory
+======
+
+Three kinds of memory, each a sealed memfd handed over the engine socket:
+
+* **index memory**, written by the data plane, mapped read-only by engines: a header, the bucketed index, one *hot* row
+  a descriptor (control word, key, space and segment, offset, size) and one *cold* row (checksum, tenant, time);
+* **areas**, one for each attached process, written by that process: lease counters (one u32 a descriptor) and an
+  access ring;
+* **segments**, the arena's bytes, each of one space at a time.
+
+Only x86-64 is supported: the arguments below rest on its total store order (stores become visible in program order,
+loads are done in program order; a store may be delayed past a later load) and on aligned 8-byte accesses being whole.
+In Python each numpy call is a barrier to the compiler, so program order is the order of the calls.
+
+*Publication.* A block's key, space, extent and checksum are written while its state is not READY; then one aligned
+8-byte store of the control word makes it READY. The incarnation in the control word changes exactly when bytes are
+given up. A reader loads the control word, the row, and the control word again: equal and READY means that the row
+belongs to that incarnation. Anything but READY is a miss; nobody spins.
+
+*Index.* A key hashes to two buckets of eight entries; an entry is a 32-bit tag and a descriptor number. Entries never
+move. A racing insert or removal can hide an entry from a reader (a false miss); it cannot invent one, because the
+descriptor's own row is compared in full (no false hit).
+
+*Leases are counters.* To acquire, a process raises its own counter of the descriptor and *then* reads the row again as
+above; if that fails it lowers the counter and has a miss. To evict, the data plane stores EVICTING in the control words
+of a batch, issues one `membarrier(GLOBAL_EXPEDITED)`, and *then* sums the candidates' counters over all areas. This is
+Dekker's mutual exclusion with the expensive fence on the rare side: the barrier makes every registered, running process
+drain its store buffer. So for each reader one of two holds. Its counter store came before the barrier: the sum is not
+zero, and the block goes back to READY with its incarnation unchanged. Or it came after: then its re-read of the control
+word comes after the EVICTING store and sees something other than READY. There is no third case, and no reader ever
+waits. A process that has not registered is skipped silently by the kernel, so a client registers before it attaches,
+and its area is in the scan before the attach is answered. Without `membarrier` the data plane raises the counters
+itself, on request, between its own steps.
+
+*Who may be wrong.* Counters and rings are written by the engine and trusted for nothing but its own harm: a counter
+that is wrongly up keeps a block from eviction (and is shown), one wrongly down lets a block go under that engine alone.
+Ring entries carry the control word they saw; the data plane clamps indices and drops entries that do not match.
+
+*Owners die.* A counter of a dead process is not lowered by anybody. Its area leaves the scan when every process of its
+engine group is proven gone (pidfd), not when its socket closes: workers may still be copying under the scheduler's
+lease. Bytes that a dead or hung owner was writing are QUARANTINED under the same rule.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.states import STATE_MASK, State
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+
+LAYOUT_VERSION = 1
+PAGE = 4096
+
+INDEX_MAGIC = int.from_bytes(b"LARDERIX", "little")
+AREA_MAGIC = int.from_bytes(b"LARDERAR", "little")
+
+BUCKET_ENTRIES = 8
+HOT_WORDS = 8
+COLD_WORDS = 4
+
+# Words of the index header.
+H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_NODE = range(8)
+
+# Words of a hot row: one cache line.
+HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
+
+# Words of a cold row.
+COLD_CHECKSUM, COLD_TENANT, COLD_STORED_AT = 0, 2, 3
+
+# Words of an area's header; head, dropped and tail are on cache lines of their own.
+A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = 0, 1, 2, 3, 8, 9, 16
+
+RING_WORDS = 2
+DEFAULT_RING_ENTRIES = 16_384
+
+# Kinds of ring entries, in the top byte of the first word.
+RING_TOUCH = 1
+"""Second word: the control word that was seen. First word, low 32 bits: the descriptor."""
+RING_LOOKUP = 2
+"""Second word: the tenant's fingerprint. First word: requested blocks (28 bits at 28), hit blocks (28 bits at 0)."""
+RING_KIND_SHIFT = 56
+RING_COUNT_BITS = 28
+RING_COUNT_MASK = (1 << RING_COUNT_BITS) - 1
+
+MAX_BLOCKS = 1 << 26
+
+_READY = np.uint64(State.READY)
+_STATE = np.uint64(STATE_MASK)
+_LOW32 = np.uint64(0xFFFFFFFF)
+_TAG_BIT = np.uint64(0x80000000)
+_SHIFT32 = np.uint64(32)
+_ONE = np.uint64(1)
+_U64_MASK = (1 << 64) - 1
+
+
+class LayoutError(Exception):
+    """Memory that is not what this version of Larder lays out."""
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def bucket_count(max_blocks: int) -> int:
+    """A power of two of buckets, so that `max_blocks` fill at most half of the entries."""
+    return 1 << max(1, (2 * max_blocks - 1) // BUCKET_ENTRIES).bit_length()
+
+
+def index_bytes(max_blocks: int) -> int:
+    """Size of the index memory in bytes."""
+    buckets = bucket_count(max_blocks)
+    return _round_up(PAGE + 8 * (buckets * BUCKET_ENTRIES + max_blocks * (HOT_WORDS + COLD_WORDS)), PAGE)
+
+
+def area_bytes(max_blocks: int, ring_entries: int = DEFAULT_RING_ENTRIES) -> int:
+    """Size of one process's area in bytes."""
+    return _round_up(PAGE + _round_up(4 * max_blocks, PAGE) + 8 * RING_WORDS * ring_entries, PAGE)
+
+
+class IndexMemory:
+    """Typed views of index memory: `header[512]`, `entries[buckets, 8]`, `hot[n, 8]`, `cold[n, 4]`, all u64."""
+
+    def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
+        words = np.frombuffer(buffer, np.uint64)
+        if len(words) * 8 < index_bytes(max_blocks):
+            raise LayoutError(f"index memory of {max_blocks} blocks needs {index_bytes(max_blocks)} bytes")
+        buckets = bucket_count(max_blocks)
+        first = PAGE // 8
+        hot = first + buckets * BUCKET_ENTRIES
+        cold = hot + max_blocks * HOT_WORDS
+        self.max_blocks = max_blocks
+        self.buckets = buckets
+        self.header: U64 = words[:first]
+        self.entries: U64 = words[first:hot].reshape(buckets, BUCKET_ENTRIES)
+        self.hot: U64 = words[hot:cold].reshape(max_blocks, HOT_WORDS)
+        self.cold: U64 = words[cold : cold + max_blocks * COLD_WORDS].reshape(max_blocks, COLD_WORDS)
+        self.control: U64 = self.hot[:, HOT_CONTROL]
+        self._hot_words: U64 = words[hot:cold]
+        self._mask = np.uint64(buckets - 1)
+
+    @classmethod
+    def attach(cls, buffer: memoryview | bytearray) -> "IndexMemory":
+        """Views of memory that somebody else laid out; LayoutError when it is not of this version."""
+        header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
+        if len(header) < PAGE // 8 or int(header[H_MAGIC]) != INDEX_MAGIC:
+            raise LayoutError("not index memory of a Larder data plane")
+        if int(header[H_VERSION]) != LAYOUT_VERSION:
+            raise LayoutError(f"index memory has layout {int(header[H_VERSION])}, expected {LAYOUT_VERSION}")
+        max_blocks = int(header[H_MAX_BLOCKS])
+        if not 1 <= max_blocks <= MAX_BLOCKS or int(header[H_BUCKETS]) != bucket_count(max_blocks):
+            raise LayoutError("index memory has a corrupted header")
+        return cls(buffer, max_blocks)
+
+    def format(self, epoch: int, pid: int) -> None:
+        """Write the header of fresh (zeroed) memory; the magic last."""
+        self.header[H_VERSION] = LAYOUT_VERSION
+        self.header[H_EPOCH] = epoch
+        self.header[H_MAX_BLOCKS] = self.max_blocks
+        self.header[H_BUCKETS] = self.buckets
+        self.header[H_BYTES] = index_bytes(self.max_blocks)
+        self.header[H_PID] = pid
+        self.header[H_MAGIC] = INDEX_MAGIC
+
+    def places(self, words: U64, space: int) -> tuple[U64, U64]:
+        """Candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
+        mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
+        buckets = (words[:, :2] ^ np.uint64(mixed)) & self._mask
+        # The top bit is always set, so an empty entry (0) never equals a tag.
+        tags = ((words[:, 2] ^ np.uint64(mixed >> 32)) & _LOW32) | _TAG_BIT
+        return buckets, tags
+
+    def find(self, words: U64, space: int) -> tuple[I64, U64]:
+        """Where packed keys [n, 4] of a space are: descriptors [n] (-1: not there) and their control words [n].
+
+        Blocks in any state but FREE are found; the caller looks at the state. Safe against a concurrent writer.
+        """
+        found, control, _ = self.find_rows(words, space)
+        return found, control
+
+    def find_rows(self, words: U64, space: int) -> tuple[I64, U64, U64]:
+        """As `find`, with the hot rows [n, 8] that were compared."""
+        count = len(words)
+        buckets, tags = self.places(words, space)
+        entries = self.entries.take(buckets, axis=0, mode="clip").reshape(count, 2 * BUCKET_ENTRIES)
+        same = (entries >> _SHIFT32) == tags[:, None]
+        first = same.argmax(axis=1)
+        chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
+        descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
+        control, rows, good = self._confirm(descriptors, words, space)
+        good &= same.any(axis=1)
+        if np.count_nonzero(same) > count:  # a tag twice among sixteen entries: rare, so look one by one
+            self._find_again(same, entries, words, space, descriptors, control, rows, good)
+        descriptors[~good] = -1
+        return descriptors, control, rows
+
+    def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
+        # `take` copies a strided source whole, so control words are taken from the flat rows.
+        at = descriptors * HOT_WORDS
+        before = self._hot_words.take(at, mode="clip")
+        rows = self.hot.take(descriptors, axis=0, mode="clip")
+        after = self._hot_words.take(at, mode="clip")
+        good = (before == after) & (rows[:, HOT_KEY : HOT_KEY + 4] == words).all(axis=1)
+        good &= (rows[:, HOT_SPACE_SEGMENT] & _LOW32) == np.uint64(space)
+        good &= (after & _STATE) != 0
+        return after, rows, good
+
+    def _find_again(
+        self,
+        same: npt.NDArray[np.bool_],
+        entries: U64,
+        words: U64,
+        space: int,
+        descriptors: I64,
+        control: U64,
+        rows: U64,
+        good: npt.NDArray[np.bool_],
+    ) -> None:
+        for i in np.nonzero((same.sum(axis=1) > 1) & ~good)[0]:
+            for entry in entries[i][same[i]]:
+                candidate = np.array([(int(entry) & 0xFFFFFFFF) - 1], np.int64)
+                word, row, right = self._confirm(candidate, words[i : i + 1], space)
+                if right[0]:
+                    descriptors[i], control[i], rows[i], good[i] = candidate[0], word[0], row[0], True
+                    break
+
+
+def is_ready(control: U64) -> npt.NDArray[np.bool_]:
+    """Which control words say READY."""
+    return (control & _STATE) == _READY
+
+
+def leading(good: npt.NDArray[np.bool_]) -> int:
+    """Length of the run of True at the start."""
+    return len(good) if good.all() else int(good.argmin())
+
+
+class AreaMemory:
+    """Typed views of one process's area: `header[512]` u64, `counters[n]` u32, `ring[entries, 2]` u64."""
+
+    def __init__(self, buffer: memoryview | bytearray, max_blocks: int, ring_entries: int) -> None:
+        if len(buffer) < area_bytes(max_blocks, ring_entries):
+            raise LayoutError(f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes")
+        ring_at = PAGE + _round_up(4 * max_blocks, PAGE)
+        self.max_blocks = max_blocks
+        self.ring_entries = ring_entries
+        self.header: U64 = np.frombuffer(buffer, np.uint64, PAGE // 8)
+        self.counters: U32 = np.frombuffer(buffer, np.uint32, max_blocks, PAGE)
+        self.ring: U64 = np.frombuffer(buffer, np.uint64, RING_WORDS * ring_entries, ring_at).reshape(
+            ring_entries, RING_WORDS
+        )
+
+    @classmethod
+    def attach(cls, buffer: memoryview | bytearray) -> "AreaMemory":
+        """Views of an area that the data plane laid out; LayoutError when it is not of this version."""
+        header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
+        if len(header) < PAGE // 8 or int(header[A_MAGIC]) != AREA_MAGIC:
+            raise LayoutError("not an area of a Larder data plane")
+        if int(header[A_VERSION]) != LAYOUT_VERSION:
+            raise LayoutError(f"area has layout {int(header[A_VERSION])}, expected {LAYOUT_VERSION}")
+        return cls(buffer, int(header[A_MAX_BLOCKS]), int(header[A_RING_ENTRIES]))
+
+    def format(self) -> None:
+        """Write the header of fresh (zeroed) memory; the magic last."""
+        self.header[A_VERSION] = LAYOUT_VERSION
+        self.header[A_MAX_BLOCKS] = self.max_blocks
+        self.header[A_RING_ENTRIES] = self.ring_entries
+        self.header[A_MAGIC] = AREA_MAGIC
+
+
+def pack_keys(keys: Sequence[bytes] | bytes | U64) -> U64:
+    """Keys as u64 words [n, 4]; accepts a list of 32-byte keys, their concatenation, or words already packed.
+
+    Raises ValueError when a key is not 32 bytes.
+    """
+    if isinstance(keys, np.ndarray):
+        if keys.dtype != np.uint64 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES // 8:
+            raise ValueError(f"expected packed keys of shape [n, 4] and dtype uint64, got {keys.shape} {keys.dtype}")
+        return keys
+    if not isinstance(keys, (bytes, bytearray, memoryview)):
+        for key in keys:
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"expected keys of {KEY_BYTES} bytes, got one of {len(key)}")
+        keys = b"".join(keys)
+    if len(keys) % KEY_BYTES:
+        raise ValueError(f"expected a multiple of {KEY_BYTES} bytes, got {len(keys)}")
+    return np.frombuffer(keys, np.uint64).reshape(-1, KEY_BYTES // 8)

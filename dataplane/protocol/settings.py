@@ -1,0 +1,142 @@
+"""Settings that both planes share, and how settings are read: `larder.toml`, then the environment.
+
+The top level of `larder.toml` holds the names of `Common`; each process has a table of its own (`[dataplane]`,
+`[app]`). The environment wins: `LARDER_POOL_BYTES=4GiB`, `LARDER_DATAPLANE__SEGMENT_BYTES=128MiB`. A name that nobody
+knows is an error: a typing mistake must not become a default.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dataplane.protocol.units import parse_size
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+PREFIX = "LARDER_"
+SECTIONS = ("dataplane", "app")
+CONFIG_VARIABLE = "LARDER_CONFIG"
+TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
+"""Names under these prefixes belong to test and benchmark runs and are not settings."""
+
+
+class SettingsError(Exception):
+    """A setting that cannot be: the sentence names the setting, where it came from and what was expected."""
+
+
+class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Names that scripts rely on; see the table in the README."""
+
+    http_host: str = "127.0.0.1"
+    """Address of the API, the dashboard, `/metrics`, `/healthz` and `/readyz`."""
+    http_port: int = 8470
+    """Port of the same; 0 takes a free one."""
+    engine_socket: str = ""
+    """Path of the engine socket; default `$XDG_RUNTIME_DIR/larder/engine.sock`, else under the state directory."""
+    control_url: str = ""
+    """ZeroMQ endpoint of the control socket; default ipc under the state directory."""
+    events_url: str = ""
+    """ZeroMQ endpoint of the events; default ipc under the state directory."""
+    database_url: str = ""
+    """SQLAlchemy URL; default SQLite under the state directory."""
+    state_dir: str = ""
+    """Where state is kept; default `~/.local/state/larder`."""
+    pool_bytes: int | None = None
+    """Size of the L1 pool in bytes (`4GiB` is understood); default 1 GiB, at most half of what is free."""
+
+
+_SIZE_SUFFIX = "_bytes"
+
+
+def read(
+    section: str,
+    kind: type[T],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Common, T]:
+    """The shared settings and one section's, from the file named by `config` or LARDER_CONFIG (or ./larder.toml when
+    it exists), overlaid by the environment. Defaults that depend on the machine are filled in.
+
+    Raises SettingsError.
+    """
+    environ = os.environ if environ is None else environ
+    tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
+    for name, text in environ.items():
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE or name.startswith(TEST_VARIABLES):
+            continue
+        path = name.removeprefix(PREFIX).lower().split("__")
+        if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
+            raise SettingsError(f"{name}: there is no such setting")
+        if len(path) == 2:
+            section_tree = tree.setdefault(path[0], {})
+            section_tree[path[1]] = text
+        else:
+            tree[path[0]] = text
+    own = tree.get(section, {})
+    shared = {name: value for name, value in tree.items() if name not in SECTIONS}
+    common = with_defaults(_convert(shared, Common, "", source), environ)
+    return common, _convert(own, kind, f"{section}.", source)
+
+
+def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
+    """The same settings with every path and URL filled in."""
+    state = Path(common.state_dir).expanduser() if common.state_dir else Path("~/.local/state/larder").expanduser()
+    state = state.absolute()
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    sockets = Path(runtime) / "larder" if runtime and not common.state_dir else state
+    return msgspec.structs.replace(
+        common,
+        state_dir=str(state),
+        engine_socket=common.engine_socket or str(sockets / "engine.sock"),
+        control_url=common.control_url or f"ipc://{state / 'control.sock'}",
+        events_url=common.events_url or f"ipc://{state / 'events.sock'}",
+        database_url=common.database_url or f"sqlite+aiosqlite:///{state / 'larder.db'}",
+    )
+
+
+def to_environ(common: Common) -> dict[str, str]:
+    """The shared settings as environment variables, for a child process that must see the same."""
+    return {
+        PREFIX + name.upper(): str(value)
+        for name, value in msgspec.structs.asdict(common).items()
+        if value is not None
+    }
+
+
+def default_pool_bytes(free_bytes: int) -> int:
+    """1 GiB, at most half of what is free."""
+    return min(1 << 30, free_bytes // 2)
+
+
+def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str]:
+    path = Path(config) if config else Path("larder.toml")
+    if not config and not path.exists():
+        return {}, "the environment"
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file), str(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+
+
+def _convert(tree: dict[str, Any], kind: type[T], prefix: str, source: str) -> T:
+    if not isinstance(tree, dict):
+        raise SettingsError(f"{prefix.rstrip('.')}: expected a table in {source}")
+    values = dict(tree)
+    for name, value in tree.items():
+        if name.endswith(_SIZE_SUFFIX) and name in kind.__struct_fields__:
+            try:
+                values[name] = parse_size(value)
+            except ValueError as error:
+                raise SettingsError(f"{prefix}{name} ({source} or the environment): {error}") from None
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{prefix or 'settings'} ({source} or the environment): {error}") from None

@@ -1,0 +1,77 @@
+"""Spaces: what must be equal for cached bytes to be interchangeable.
+
+Two engines with the same model name and another KV dtype, layout, world size or rank never meet: the index key is
+(space, key). `block_bytes` is not identity: it is what the identity implies, so two engines that give the same identity
+another block size contradict each other and the second is refused.
+"""
+
+from hashlib import sha256
+
+import msgspec
+
+from dataplane.protocol.codes import Code, ProtocolError
+
+MAX_NAME_CHARACTERS = 256
+MAX_RANK = 65_535
+MAX_BLOCK_BYTES = 1 << 40
+
+
+class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Identity of one rank's KV bytes; sent by an engine when it attaches."""
+
+    model: str
+    """Model name; pins refer to it."""
+    revision: str = ""
+    """Weights revision."""
+    layout: str = ""
+    """KV layout, e.g. `"NHD:32x8x128"`."""
+    dtype: str = ""
+    """KV dtype, e.g. `"bfloat16"`."""
+    kv_group: int = 0
+    """KV-cache group of hybrid models."""
+    world_size: int = 1
+    pipeline_stage: int = 0
+    rank: int = 0
+    block_bytes: int = 0
+    """Size of a full block in bytes; 0 when sizes vary. Not part of the identity."""
+
+    def identity(self) -> str:
+        """32 hex digits that are equal exactly for interchangeable spaces."""
+        parts = (
+            self.model,
+            self.revision,
+            self.layout,
+            self.dtype,
+            self.kv_group,
+            self.world_size,
+            self.pipeline_stage,
+            self.rank,
+        )
+        return sha256(b"larder.space.1" + msgspec.msgpack.encode(parts)).hexdigest()[:32]
+
+
+def check_space(space: Space, field: str = "spaces") -> Space:
+    """The space itself, or ProtocolError(BAD_SPACE) that names the field at fault."""
+    if not space.model:
+        raise ProtocolError(Code.BAD_SPACE, "expected a model name, got ''", f"{field}.model")
+    for name in ("model", "revision", "layout", "dtype"):
+        text = getattr(space, name)
+        if len(text) > MAX_NAME_CHARACTERS or not (text == "" or text.isprintable()):
+            raise ProtocolError(
+                Code.BAD_SPACE,
+                f"expected at most {MAX_NAME_CHARACTERS} printable characters, got {len(text)}",
+                f"{field}.{name}",
+            )
+    for name, low, high in (
+        ("kv_group", 0, MAX_RANK),
+        ("world_size", 1, MAX_RANK + 1),
+        ("pipeline_stage", 0, MAX_RANK),
+        ("rank", 0, space.world_size - 1),
+        ("block_bytes", 0, MAX_BLOCK_BYTES),
+    ):
+        number = getattr(space, name)
+        if not low <= number <= high:
+            raise ProtocolError(
+                Code.BAD_SPACE, f"expected {low} to {high}, got {number}", f"{field}.{name}"
+            )
+    return space
