@@ -1,0 +1,93 @@
+"""What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, and asyncio for `@pytest.mark.anyio`."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from tests import require as requirement
+from tests.golden_file import Golden
+from tests.postgres_cluster import PostgresCluster, find_binaries
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden/ (runs only tests that use it)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "postgres_url" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.postgres)
+    if config.getoption("--update-golden"):
+        chosen = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[object, str], None]:
+    """`require(condition, reason)`: skip on a laptop that lacks something, fail in CI."""
+    return requirement.require
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(name, text)`: the text must equal tests/golden/<name>."""
+    return Golden(update=request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def socket_dir() -> Iterator[Path]:
+    """A private folder with a short path: a unix socket's path has at most 107 characters, and tmp_path is long."""
+    folder = Path(tempfile.mkdtemp(prefix="larder-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Callable[[str], str]]:
+    """A running PostgreSQL for the session: gives the URL of a database name."""
+    given = os.environ.get("TEST_DATABASE_URL")
+    if given:
+        server = sa.make_url(given).set(drivername="postgresql+asyncpg")
+        yield lambda database: server.set(database=database).render_as_string(hide_password=False)
+        return
+    binaries = find_binaries()
+    requirement.require(binaries, "no PostgreSQL server binaries (Debian: apt install postgresql)")
+    assert binaries is not None
+    cluster = PostgresCluster(binaries)
+    try:
+        cluster.start()
+        yield cluster.url
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Callable[[str], str]) -> Iterator[str]:
+    """`postgresql+asyncpg://…` of an empty database that only this test sees; its name is unique."""
+    database = f"larder_{uuid4().hex[:12]}"
+    asyncio.run(_execute(postgres_server("postgres"), f"CREATE DATABASE {database}"))
+    yield postgres_server(database)
+    asyncio.run(_execute(postgres_server("postgres"), f"DROP DATABASE {database} WITH (FORCE)"))
+
+
+async def _execute(url: str, statement: str) -> None:
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        await connection.execute(sa.text(statement))
+    await engine.dispose()

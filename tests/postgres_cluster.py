@@ -1,0 +1,76 @@
+"""A throw-away PostgreSQL cluster over the server binaries of this machine.
+
+Listens on a unix socket in a folder of its own, keeps nothing, trusts everybody who reaches the socket. Runs as
+`nobody` when the tests run as root, because the server refuses to be root. TEST_DATABASE_URL takes its place: a
+server that is already there, whose user may create databases.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+START_TIMEOUT_S = 30.0
+
+
+def find_binaries() -> Path | None:
+    """The folder of `initdb` and `postgres`: the newest of Debian's, else what is on the PATH."""
+    installed = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3])
+    )
+    if installed:
+        return installed[-1].parent
+    found = shutil.which("initdb")
+    return Path(found).resolve().parent if found else None
+
+
+class PostgresCluster:
+    """One server for a test session: `start`, then `url(database)`, then `stop`."""
+
+    def __init__(self, binaries: Path) -> None:
+        self._binaries = binaries
+        self._user = "nobody" if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        # Short, because a unix socket's path has at most 107 characters; its own, because `nobody` must own it.
+        self._root = Path(tempfile.mkdtemp(prefix="larder-pg-"))
+
+    def start(self) -> None:
+        if self._user is not None:
+            account = pwd.getpwnam(self._user)
+            os.chown(self._root, account.pw_uid, account.pw_gid)
+        initdb = [self._binaries / "initdb", "-D", self._root / "data", "-U", "larder", "-A", "trust"]
+        subprocess.run(
+            [*initdb, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            user=self._user,
+            cwd=self._root,
+            check=True,
+            capture_output=True,
+        )
+        log = self._root / "log"
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._root / "data", "-F", "-k", self._root, "-h", ""],
+                user=self._user,
+                cwd=self._root,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        ready = [self._binaries / "pg_isready", "-q", "-h", self._root, "-U", "larder", "-d", "postgres"]
+        while subprocess.run(ready, check=False).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')}")
+            time.sleep(0.02)
+
+    def url(self, database: str) -> str:
+        return f"postgresql+asyncpg://larder@/{database}?host={self._root}"
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)  # "fast": drops the sessions, leaves a clean end
+            self._process.wait(timeout=START_TIMEOUT_S)
+        shutil.rmtree(self._root)
