@@ -91,6 +91,7 @@ $(BIN)/uv:
 # uv does not read pip's configuration: tell it where pip would look.
 pip_setting = $$($(BIN)/python -m pip config get global.$(1) 2>/dev/null | xargs | tr ' ' ',' || true)
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
+	@echo "installing into $(VENV)"; \
 	links="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}"; index="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}"; \
 	if [ -n "$$links" ]; then export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${links// /,}}"; fi; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi; \

@@ -42,9 +42,10 @@ class PostgresCluster:
         if self._user is not None:
             account = pwd.getpwnam(self._user)
             os.chown(self._root, account.pw_uid, account.pw_gid)
-        initdb = [self._binaries / "initdb", "-D", self._root / "data", "-U", "larder", "-A", "trust"]
+        data = str(self._root / "data")
+        initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "larder", "-A", "trust", "-E", "UTF8"]
         subprocess.run(
-            [*initdb, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            [*initdb, "--locale=C", "--no-sync", "--no-instructions"],
             user=self._user,
             cwd=self._root,
             check=True,
@@ -53,14 +54,14 @@ class PostgresCluster:
         log = self._root / "log"
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self._root / "data", "-F", "-k", self._root, "-h", ""],
+                [str(self._binaries / "postgres"), "-D", data, "-F", "-k", str(self._root), "-h", ""],
                 user=self._user,
                 cwd=self._root,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        ready = [self._binaries / "pg_isready", "-q", "-h", self._root, "-U", "larder", "-d", "postgres"]
+        ready = [str(self._binaries / "pg_isready"), "-q", "-h", str(self._root), "-d", "postgres"]
         while subprocess.run(ready, check=False).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')}")

@@ -1,0 +1,45 @@
+# Larder in one image: `docker build -t larder .`
+# TORCH_BACKEND is uv's name of a torch build: cpu (default, small), cu130, … for nodes with a GPU.
+ARG PYTHON_VERSION=3.11
+ARG NODE_VERSION=24
+
+FROM node:${NODE_VERSION}-bookworm-slim AS web
+WORKDIR /src/web
+COPY web/package.json web/package-lock.json ./
+RUN npm ci --no-audit --no-fund
+COPY web/ ./
+RUN npm run build
+
+FROM python:${PYTHON_VERSION}-slim-bookworm AS build
+ARG TORCH_BACKEND=cpu
+ARG UV_VERSION=0.13.8
+RUN pip install --no-cache-dir "uv==${UV_VERSION}" && python -m venv --without-pip /opt/larder
+WORKDIR /src
+# Dependencies first: this layer is kept until they change.
+COPY pyproject.toml constraints.txt ./
+RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
+    -c constraints.txt -r pyproject.toml
+COPY README.md LICENSE ./
+COPY app/ app/
+COPY dataplane/ dataplane/
+COPY migrations/ migrations/
+COPY --from=web /src/web/dist/ web/dist/
+RUN uv pip install --no-cache --no-deps --python /opt/larder/bin/python .
+
+FROM python:${PYTHON_VERSION}-slim-bookworm
+# Engines that attach through the socket must run as the same user: the pool is private to it.
+RUN groupadd --gid 10001 larder \
+    && useradd --uid 10001 --gid larder --home-dir /var/lib/larder --no-create-home --shell /usr/sbin/nologin larder \
+    && install -d -o larder -g larder -m 0700 /var/lib/larder /run/larder
+COPY --from=build /opt/larder /opt/larder
+ENV PATH=/opt/larder/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    LARDER_STATE_DIR=/var/lib/larder \
+    LARDER_ENGINE_SOCKET=/run/larder/engine.sock
+WORKDIR /var/lib/larder
+USER 10001:10001
+EXPOSE 8470
+HEALTHCHECK --interval=10s --timeout=4s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ.get(\"LARDER_HTTP_PORT\", 8470)}/readyz', timeout=3)"]
+ENTRYPOINT ["larder"]
+CMD ["up"]

@@ -1,0 +1,94 @@
+"""The compose files: valid, closed to the network, and in step with the settings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from dataplane.protocol.settings import Common, read
+
+ROOT = Path(__file__).parents[2]
+FILES = ["docker-compose.yml", "deploy/postgres.yml"]
+
+
+class Nothing(msgspec.Struct):
+    """A section without settings: only the shared ones are looked at."""
+
+
+def services(file: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["services"]
+    return found
+
+
+def environment_of_larder(file: str) -> dict[str, str]:
+    """As a container sees it when the operator sets nothing but the password."""
+    found = services(file)["larder"]["environment"]
+    text = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for name, value in found.items()}
+    return {name: re.sub(r"\$\{\w+:\?[^}]*\}", "secret", value) for name, value in text.items()}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_compose_file_fits_the_compose_schema(file: str) -> None:
+    check = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        str(ROOT / file),
+    ]
+    result = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_port_is_published_on_the_loopback_address_alone(file: str) -> None:
+    for name, service in services(file).items():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name} publishes {port}"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_image_has_a_version(file: str) -> None:
+    for name, service in services(file).items():
+        image = service.get("image", "larder:overlay")
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+", image), f"{name} runs {image}"
+        assert not image.endswith(":latest")
+
+
+def test_every_service_says_when_it_is_healthy() -> None:
+    base = services("docker-compose.yml")
+    for file in FILES:
+        for name, service in services(file).items():
+            assert "healthcheck" in service or "healthcheck" in base.get(name, {}), (
+                f"{name} has no healthcheck"
+            )
+
+
+def test_the_containers_settings_are_settings_that_larder_knows() -> None:
+    environ = {file: environment_of_larder(file) for file in FILES}
+    common, _ = read("app", Nothing, environ=environ["docker-compose.yml"])
+    assert (common.http_host, common.http_port) == ("0.0.0.0", Common().http_port)
+    assert common.pool_bytes == 1 << 30
+    assert common.database_url == "sqlite+aiosqlite:////var/lib/larder/larder.db"
+
+    common, _ = read("app", Nothing, environ=environ["docker-compose.yml"] | environ["deploy/postgres.yml"])
+    assert common.database_url == "postgresql+asyncpg://larder:secret@postgres:5432/larder"
+
+
+def test_the_image_runs_as_a_user_without_rights_and_reports_its_health() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^USER (.+)$", dockerfile, re.MULTILINE) == ["10001:10001"]
+    assert "/readyz" in dockerfile[dockerfile.index("HEALTHCHECK") :]
+    for image in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE):
+        assert ":" in image, f"{image} has no version"
+        assert not image.endswith(":latest")
+
+
+def test_the_image_is_called_after_the_version(version: str) -> None:
+    assert services("docker-compose.yml")["larder"]["image"] == f"larder:{version}"

@@ -1,0 +1,105 @@
+"""The project's own files: portable, in step with each other, and usable on a bare machine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.require import require
+
+ROOT = Path(__file__).parents[2]
+MENU = ["run", "demo", "test", "lint", "types", "bench", "golden", "fmt", "web", "clean"]
+
+
+def constraints() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def test_every_dependency_has_a_tested_version_that_fits(project: dict[str, Any]) -> None:
+    pinned: dict[str, list[str]] = {}
+    for line in constraints():
+        (pin,) = line.specifier
+        assert pin.operator == "=="
+        pinned.setdefault(line.name, []).append(pin.version)
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        wanted = Requirement(text)
+        assert wanted.name in pinned, f"constraints.txt has no {wanted.name}: run `make constraints`"
+        for found in pinned[wanted.name]:
+            assert found in wanted.specifier, f"{wanted} is tested with {found}"
+
+
+def test_the_constraints_leave_the_cuda_packages_to_torch() -> None:
+    assert str(constraints()[-1]) == "torch==2.13.0"
+    assert not [line.name for line in constraints() if re.match(r"nvidia|cuda|triton", line.name)]
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "pyproject.toml", "Makefile", "Dockerfile", ".ci/run"])
+def test_packaging_files_name_no_registry_and_no_folder_of_one_machine(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert re.findall(r"https?://(?!127\.0\.0\.1)\S+|file://\S+|/home/\w+|/root\b", text) == []
+
+
+def test_the_lock_file_of_the_dashboard_names_no_registry() -> None:
+    assert '"resolved"' not in (ROOT / "web" / "package-lock.json").read_text(encoding="utf-8")
+
+
+def test_a_pull_of_the_project_carries_no_results_and_no_local_state() -> None:
+    require(shutil.which("git") and (ROOT / ".git").exists(), "not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    unwanted = re.compile(
+        r"(^|/)(node_modules|__pycache__|\.venv|dist)/|^benchmarks/results/|\.(log|db|sock|pyc)$"
+    )
+    assert [name for name in listed.split("\0") if unwanted.search(name)] == []
+
+
+def test_make_alone_prints_the_menu() -> None:
+    require(shutil.which("make"), "make is not installed")
+    menu = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(MENU) <= set(re.findall(r"^ +make (\w+) +\S", menu, re.MULTILINE))
+
+
+def test_make_says_what_is_missing_when_there_is_no_python(tmp_path: Path) -> None:
+    require(shutil.which("make"), "make is not installed")
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    result = subprocess.run(
+        ["make", "lint", "PYTHON="], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode != 0
+    assert "Larder needs Python 3.11 or newer" in result.stderr
+
+
+def test_the_ci_script_can_be_run() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_the_changelog_has_the_version_on_top(version: str) -> None:
+    headings = re.findall(
+        r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert version in headings[:2]
+
+
+def test_the_wheel_ships_the_packages_and_nothing_else(tmp_path: Path, version: str) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(tmp_path / f"larder-{version}-py3-none-any.whl") as wheel:
+        names = wheel.namelist()
+        scripts = wheel.read(f"larder-{version}.dist-info/entry_points.txt").decode()
+    folders = {"app", "dataplane", "migrations", f"larder-{version}.dist-info"}
+    assert {name.split("/")[0] for name in names} - {"web"} == folders
+    assert {name for name in names if name.startswith("web/") and not name.startswith("web/dist/")} == set()
+    assert "larder = app.cli:main" in scripts

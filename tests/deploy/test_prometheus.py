@@ -1,0 +1,59 @@
+"""What Prometheus reads: it parses, it scrapes where Larder listens, and the alert fires."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dataplane.protocol.settings import Common
+from tests.require import require
+
+CONFIG = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
+
+
+def promtool(*arguments: str) -> str:
+    require(shutil.which("promtool"), "promtool is not installed (Debian: apt install prometheus)")
+    result = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_the_configuration_and_its_rules_parse() -> None:
+    assert "1 rule files found" in promtool("check", "config", str(CONFIG))
+
+
+def test_it_scrapes_where_larder_listens() -> None:
+    jobs = {
+        job["job_name"]: job for job in yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["scrape_configs"]
+    }
+    larder = jobs["larder"]
+    assert larder["static_configs"][0]["targets"] == [f"larder:{Common().http_port}"]
+    assert larder["metrics_path"] == "/metrics"
+
+
+@pytest.mark.parametrize(("up", "alerts"), [("0x5", 1), ("1x5", 0)])
+def test_the_alert_fires_when_larder_is_down_and_only_then(tmp_path: Path, up: str, alerts: int) -> None:
+    instance = "larder:8470"
+    expected = {"exp_labels": {"severity": "critical", "job": "larder", "instance": instance}}
+    expected["exp_annotations"] = yaml.safe_load(
+        (CONFIG.parent / "larder.rules.yml")
+        .read_text(encoding="utf-8")
+        .replace("{{ $labels.instance }}", instance)
+    )["groups"][0]["rules"][0]["annotations"]
+    case = {
+        "rule_files": [str(CONFIG.parent / "larder.rules.yml")],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": f'up{{job="larder", instance="{instance}"}}', "values": up}],
+                "alert_rule_test": [
+                    {"eval_time": "3m", "alertname": "LarderDown", "exp_alerts": [expected] * alerts}
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(yaml.safe_dump(case), encoding="utf-8")
+    promtool("test", "rules", str(file))
