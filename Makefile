@@ -104,17 +104,17 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
 # --- the dashboard ----------------------------------------------------------------------------------------------
 
 web/node_modules/.package-lock.json: web/package.json $(wildcard web/package-lock.json) | $(INSTALLED)
-	$(WITH_NODE) npm $(if $(wildcard web/package-lock.json),ci,install) --no-audit --no-fund --loglevel=error
+	@echo "npm $(if $(wildcard web/package-lock.json),ci,install) in web"; $(WITH_NODE) npm $(if $(wildcard web/package-lock.json),ci,install) --no-audit --no-fund --loglevel=error
 	@touch $@
 
 web/dist/index.html: web/node_modules/.package-lock.json $(WEB_SOURCES)
-	$(WITH_NODE) npm run --silent build
+	@echo "building web/dist"; $(WITH_NODE) npm run --silent build
 	@touch $@
 
 webtypes: web/node_modules/.package-lock.json
-	$(WITH_NODE) npm run --silent --if-present check
+	@echo "npm run check in web"; $(WITH_NODE) npm run --silent --if-present check
 
 webtest: web
 ifneq ($(HAS_WEB),)
-	$(WITH_NODE) npm test --silent --if-present
+	@echo "npm test in web"; $(WITH_NODE) npm test --silent --if-present
 endif
