@@ -26,27 +26,42 @@ class Code(IntEnum):
     UNSUPPORTED = 7, "This data plane cannot do what was asked on this machine."
 
     # A field has a value that is never right.
-    BAD_SALT = 20, "cache_salt must be at most 128 characters without control characters, '@', '/' and '\\'."
+    BAD_SALT = (
+        20,
+        "cache_salt must have at most 128 characters, no control character and none of '@', '/', '\\'.",
+    )
     BAD_KEYS = 21, "Keys must be a non-empty run of 32-byte keys, at most 4,096 in a request, none twice."
     BAD_SIZE = 22, "A block's size must be at least 1 byte and fit the space's block size."
-    BAD_SPACE = 23, "A space must name a model and have sane numbers; a request must name a space of its engine."
+    BAD_SPACE = (
+        23,
+        "A space must name a model and have sane numbers; a request must name a space of its engine.",
+    )
     BAD_SLOTS = 24, "The slots do not belong to this reservation."
     BAD_CHECKSUMS = 25, "Checksums must be 16 bytes for each committed slot, or absent."
     BAD_GROUP = 26, "The engine group must be 1 to 128 printable characters."
 
     # The request is well formed but contradicts the state.
     UNKNOWN_SPACE = 40, "The space is not attached on this connection."
-    SPACE_CONFLICT = 41, "The same space is attached with another block size; one of the engines is configured wrongly."
+    SPACE_CONFLICT = (
+        41,
+        "The same space is attached with another block size; one of the engines is configured wrongly.",
+    )
     READ_ONLY_SPACE = 42, "The engine attached this space read-only."
     UNKNOWN_RESERVATION = 43, "The reservation is not (or no longer) open on this connection."
-    RESERVATION_EXPIRED = 44, "The reservation's deadline passed; its blocks were quarantined and nothing was published."
+    RESERVATION_EXPIRED = (
+        44,
+        "The reservation's deadline passed; its blocks were quarantined and nothing was published.",
+    )
     UNKNOWN_SEGMENT = 45, "The segment does not exist or is not of a space of this engine."
 
     # A key was refused although everything is well formed.
     TOO_LARGE = 60, "The block can never fit in the pool."
     OVER_LIMIT = 61, "The tenant's byte limit leaves no room and none of its own blocks may go."
     POOL_FULL = 62, "Every block that could make room is leased, pinned, being written or quarantined."
-    FRAGMENTED = 63, "There are evictable bytes, but every slab that could serve this size holds a leased block."
+    FRAGMENTED = (
+        63,
+        "There are evictable bytes, but every slab that could serve this size holds a leased block.",
+    )
     INDEX_FULL = 64, "Both index buckets of the key are full of blocks that may not go."
     NO_DESCRIPTOR = 65, "Every block descriptor is in use by blocks that may not go."
     OUT_OF_MEMORY = 66, "The machine refused memory for a new segment."

@@ -89,6 +89,12 @@ class Map(msgspec.Struct, tag="map", array_like=True, forbid_unknown_fields=True
     segments: list[int]
 
 
+class Detach(msgspec.Struct, tag="detach", array_like=True, forbid_unknown_fields=True):
+    """Say goodbye: no lease is held, nothing is being written, no memory is mapped any more."""
+
+    id: int
+
+
 class Hold(msgspec.Struct, tag="hold", forbid_unknown_fields=True):
     """A supervisor asks for duplicates of every memory fd, now and as they come, so that memory outlives a crash."""
 
@@ -96,7 +102,7 @@ class Hold(msgspec.Struct, tag="hold", forbid_unknown_fields=True):
     version: int
 
 
-EngineRequest = Attach | Reserve | Commit | Abort | Lease | Map | Hold
+EngineRequest = Attach | Reserve | Commit | Abort | Lease | Map | Detach | Hold
 
 # ---- data plane to engine
 
@@ -181,6 +187,10 @@ class Held(msgspec.Struct, tag="held"):
     dropped: list[HeldMemory] = []
 
 
+class Detached(msgspec.Struct, tag="detached", array_like=True):
+    id: int
+
+
 class Refused(msgspec.Struct, tag="refused"):
     """The whole request was not served; nothing of it was done."""
 
@@ -190,4 +200,4 @@ class Refused(msgspec.Struct, tag="refused"):
     field: str = ""
 
 
-EngineReply = Attached | Reserved | Committed | Aborted | Leased | Mapped | Held | Refused
+EngineReply = Attached | Reserved | Committed | Aborted | Leased | Mapped | Detached | Held | Refused

@@ -76,7 +76,15 @@ HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
 COLD_CHECKSUM, COLD_TENANT, COLD_STORED_AT = 0, 2, 3
 
 # Words of an area's header; head, dropped and tail are on cache lines of their own.
-A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = 0, 1, 2, 3, 8, 9, 16
+A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = (
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    16,
+)
 
 RING_WORDS = 2
 DEFAULT_RING_ENTRIES = 16_384
@@ -234,7 +242,8 @@ class IndexMemory:
 
 def is_ready(control: U64) -> npt.NDArray[np.bool_]:
     """Which control words say READY."""
-    return (control & _STATE) == _READY
+    ready: npt.NDArray[np.bool_] = (control & _STATE) == _READY
+    return ready
 
 
 def leading(good: npt.NDArray[np.bool_]) -> int:
@@ -247,7 +256,9 @@ class AreaMemory:
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int, ring_entries: int) -> None:
         if len(buffer) < area_bytes(max_blocks, ring_entries):
-            raise LayoutError(f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes")
+            raise LayoutError(
+                f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes"
+            )
         ring_at = PAGE + _round_up(4 * max_blocks, PAGE)
         self.max_blocks = max_blocks
         self.ring_entries = ring_entries
@@ -282,7 +293,9 @@ def pack_keys(keys: Sequence[bytes] | bytes | U64) -> U64:
     """
     if isinstance(keys, np.ndarray):
         if keys.dtype != np.uint64 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES // 8:
-            raise ValueError(f"expected packed keys of shape [n, 4] and dtype uint64, got {keys.shape} {keys.dtype}")
+            raise ValueError(
+                f"expected packed keys of shape [n, 4] and dtype uint64, got {keys.shape} {keys.dtype}"
+            )
         return keys
     if not isinstance(keys, (bytes, bytearray, memoryview)):
         for key in keys:

@@ -21,7 +21,9 @@ def check_salt(salt: str, field: str = "tenant") -> str:
             Code.BAD_SALT, f"expected at most {MAX_SALT_CHARACTERS} characters, got {len(salt)}", field
         )
     if salt == DEFAULT_TENANT:
-        raise ProtocolError(Code.BAD_SALT, f"{DEFAULT_TENANT!r} is how the empty salt is shown; send ''", field)
+        raise ProtocolError(
+            Code.BAD_SALT, f"{DEFAULT_TENANT!r} is how the empty salt is shown; send ''", field
+        )
     for character in salt:
         if character in FORBIDDEN or unicodedata.category(character) in ("Cc", "Cs"):
             raise ProtocolError(

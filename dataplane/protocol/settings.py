@@ -85,7 +85,11 @@ def read(
 
 def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
     """The same settings with every path and URL filled in."""
-    state = Path(common.state_dir).expanduser() if common.state_dir else Path("~/.local/state/larder").expanduser()
+    state = (
+        Path(common.state_dir).expanduser()
+        if common.state_dir
+        else Path("~/.local/state/larder").expanduser()
+    )
     state = state.absolute()
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     sockets = Path(runtime) / "larder" if runtime and not common.state_dir else state

@@ -71,7 +71,5 @@ def check_space(space: Space, field: str = "spaces") -> Space:
     ):
         number = getattr(space, name)
         if not low <= number <= high:
-            raise ProtocolError(
-                Code.BAD_SPACE, f"expected {low} to {high}, got {number}", f"{field}.{name}"
-            )
+            raise ProtocolError(Code.BAD_SPACE, f"expected {low} to {high}, got {number}", f"{field}.{name}")
     return space

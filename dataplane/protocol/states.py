@@ -58,13 +58,17 @@ class IllegalTransition(Exception):
     """A step that the table does not have: a bug in the data plane, never a peer's doing."""
 
 
+# The same table as plain integers, because every block of every request passes through it.
+_AFTER = [[int(TRANSITIONS.get((state, step), -1)) for step in Step] for state in State]
+
+
 def advance(control: int, step: Step) -> int:
     """The control word after `step`; IllegalTransition when the table does not allow it."""
-    state = State(control & STATE_MASK)
-    after = TRANSITIONS.get((state, step))
-    if after is None:
-        raise IllegalTransition(f"{step.name} on a {state.name} block")
+    state = control & STATE_MASK
+    after = _AFTER[state][step] if state < len(_AFTER) else -1
+    if after < 0:
+        raise IllegalTransition(f"{step.name} on a block in state {state}")
     incarnation = control >> STATE_BITS
-    if after is State.FREE:
+    if after == State.FREE:
         incarnation = (incarnation + 1) & INCARNATION_MASK
     return incarnation << STATE_BITS | after

@@ -1,0 +1,45 @@
+"""Who still reads: lease counters of every attached process, summed after a barrier.
+
+The theory is in `dataplane.protocol.layout`. This is the rare side of it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataplane.core.ports import Fence
+from dataplane.protocol.layout import I64, AreaMemory
+
+
+class LeaseTable:
+    """The areas that are in the scan."""
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self._areas: dict[int, AreaMemory] = {}
+
+    def add(self, client: int, area: AreaMemory) -> None:
+        """Take an area into the scan; must happen before its process is told that it is attached."""
+        self._areas[client] = area
+
+    def remove(self, client: int) -> None:
+        """Take an area out: its process said goodbye, or its engine group is proven gone."""
+        self._areas.pop(client, None)
+
+    def area(self, client: int) -> AreaMemory | None:
+        return self._areas.get(client)
+
+    def held(self, descriptors: Sequence[int]) -> list[bool]:
+        """Which descriptors some process holds, as of after a barrier. Their control words must say EVICTING."""
+        self._fence()
+        at: I64 = np.array(descriptors, np.int64)
+        total = np.zeros(len(at), np.uint64)
+        for area in self._areas.values():
+            total += area.counters[at]
+        held: list[bool] = (total != 0).tolist()
+        return held
+
+    def raise_for(self, client: int, descriptors: Sequence[int]) -> None:
+        """Take leases in a process's name, between two steps of the data plane (machines without membarrier)."""
+        area = self._areas[client]
+        np.add.at(area.counters, np.array(descriptors, np.int64), np.uint32(1))

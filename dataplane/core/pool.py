@@ -1,0 +1,324 @@
+"""The pool: every block, who is charged for it, and how room is made.
+
+Room is made inside a reservation, in bytes, by one rule: walk the eviction order and take the first thing that makes
+usable room. That is a block whose slot serves the request, or a slab or segment all of whose blocks were met on the
+way. A pool of one block size therefore evicts exactly in policy order, and a mixed one never wedges: an allocation that
+fits the evictable bytes fails only when every slab that could serve it holds something that may not go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dataplane.core.blocks import Block, BlockTable
+from dataplane.core.leases import LeaseTable
+from dataplane.core.order import Order
+from dataplane.core.pins import PinTable
+from dataplane.core.ports import Memory
+from dataplane.core.quotas import Tenant, Tenants
+from dataplane.core.slabs import Segment, Slab, Slabs, Slot
+from dataplane.core.spaces import Spaces
+from dataplane.eviction import EvictionPolicy
+from dataplane.protocol.codes import Code
+from dataplane.protocol.events import BlocksEvicted, Event, PoolStats, SegmentCreated, SegmentRetired, Totals
+from dataplane.protocol.salts import shown
+from dataplane.protocol.states import State, Step
+
+
+@dataclass(slots=True)
+class Walk:
+    """What one walk along the eviction order found."""
+
+    victims: list[Block] = field(default_factory=list)
+    missing: int = 0
+    evictable_bytes: int = 0
+
+
+class Pool:
+    """Blocks, slabs, tenants, pins and the order, kept consistent with each other."""
+
+    def __init__(
+        self,
+        table: BlockTable,
+        slabs: Slabs,
+        leases: LeaseTable,
+        memory: Memory,
+        policy: Callable[[], EvictionPolicy],
+        pin_budget_bytes: int,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.table = table
+        self.slabs = slabs
+        self.leases = leases
+        self.tenants = Tenants()
+        self.pins = PinTable(pin_budget_bytes)
+        self.spaces = Spaces()
+        self.order = Order(policy)
+        self.totals = Totals()
+        self.emit = emit
+        self.reserved_bytes = 0
+        self.quarantined_bytes = 0
+        self.used_bytes = 0
+        self.padding_bytes = 0
+        self._memory = memory
+        self._search = 0
+
+    # ---- a block's charge
+
+    def charge(self, block: Block) -> None:
+        """Account a block that was just reserved."""
+        block.tenant.bytes += block.charge
+        block.tenant.blocks += 1
+        self.used_bytes += block.charge
+        self.reserved_bytes += block.charge
+        self.padding_bytes += block.charge - block.nbytes
+
+    def release(self, block: Block, step: Step) -> None:
+        """End a block with a step into FREE and give everything of it back."""
+        state = block.state
+        charge = block.charge
+        if state in (State.READY, State.EVICTING):
+            if not self.pins.unmark(block):
+                self.order.remove(block)
+        elif state is State.RESERVED:
+            self.reserved_bytes -= charge
+        else:
+            self.quarantined_bytes -= charge
+        self.table.free(block, step)
+        self.slabs.give(block.slot)
+        block.tenant.bytes -= charge
+        block.tenant.blocks -= 1
+        self.used_bytes -= charge
+        self.padding_bytes -= charge - block.nbytes
+
+    def publish(self, block: Block, now: float) -> None:
+        """A block turned READY: put it under its pins or into the eviction order."""
+        self.reserved_bytes -= block.charge
+        pins = self.pins.of(self.spaces.model(block.space), block.key)
+        if not (pins and self.pins.mark(block, pins)):
+            self.order.insert(block, now)
+
+    def quarantine(self, blocks: Iterable[Block]) -> int:
+        """Their owner is hung or dead and could still write: keep the bytes, free the keys. Returns charged bytes."""
+        total = 0
+        for block in blocks:
+            self.table.unlist(block)
+            self.table.step((block,), Step.LOSE_OWNER)
+            self.reserved_bytes -= block.charge
+            self.quarantined_bytes += block.charge
+            self.totals.quarantined_blocks += 1
+            total += block.charge
+        return total
+
+    def touch_number(self, number: int, now: float) -> None:
+        """A READY block was used."""
+        self.order.touch(self.table.blocks[number], now)
+
+    # ---- pins
+
+    def repin(self, block: Block, now: float) -> None:
+        """Look a READY block's pins up again after the pin table changed."""
+        pins = self.pins.of(self.spaces.model(block.space), block.key)
+        if pins == block.pins:
+            return
+        was = self.pins.unmark(block)
+        guaranteed = bool(pins) and self.pins.mark(block, pins)
+        if was and not guaranteed:
+            self.order.insert(block, now)
+        elif guaranteed and not was:
+            self.order.remove(block)
+
+    def promote_pins(self) -> None:
+        """Give pin budget that was freed to blocks that wait for it."""
+        for block in self.pins.promote():
+            self.order.remove(block)
+
+    # ---- room
+
+    def evict(self, victims: Sequence[Block], reason: str, now: float) -> int:
+        """Evict READY blocks that nobody holds; blocks that somebody holds count as just used. Returns freed blocks."""
+        if not victims:
+            return 0
+        self.table.step(victims, Step.EVICT)
+        held = self.leases.held([block.number for block in victims])
+        freed: dict[Tenant, list[int]] = {}
+        for block, kept in zip(victims, held, strict=True):
+            if kept:
+                self.table.step((block,), Step.PUT_BACK)
+                self.order.touch(block, now)
+                block.passed_over = self._search
+                self.totals.put_back_blocks += 1
+                continue
+            sums = freed.setdefault(block.tenant, [0, 0])
+            sums[0] += 1
+            sums[1] += block.charge
+            self.release(block, Step.FREE)
+        for tenant, (blocks, size) in freed.items():
+            tenant.evicted_blocks += blocks
+            self.totals.evicted_blocks += blocks
+            self.totals.evicted_bytes += size
+            self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, size))
+        return sum(blocks for blocks, _ in freed.values())
+
+    def spare(self, blocks: Iterable[Block]) -> None:
+        """Begin a search for room that must not evict these blocks."""
+        self._search += 1
+        for block in blocks:
+            block.passed_over = self._search
+
+    def shrink_tenant(self, tenant: Tenant, target_bytes: int, now: float) -> None:
+        """Evict a limited tenant's own blocks, in its own order, until it is charged at most `target_bytes`."""
+        while tenant.bytes > target_bytes:
+            excess = tenant.bytes - target_bytes
+            victims: list[Block] = []
+            for number in self.order.victims(tenant):
+                block = self.table.blocks[number]
+                if block.passed_over == self._search:
+                    continue
+                victims.append(block)
+                excess -= block.charge
+                if excess <= 0:
+                    break
+            if not victims:
+                return
+            self.evict(victims, "limit", now)
+
+    def take_slots(self, space: int, size: int, count: int, now: float) -> tuple[list[Slot], Code | None]:
+        """Up to `count` slots, evicting as needed; with fewer, the reason. `spare` came before."""
+        slots: list[Slot] = []
+        reason: Code | None = None
+        while len(slots) < count:
+            slot = self.slabs.take(space, size)
+            if slot is not None:
+                slots.append(slot)
+                continue
+            try:
+                if self._add_segment(space, size, now):
+                    continue
+            except MemoryError:
+                reason = Code.OUT_OF_MEMORY
+            walk = self._walk(space, size, count - len(slots))
+            if not walk.victims:
+                reason = reason or (Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL)
+                break
+            self.evict(walk.victims, "room", now)
+        return slots, reason if len(slots) < count else None
+
+    def give_slots(self, slots: Iterable[Slot]) -> None:
+        """Return slots that no block took."""
+        for slot in slots:
+            self.slabs.give(slot)
+
+    def free_descriptors(self, count: int, now: float) -> int:
+        """How many of `count` descriptors can be had, evicting as needed. `spare` came before."""
+        while (missing := count - self.table.free_descriptors()) > 0:
+            victims = self._first(missing)
+            if not victims:
+                break
+            self.evict(victims, "room", now)
+        return min(count, self.table.free_descriptors())
+
+    def free_entry(self, buckets: tuple[int, int], now: float) -> tuple[int, int] | None:
+        """An index entry in one of two buckets, evicting one of their blocks if both are full."""
+        entry = self.table.free_entry(buckets)
+        while entry is None:
+            candidates = [
+                block
+                for block in self.table.neighbours(buckets)
+                if block.state is State.READY and not block.guaranteed and block.passed_over != self._search
+            ]
+            if not candidates:
+                return None
+            self.evict(candidates[:1], "index", now)
+            entry = self.table.free_entry(buckets)
+        return entry
+
+    def _first(self, count: int) -> list[Block]:
+        found: list[Block] = []
+        for number in self.order.victims(None):
+            block = self.table.blocks[number]
+            if block.passed_over != self._search:
+                found.append(block)
+                if len(found) == count:
+                    break
+        return found
+
+    def _walk(self, space: int, size: int, missing: int) -> Walk:
+        walk = Walk(missing=missing)
+        met: dict[Slab, list[Block]] = {}
+        full: dict[Segment, int] = {}
+        for number in self.order.victims(None):
+            block = self.table.blocks[number]
+            if block.passed_over == self._search:
+                continue
+            slab = block.slot.slab
+            walk.evictable_bytes += block.charge
+            if slab.slot_bytes == size and slab.segment.space == space:
+                walk.victims.append(block)
+                walk.missing -= 1
+            else:
+                self._meet(walk, block, met, full, space, size)
+            if walk.missing <= 0:
+                break
+        return walk
+
+    def _meet(
+        self,
+        walk: Walk,
+        block: Block,
+        met: dict[Slab, list[Block]],
+        full: dict[Segment, int],
+        space: int,
+        size: int,
+    ) -> None:
+        slab = block.slot.slab
+        blocks = met.setdefault(slab, [])
+        blocks.append(block)
+        if len(blocks) < len(slab.blocks):
+            return
+        slots = self.slabs.yields(slab, space, size)
+        if slots:
+            walk.victims.extend(blocks)
+            walk.missing -= slots
+            return
+        segment = slab.segment
+        full[segment] = full.get(segment, 0) + 1
+        if full[segment] == len(segment.slabs) and segment.nbytes >= size:
+            walk.victims.extend(other for each in segment.slabs for other in met[each])
+            walk.missing -= segment.nbytes // size
+
+    def _add_segment(self, space: int, size: int, now: float) -> bool:
+        """Give the space another segment; empty segments of others are retired when the capacity needs it."""
+        segment = self.slabs.plan_segment(space, size)
+        if segment is None:
+            for empty in self.slabs.empty_segments():
+                self._retire(empty, now)
+            segment = self.slabs.plan_segment(space, size)
+        if segment is None:
+            return False
+        self._memory.create_segment(segment.number, segment.nbytes)
+        self.slabs.add_segment(segment)
+        self.emit(SegmentCreated(now, segment.number, self.spaces.model(space), segment.nbytes))
+        return True
+
+    def _retire(self, segment: Segment, now: float) -> None:
+        self.slabs.drop_segment(segment)
+        self._memory.retire_segment(segment.number)
+        self.emit(SegmentRetired(now, segment.number, self.spaces.model(segment.space), segment.nbytes))
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            capacity_bytes=self.slabs.capacity_bytes,
+            used_bytes=self.used_bytes,
+            ready_bytes=self.used_bytes - self.reserved_bytes - self.quarantined_bytes,
+            reserved_bytes=self.reserved_bytes,
+            quarantined_bytes=self.quarantined_bytes,
+            pinned_bytes=self.pins.pinned_bytes,
+            pin_budget_bytes=self.pins.budget_bytes,
+            committed_bytes=self.slabs.committed_bytes,
+            padding_bytes=self.padding_bytes,
+            segments=len(self.slabs.segments),
+            blocks=len(self.table.blocks),
+            max_blocks=self.table.max_blocks,
+        )

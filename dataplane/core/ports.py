@@ -1,0 +1,25 @@
+"""What the core needs from outside, as small protocols; `tiers` has the real ones."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dataplane.protocol.layout import AreaMemory
+
+Fence = Callable[[], None]
+"""Orders the data plane's stores against every engine's; see the theory in `dataplane.protocol.layout`."""
+
+
+class Memory(Protocol):
+    """Where bytes come from."""
+
+    def create_segment(self, segment: int, size_bytes: int) -> None:
+        """Make a segment of the arena. Raises MemoryError when the machine refuses."""
+
+    def retire_segment(self, segment: int) -> None:
+        """Give a segment back; engines that still map it keep their mapping, nobody new gets it."""
+
+    def create_area(self, client: int) -> AreaMemory:
+        """Make the area of an attaching process, zeroed and formatted. Raises MemoryError."""
+
+    def retire_area(self, client: int) -> None:
+        """Give an area back."""
