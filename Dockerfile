@@ -5,7 +5,7 @@ ARG NODE_VERSION=24
 
 FROM node:${NODE_VERSION}-bookworm-slim AS web
 WORKDIR /src/web
-COPY web/package.json web/package-lock.json ./
+COPY web/.npmrc web/package.json web/package-lock.json ./
 RUN npm ci --no-audit --no-fund
 COPY web/ ./
 RUN npm run build

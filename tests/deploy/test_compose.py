@@ -90,5 +90,14 @@ def test_the_image_runs_as_a_user_without_rights_and_reports_its_health() -> Non
         assert not image.endswith(":latest")
 
 
+def test_the_image_copies_what_is_there_and_what_dockerignore_lets_through() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    let_through = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):
+        for source in copied.split():
+            assert (ROOT / source).exists(), source
+            assert source.split("/")[0] in let_through, source
+
+
 def test_the_image_is_called_after_the_version(version: str) -> None:
     assert services("docker-compose.yml")["larder"]["image"] == f"larder:{version}"
