@@ -1,0 +1,264 @@
+// Writes src/fixtures/*.json: what the API answers in each state that the page must show well. Deterministic, so that a
+// change of the shapes is a readable diff. The shapes are the app's; tests hold the files against them.
+import { writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const folder = join(dirname(fileURLToPath(import.meta.url)), '..', 'src', 'fixtures');
+const AT = 1_772_000_000;
+const KiB = 1024;
+const MiB = 1024 * KiB;
+const GiB = 1024 * MiB;
+
+/** A small generator of numbers in [0, 1) (mulberry32). */
+let seed = 8470;
+function random() {
+  seed = (seed + 0x6d2b79f5) | 0;
+  let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+  t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+  return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296;
+}
+
+const pool = (of = {}) => {
+  const p = {
+    capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0,
+    pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, ...of,
+  };
+  p.used_bytes = p.ready_bytes + p.reserved_bytes + p.quarantined_bytes;
+  p.committed_bytes = Math.ceil(p.used_bytes / (256 * MiB)) * 256 * MiB;
+  p.segments = p.committed_bytes / (256 * MiB);
+  p.blocks = Math.round(p.used_bytes / (2 * MiB));
+  return p;
+};
+
+const totals = (of = {}) => ({
+  requested_blocks: 0, hit_blocks: 0, bytes_in: 0, bytes_out: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
+  put_back_blocks: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, malformed_messages: 0, ring_dropped: 0,
+  events_dropped: 0, ...of,
+});
+
+const busyTotals = totals({
+  requested_blocks: 18_402_118, hit_blocks: 13_967_207, bytes_in: 8_672 * GiB, bytes_out: 27_279 * GiB,
+  stored_blocks: 4_440_192, evicted_blocks: 4_415_530, evicted_bytes: 8_624 * GiB, put_back_blocks: 812,
+  refused_blocks: 1_204, aborted_blocks: 96, quarantined_blocks: 48,
+});
+
+const tenant = (name, of = {}) => ({
+  tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, over_limit: false, managed: true,
+  requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: null, ...of,
+});
+
+const pin = (name, of) => ({
+  name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', key_count: of.resolved / 4,
+  expires_at: null, note: null, resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, expired: false,
+  status: 'effective', ...of,
+});
+
+const engine = (client, pid, of = {}) => ({
+  client, pid, group: 'llama-70b-a', engine: 'vllm 0.25.2', attached_at: AT - 86_000,
+  spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ...of,
+});
+
+const TYPES = ['pins', 'policy', 'quotas'];
+const digest = (type, generation) => (type.length * 7919 + generation * 104_729).toString(16).padStart(8, '0').repeat(8);
+const desired = (quotas, pins) => ({ pins, policy: 1, quotas });
+const observed = (of) => Object.fromEntries(TYPES.filter((t) => of[t]).map((t) => [t, { generation: of[t], digest: digest(t, of[t]) }]));
+
+const node = (name, of = {}) => ({
+  name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
+  engine_socket: '/run/user/1000/larder/engine.sock', seen_at: AT - 0.3, desired: desired(14, 9),
+  observed: observed({ quotas: 14, pins: 9, policy: 1 }), faults: [], stats: null, ...of,
+});
+
+const stats = (nodePool, nodeTotals, engines) => ({ pool: nodePool, totals: nodeTotals, engines });
+
+let seq = 0;
+const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: ++seq, node: from, fields: { at: AT - ago, ...fields } });
+const facts = (...list) => list.sort((a, b) => b.at - a.at);
+
+const busyPool = pool({ ready_bytes: 46.4 * GiB, reserved_bytes: 1.25 * GiB, pinned_bytes: 6.1 * GiB, padding_bytes: 310 * MiB });
+const half = (p) => pool({
+  capacity_bytes: p.capacity_bytes / 2, ready_bytes: p.ready_bytes / 2, reserved_bytes: p.reserved_bytes / 2,
+  quarantined_bytes: p.quarantined_bytes / 2, pinned_bytes: p.pinned_bytes / 2, pin_budget_bytes: p.pin_budget_bytes / 2, max_blocks: 65_536,
+});
+
+const busyTenants = [
+  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Assistant, production' }),
+  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
+  tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
+  tenant('rag-support', { bytes: 6.1 * GiB, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
+  tenant('_default', { bytes: 2.2 * GiB, managed: false, requested_blocks: 410_882, hit_blocks: 205_441, stored_blocks: 205_441, evicted_blocks: 204_315 }),
+  tenant('notebooks', { bytes: 0.7 * GiB, requested_blocks: 137_513, hit_blocks: 50_685, stored_blocks: 92_109, evicted_blocks: 90_843, note: 'Research; no limit on purpose' }),
+];
+
+const busyPins = [
+  pin('assistant-system-prompt', { resolved: 512, resident: 512, note: 'Release 2026-02, do not remove before April' }),
+  pin('code-search-tools', { tenant: 'code-search', strength: 'permanent', resolved: 1_792, resident: 1_792 }),
+  pin('launch-day-prefix', { strength: 'soft', resolved: 1_024, resident: 611, guaranteed: 0, expires_at: AT + 2 * 3600 + 840 }),
+  pin('warmup-next-model', { model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
+  pin('incident-1182', { tenant: 'rag-support', resolved: 256, resident: 0, bytes: 0, guaranteed: 0, expired: true, expires_at: AT - 1_260, status: 'expired' }),
+];
+
+const engines = [
+  engine(1, 18_204, { reserved_bytes: 768 * MiB }),
+  engine(2, 18_377, { group: 'llama-70b-b', reserved_bytes: 512 * MiB }),
+];
+
+function busy() {
+  return {
+    at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
+    rates: { hit_ratio: 0.8123, hit_ratio_total: 0.759, bytes_in_per_s: 412 * MiB, bytes_out_per_s: 2.31 * GiB, evicted_blocks_per_s: 204.2 },
+    tenants: busyTenants, pins: busyPins,
+    nodes: [
+      node('gpu-a1', { stats: stats(half(busyPool), busyTotals, engines) }),
+      node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
+        engine(1, 20_011, { group: 'llama-70b-c' }),
+        engine(2, 20_144, { group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }),
+      ]) }),
+    ],
+    refused: { over_limit: 1_012, pool_full: 171, too_many_reservations: 21 },
+    recent: facts(
+      fact('blocks.stored', 1, { client: 1, space: '9c1f', tenant: 'chat', blocks: 64, bytes: 128 * MiB }),
+      fact('blocks.evicted', 1, { tenant: 'batch-eval', reason: 'room', blocks: 64, bytes: 128 * MiB }),
+      fact('blocks.stored', 3, { client: 2, space: '9c1f', tenant: 'code-search', blocks: 32, bytes: 64 * MiB }, 'gpu-a2'),
+      fact('blocks.evicted', 3, { tenant: 'code-search', reason: 'limit', blocks: 32, bytes: 64 * MiB }, 'gpu-a2'),
+      fact('segment.created', 44, { segment: 190, space: '9c1f', bytes: 256 * MiB }),
+      fact('snapshot.applied', 221, { type: 'quotas', generation: 14, digest: digest('quotas', 14), traceparent: '' }),
+      fact('snapshot.applied', 221, { type: 'quotas', generation: 14, digest: digest('quotas', 14), traceparent: '' }, 'gpu-a2'),
+      fact('reservation.expired', 610, { client: 2, pid: 18_377, group: 'llama-70b-b', blocks: 16, bytes: 32 * MiB }),
+      fact('blocks.refused', 905, { client: 2, tenant: 'code-search', code: 'over_limit', blocks: 16, bytes: 32 * MiB }),
+      fact('pin.expired', 1_260, { name: 'incident-1182' }),
+      fact('engine.attached', 3_100, { client: 2, pid: 20_144, group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }, 'gpu-a2'),
+    ),
+  };
+}
+
+const empty = () => ({
+  at: AT, armed: false, ready: false, pool: pool({ capacity_bytes: 0, pin_budget_bytes: 0, max_blocks: 0 }), totals: totals(),
+  rates: { hit_ratio: null, hit_ratio_total: null, bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
+  tenants: [], pins: [], nodes: [], refused: {}, recent: [],
+});
+
+function fresh() {
+  const small = pool({ capacity_bytes: GiB, pin_budget_bytes: 256 * MiB, max_blocks: 16_384 });
+  return {
+    ...empty(), armed: true, ready: true, pool: small,
+    nodes: [node('local', { desired: desired(1, 1), observed: observed({ quotas: 1, pins: 1, policy: 1 }), stats: stats(small, totals(), []) })],
+    recent: facts(
+      fact('node.started', 4, { node: 'local', epoch: 'b7e1f0c2a94d4be6', pid: 4121, capacity_bytes: GiB }, 'local'),
+      ...TYPES.map((type) => fact('snapshot.applied', 3, { type, generation: 1, digest: digest(type, 1), traceparent: '' }, 'local')),
+    ),
+  };
+}
+
+function overLimit() {
+  const o = busy();
+  const full = pool({ ready_bytes: 58.9 * GiB, reserved_bytes: 0.9 * GiB, quarantined_bytes: 2.4 * GiB, pinned_bytes: 15.8 * GiB });
+  const [chat, code, ...rest] = o.tenants;
+  const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB });
+  return {
+    ...o, pool: full,
+    rates: { ...o.rates, hit_ratio: 0.4471, bytes_in_per_s: 1.2 * GiB, bytes_out_per_s: 890 * MiB, evicted_blocks_per_s: 611.7 },
+    tenants: [
+      { ...chat, bytes: 26.2 * GiB, over_limit: true, evicted_blocks: chat.evicted_blocks + 5_112 },
+      { ...code, bytes: 11.9 * GiB, refused_blocks: 22_940 },
+      ...rest,
+    ],
+    pins: [
+      ...o.pins,
+      pin('eval-harness', { tenant: 'batch-eval', resolved: 4_096, resident: 3_802, guaranteed: 1_990, expires_at: AT + 5_400, status: 'degraded' }),
+    ],
+    nodes: [{ ...o.nodes[0], stats: stats(full, busyTotals, [engines[0], gone]) }],
+    refused: { ...o.refused, over_limit: 22_940, pool_full: 1_806 },
+    recent: facts(
+      ...o.recent,
+      fact('engine.detached', 31, { client: 2, pid: 18_377, group: 'llama-70b-b', reason: 'socket closed', quarantined_blocks: 1_229 }),
+      fact('pin.degraded', 58, { name: 'eval-harness', blocks: 1_812 }),
+      fact('blocks.refused', 2, { client: 1, tenant: 'code-search', code: 'over_limit', blocks: 48, bytes: 96 * MiB }),
+    ),
+  };
+}
+
+function nacked() {
+  const o = busy();
+  const [first, second] = o.nodes;
+  const faults = [
+    { path: 'quotas[3].limit_bytes', code: 'BAD_FIELD', message: 'limit_bytes must be at least floor_bytes (8 GiB).' },
+    { path: 'quotas[5].tenant', code: 'BAD_SALT', message: 'cache_salt must not contain "/".' },
+  ];
+  return {
+    ...o,
+    nodes: [
+      { ...first, desired: desired(15, 9) , observed: observed({ quotas: 15, pins: 9, policy: 1 }) },
+      { ...second, state: 'nacked', desired: desired(15, 9), faults },
+      node('gpu-a3', { state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, stats: stats(half(busyPool), busyTotals, []) }),
+      node('gpu-a4', { state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2 }),
+    ],
+    recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'), ...o.recent),
+  };
+}
+
+function lost() {
+  const o = busy();
+  const [first, second] = o.nodes;
+  return { ...o, ready: false, armed: true, nodes: [first, { ...second, state: 'lost', seen_at: AT - 204 }] };
+}
+
+function thousandTenants() {
+  const o = busy();
+  const tenants = Array.from({ length: 1_000 }, (_, i) => {
+    const bytes = Math.round(((46 * GiB) / 7.5 / (i + 1)) * (0.8 + 0.4 * random()));
+    const managed = i % 7 !== 3;
+    const limit = managed && i % 5 !== 4 ? Math.max(64 * MiB, Math.ceil((bytes * (1.05 + random())) / MiB) * MiB) : null;
+    const over = i === 2 || i === 40 || i === 333;
+    const requested = Math.round(bytes / (8 * KiB) * (0.5 + random()));
+    const hit = Math.round(requested * (0.25 + 0.7 * random()));
+    return tenant(`org-${String((i * 7919) % 10_000).padStart(4, '0')}/team`.replace('/', '.'), {
+      bytes, managed, limit_bytes: over ? Math.round(bytes * 0.9) : limit, over_limit: over,
+      requested_blocks: requested, hit_blocks: hit, stored_blocks: requested - hit, evicted_blocks: Math.round((requested - hit) * 0.9),
+      refused_blocks: over ? 1_200 + i : 0,
+    });
+  });
+  tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
+  return { ...o, tenants };
+}
+
+/** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */
+function history(o, { flat = false } = {}) {
+  const h = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
+  let wander = 0;
+  for (let ago = 3_590; ago >= 10; ago -= 10) {
+    if (!flat && ago > 2_200 && ago < 2_440) continue;
+    wander = wander * 0.96 + (random() - 0.5) * 0.09;
+    const wave = Math.sin(ago / 420) * 0.12;
+    const grown = Math.min(1, 0.55 + (3_600 - ago) / 4_200 + wander * 0.2);
+    h.at.push(AT - ago);
+    h.used_bytes.push(flat ? 0 : Math.round(Math.min(o.pool.capacity_bytes, o.pool.used_bytes * grown)));
+    h.capacity_bytes.push(o.pool.capacity_bytes);
+    h.hit_ratio.push(flat || o.rates.hit_ratio === null ? null : Number(Math.min(0.99, Math.max(0.05, o.rates.hit_ratio + wave * 0.5 + wander)).toFixed(4)));
+    h.bytes_in_per_s.push(flat ? 0 : Math.round(o.rates.bytes_in_per_s * Math.max(0.1, 1 + wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
+    h.bytes_out_per_s.push(flat ? 0 : Math.round(o.rates.bytes_out_per_s * Math.max(0.1, 1 - wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
+  }
+  return h;
+}
+
+const none = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
+
+/** One line for each record and each column: short files, readable diffs. */
+function text(value) {
+  const rows = (list, indent) => (list.length ? `[\n${list.map((v) => indent + JSON.stringify(v)).join(',\n')}\n${indent.slice(2)}]` : '[]');
+  const fields = (object, indent) =>
+    `{\n${Object.entries(object).map(([k, v]) => `${indent}${JSON.stringify(k)}: ${Array.isArray(v) && typeof v[0] === 'object' && v[0] ? rows(v, `${indent}  `) : JSON.stringify(v)}`).join(',\n')}\n${indent.slice(2)}}`;
+  return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
+}
+
+const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, empty };
+for (const [name, make] of Object.entries(states)) {
+  seed = 8470;
+  seq = 0;
+  const overview = make();
+  const past = name === 'empty' || name === 'fresh' ? none : history(overview);
+  // Bytes are whole numbers.
+  const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ overview, history: past }, exact))));
+}

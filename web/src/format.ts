@@ -1,0 +1,91 @@
+/** Numbers, sizes and times as an operator reads them: binary units, at most three digits before the unit, no surprises. */
+
+const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
+const DECIMAL = ['', 'k', 'M', 'G', 'T'] as const;
+/** What stands for a value that does not exist. */
+export const NONE = '–';
+
+function scaled(value: number, step: number, units: readonly string[]): [string, string] {
+  let unit = 0;
+  let size = Math.abs(value);
+  // 999.5 would be shown as 1000, so it belongs to the next unit already.
+  while (size >= (unit === 0 ? step : Math.min(step, 999.5)) && unit < units.length - 1) {
+    size /= step;
+    unit += 1;
+  }
+  const digits = unit === 0 ? 0 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+  return [(value < 0 ? '-' : '') + size.toFixed(digits), units[unit] ?? ''];
+}
+
+/** `1.50 GiB`; a whole number of bytes below 1 KiB. */
+export function bytes(value: number): string {
+  const [size, unit] = scaled(value, 1024, BINARY);
+  return `${size} ${unit}`;
+}
+
+export function bytesPerSecond(value: number): string {
+  return `${bytes(value)}/s`;
+}
+
+/** All digits with separators up to five of them, then `123 k`, `1.20 M`. */
+export function count(value: number): string {
+  if (Math.abs(value) < 100_000) return whole(value);
+  const [size, unit] = scaled(value, 1000, DECIMAL);
+  return `${size} ${unit}`.trimEnd();
+}
+
+const WHOLE = new Intl.NumberFormat('en-GB', { maximumFractionDigits: 0 });
+
+/** All digits with separators. */
+export function whole(value: number): string {
+  return WHOLE.format(value);
+}
+
+/** `93.4 %`. Only a ratio of exactly 1 is 100 %, and only 0 is 0 %. */
+export function percent(ratio: number | null | undefined): string {
+  if (ratio === null || ratio === undefined || Number.isNaN(ratio)) return NONE;
+  if (ratio > 0 && ratio < 0.001) return '<0.1 %';
+  if (ratio < 1 && ratio > 0.999) return '99.9 %';
+  return ratio === 1 || ratio === 0 ? `${ratio * 100} %` : `${(ratio * 100).toFixed(1)} %`;
+}
+
+/** The part of `whole` that `part` is, between 0 and 1; 0 when there is no whole. */
+export function share(part: number, of: number): number {
+  return of > 0 ? Math.min(1, Math.max(0, part / of)) : 0;
+}
+
+/** The two largest units: `45 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`. */
+export function duration(seconds: number): string {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 3_600) return two(s, 60, 'min', 1, 's');
+  if (s < 86_400) return two(s, 3_600, 'h', 60, 'min');
+  return two(s, 86_400, 'd', 3_600, 'h');
+}
+
+function two(s: number, big: number, bigUnit: string, small: number, smallUnit: string): string {
+  const rest = Math.floor((s % big) / small);
+  return `${Math.floor(s / big)} ${bigUnit}${rest ? ` ${rest} ${smallUnit}` : ''}`;
+}
+
+/** `now` under a second and a half, else `12 s ago`. */
+export function ago(seconds: number): string {
+  return seconds < 1.5 ? 'now' : `${duration(seconds)} ago`;
+}
+
+/** `14:03:07` in the browser's time zone. */
+export function clock(unixSeconds: number): string {
+  return new Date(unixSeconds * 1000).toLocaleTimeString('en-GB', { hour12: false });
+}
+
+/** `2026-03-01 14:03:07` in the browser's time zone. */
+export function dateTime(unixSeconds: number): string {
+  const d = new Date(unixSeconds * 1000);
+  const part = (value: number) => String(value).padStart(2, '0');
+  return `${d.getFullYear()}-${part(d.getMonth() + 1)}-${part(d.getDate())} ${clock(unixSeconds)}`;
+}
+
+/** `1 node`, `3 nodes`. */
+export function plural(n: number, one: string, many = `${one}s`): string {
+  return `${whole(n)} ${n === 1 ? one : many}`;
+}

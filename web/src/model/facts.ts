@@ -1,0 +1,82 @@
+/** Facts as one line each, newest first. */
+
+import type { Fact } from '../api/types';
+import { bytes, plural } from '../format';
+
+export const FACTS_KEPT = 200;
+
+export function factKey(fact: Fact): string {
+  return `${fact.node}/${fact.seq}/${fact.at}`;
+}
+
+/** Both lists in one, each fact once, newest first. */
+export function merged(known: Fact[], news: Fact[]): Fact[] {
+  const byKey = new Map(known.map((fact) => [factKey(fact), fact]));
+  for (const fact of news) byKey.set(factKey(fact), fact);
+  return [...byKey.values()].sort((a, b) => b.at - a.at || b.seq - a.seq).slice(0, FACTS_KEPT);
+}
+
+export type FactTone = 'good' | 'warn' | 'bad' | 'plain';
+
+const TONE: Record<string, FactTone> = {
+  'node.started': 'good',
+  'node.stopping': 'warn',
+  'engine.attached': 'good',
+  'engine.detached': 'warn',
+  'engine.refused': 'bad',
+  'blocks.refused': 'bad',
+  'reservation.aborted': 'warn',
+  'reservation.expired': 'warn',
+  'snapshot.applied': 'good',
+  'snapshot.refused': 'bad',
+  'pin.degraded': 'warn',
+  'pin.expired': 'warn',
+};
+
+export function factTone(fact: Fact): FactTone {
+  return TONE[fact.name] ?? 'plain';
+}
+
+/** The traffic of blocks: what fills the list on a busy node and is rarely what one looks for. */
+export function isTraffic(fact: Fact): boolean {
+  return fact.name === 'blocks.stored' || fact.name === 'blocks.evicted' || fact.name.startsWith('segment.');
+}
+
+type Fields = Record<string, unknown>;
+const text = (fields: Fields, key: string): string => String(fields[key] ?? '?');
+const number = (fields: Fields, key: string): number => Number(fields[key] ?? 0);
+const blocks = (f: Fields): string => `${plural(number(f, 'blocks'), 'block')}, ${bytes(number(f, 'bytes'))}`;
+
+const SENTENCE: Record<string, (f: Fields) => string> = {
+  'node.started': (f) => `pid ${text(f, 'pid')}, pool of ${bytes(number(f, 'capacity_bytes'))}`,
+  'node.stopping': () => 'the node is going down in good order',
+  'engine.attached': (f) => `${text(f, 'engine')}, pid ${text(f, 'pid')}, group ${text(f, 'group')}`,
+  'engine.detached': (f) =>
+    `pid ${text(f, 'pid')}, group ${text(f, 'group')}: ${text(f, 'reason')}` +
+    (number(f, 'quarantined_blocks') ? `, ${plural(number(f, 'quarantined_blocks'), 'block')} quarantined` : ''),
+  'engine.gone': (f) =>
+    `group ${text(f, 'group')}: ${plural(number(f, 'released_blocks'), 'block')} released, ${bytes(number(f, 'released_bytes'))}`,
+  'engine.refused': (f) => `pid ${text(f, 'pid')}, uid ${text(f, 'uid')}: ${text(f, 'message')}`,
+  'blocks.stored': (f) => `${text(f, 'tenant')}: ${blocks(f)}`,
+  'blocks.evicted': (f) => `${text(f, 'tenant')}: ${blocks(f)}, for ${text(f, 'reason')}`,
+  'blocks.refused': (f) => `${text(f, 'tenant')}: ${blocks(f)}, ${text(f, 'code')}`,
+  'reservation.aborted': (f) => `${text(f, 'tenant')}: ${blocks(f)}`,
+  'reservation.expired': (f) => `pid ${text(f, 'pid')}, group ${text(f, 'group')}: ${blocks(f)}`,
+  'segment.created': (f) => `segment ${text(f, 'segment')}, ${bytes(number(f, 'bytes'))}`,
+  'segment.retired': (f) => `segment ${text(f, 'segment')}, ${bytes(number(f, 'bytes'))}`,
+  'snapshot.applied': (f) => `${text(f, 'type')} generation ${text(f, 'generation')}`,
+  'snapshot.refused': (f) =>
+    `${text(f, 'type')} generation ${text(f, 'generation')}: ${plural(number(f, 'faults'), 'fault')}`,
+  'pin.degraded': (f) => `${text(f, 'name')}: ${plural(number(f, 'blocks'), 'block')} beyond the pin budget`,
+  'pin.expired': (f) => text(f, 'name'),
+};
+
+/** A fact that this page does not know yet is shown with its fields. */
+export function factSentence(fact: Fact): string {
+  const known = SENTENCE[fact.name];
+  if (known) return known(fact.fields);
+  return Object.entries(fact.fields)
+    .filter(([key]) => key !== 'at')
+    .map(([key, value]) => `${key} ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`)
+    .join(', ');
+}

@@ -1,0 +1,19 @@
+import type { Pin } from '../api/types';
+
+export type PinState = 'expired' | 'degraded' | 'absent' | 'partial' | 'held';
+
+/** What a pin is worth now. Degraded: it promises a guarantee, and some resident blocks are beyond the pin budget. */
+export function pinState(pin: Pin): PinState {
+  if (pin.expired) return 'expired';
+  if (pin.strength !== 'soft' && pin.guaranteed < pin.resident) return 'degraded';
+  if (pin.resident === 0) return 'absent';
+  return pin.resident < pin.resolved ? 'partial' : 'held';
+}
+
+const ORDER: PinState[] = ['degraded', 'absent', 'partial', 'held', 'expired'];
+
+/** What needs a look first; then by size and name. */
+export function pinOrder(a: Pin, b: Pin): number {
+  const byState = ORDER.indexOf(pinState(a)) - ORDER.indexOf(pinState(b));
+  return byState || b.bytes - a.bytes || a.name.localeCompare(b.name);
+}

@@ -1,0 +1,57 @@
+/** How many blocks were refused in the last minute, from counters that only grow while a node lives. */
+
+import type { Overview } from '../api/types';
+
+const WINDOW_S = 60;
+
+interface Sample {
+  at: number;
+  refused: Record<string, number>;
+}
+
+export class RefusalWindow {
+  #samples: Sample[] = [];
+
+  add(overview: Overview): void {
+    const last = this.#samples.at(-1);
+    if (last && overview.at < last.at) return;
+    const fell = last && Object.entries(last.refused).some(([code, n]) => (overview.refused[code] ?? 0) < n);
+    // A node restarted or left: its counters are gone, and a difference would lie.
+    if (fell) this.#samples = [];
+    this.#samples.push({ at: overview.at, refused: overview.refused });
+    while ((this.#samples[1]?.at ?? Infinity) <= overview.at - WINDOW_S) this.#samples.shift();
+  }
+
+  /** Codes with refusals inside the window only. */
+  lastMinute(): Record<string, number> {
+    const first = this.#samples[0];
+    const last = this.#samples.at(-1);
+    if (!first || !last) return {};
+    const grown = Object.entries(last.refused).map(([code, n]) => [code, n - (first.refused[code] ?? 0)] as const);
+    return Object.fromEntries(grown.filter(([, n]) => n > 0));
+  }
+}
+
+/** What each code says, for the operator. The full list is in the documentation of errors. */
+const MEANING: Record<string, string> = {
+  too_large: 'The block can never fit in the pool.',
+  over_limit: "The tenant's limit leaves no room and none of its own blocks may go.",
+  pool_full: 'Every block that could make room is leased, pinned, being written or quarantined.',
+  fragmented: 'There are evictable bytes, but every slab of this size holds a leased block.',
+  index_full: 'Both index buckets of the key are full of blocks that may not go.',
+  no_descriptor: 'Every block descriptor is in use by blocks that may not go.',
+  out_of_memory: 'The machine refused memory for a new segment.',
+  too_many_reservations: 'The engine holds its maximum number of open reservations.',
+  reservation_expired: "The reservation's deadline passed; nothing was published.",
+  bad_size: "A block's size does not fit its space.",
+  space_conflict: 'The same space is attached with another block size: an engine is configured wrongly.',
+};
+
+export function meaning(code: string): string {
+  return MEANING[code.toLowerCase()] ?? '';
+}
+
+/** `over_limit` → `over limit`. */
+export function codeWords(code: string): string {
+  return code.toLowerCase().replaceAll('_', ' ');
+}

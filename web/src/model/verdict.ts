@@ -1,0 +1,164 @@
+/** Is the cache well? What an operator must see first, from the worst on. */
+
+import type { Node, Overview } from '../api/types';
+import { bytes, duration, plural, share, whole } from '../format';
+import { applied } from './nodes';
+import { pinState } from './pins';
+import { codeWords } from './refusals';
+
+export type Level = 'bad' | 'warn' | 'note' | 'good';
+
+export interface Finding {
+  level: Exclude<Level, 'good'>;
+  title: string;
+  detail: string;
+  /** The panel that says more. */
+  panel: 'pool' | 'tenants' | 'pins' | 'nodes' | 'refusals';
+}
+
+export interface Verdict {
+  level: Level;
+  title: string;
+  findings: Finding[];
+}
+
+/** Quarantine above this part of the pool hurts; below, it is told only in the pool's panel. */
+const QUARANTINE_SHARE = 0.02;
+const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
+
+export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number): Verdict {
+  const findings = [
+    ...readiness(overview),
+    ...overview.nodes.flatMap((node) => nodeFindings(node, now)),
+    ...refusals(refusedLastMinute),
+    ...overLimit(overview),
+    ...degradedPins(overview),
+    ...quarantine(overview),
+  ].sort((a, b) => RANK.indexOf(a.level) - RANK.indexOf(b.level));
+  const level = findings[0]?.level ?? 'good';
+  return { level, title: heading(findings), findings };
+}
+
+function heading(findings: Finding[]): string {
+  const problems = findings.filter((f) => f.level === 'bad').length;
+  const warnings = findings.filter((f) => f.level === 'warn').length;
+  const parts = [
+    ...(problems ? [plural(problems, 'problem')] : []),
+    ...(warnings ? [plural(warnings, 'warning')] : []),
+  ];
+  if (parts.length) return parts.join(', ');
+  return findings.length ? 'Well, with a note' : 'All is well';
+}
+
+function readiness(overview: Overview): Finding[] {
+  if (overview.nodes.length === 0) {
+    return [{ level: 'warn', title: 'No node has joined', detail: 'Nothing is cached until one does.', panel: 'nodes' }];
+  }
+  const found: Finding[] = [];
+  const explained = overview.nodes.some((node) => node.state !== 'in_sync');
+  if (!overview.ready && !explained) {
+    found.push({
+      level: 'bad',
+      title: 'Larder is not ready',
+      detail: 'The management plane says at /readyz what it waits for.',
+      panel: 'nodes',
+    });
+  }
+  if (!overview.armed) {
+    found.push({
+      level: 'warn',
+      title: 'Quotas are not enforced',
+      detail: 'No snapshot of the quotas is in force yet: every tenant may use the whole pool.',
+      panel: 'nodes',
+    });
+  }
+  return found;
+}
+
+function nodeFindings(node: Node, now: number): Finding[] {
+  switch (node.state) {
+    case 'lost': {
+      const silence = node.seen_at === null ? 'It was never heard.' : `Last heard ${duration(now - node.seen_at)} ago.`;
+      return [{ level: 'bad', title: `Node ${node.name} is lost`, detail: silence, panel: 'nodes' }];
+    }
+    case 'nacked': {
+      const fault = node.faults[0];
+      const more = node.faults.length > 1 ? ` And ${plural(node.faults.length - 1, 'more fault')}.` : '';
+      return [
+        {
+          level: 'bad',
+          title: `Node ${node.name} refused what was pushed`,
+          detail: fault ? `${fault.path}: ${fault.message}${more}` : 'It keeps its last good state.',
+          panel: 'nodes',
+        },
+      ];
+    }
+    case 'behind': {
+      const late = applied(node).filter((row) => !row.same);
+      const detail = late.map((row) => `${row.type} ${row.observed ?? 'none'} of ${row.desired}`).join(', ');
+      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail, panel: 'nodes' }];
+    }
+    case 'joining':
+      return [{ level: 'note', title: `Node ${node.name} is joining`, detail: 'It is waiting for its first snapshots.', panel: 'nodes' }];
+    default:
+      return [];
+  }
+}
+
+function refusals(lastMinute: Record<string, number>): Finding[] {
+  const codes = Object.entries(lastMinute).sort((a, b) => b[1] - a[1]);
+  if (codes.length === 0) return [];
+  const total = codes.reduce((sum, [, n]) => sum + n, 0);
+  const detail = codes.map(([code, n]) => `${whole(n)} ${codeWords(code)}`).join(', ');
+  return [{ level: 'warn', title: `${plural(total, 'block')} refused in the last minute`, detail, panel: 'refusals' }];
+}
+
+function overLimit(overview: Overview): Finding[] {
+  const over = overview.tenants.filter((tenant) => tenant.over_limit);
+  const [first] = over;
+  if (!first) return [];
+  if (over.length === 1) {
+    const excess = first.limit_bytes === null ? '' : ` by ${bytes(first.bytes - first.limit_bytes)}`;
+    return [
+      {
+        level: 'warn',
+        title: `Tenant ${first.tenant} is over its limit${excess}`,
+        detail: 'What engines still hold goes as soon as they let go.',
+        panel: 'tenants',
+      },
+    ];
+  }
+  const names = over.slice(0, 3).map((tenant) => tenant.tenant);
+  const rest = over.length > names.length ? ` and ${whole(over.length - names.length)} more` : '';
+  return [
+    { level: 'warn', title: `${plural(over.length, 'tenant')} are over their limits`, detail: names.join(', ') + rest, panel: 'tenants' },
+  ];
+}
+
+function degradedPins(overview: Overview): Finding[] {
+  const degraded = overview.pins.filter((pin) => pinState(pin) === 'degraded');
+  if (degraded.length === 0) return [];
+  const names = degraded.slice(0, 3).map((pin) => pin.name).join(', ');
+  const rest = degraded.length > 3 ? ` and ${whole(degraded.length - 3)} more` : '';
+  return [
+    {
+      level: 'warn',
+      title: degraded.length === 1 ? `Pin ${names} is degraded` : `${plural(degraded.length, 'pin')} are degraded`,
+      detail: `${degraded.length === 1 ? 'Blocks' : `${names}${rest}: blocks`} beyond the pin budget may be evicted.`,
+      panel: 'pins',
+    },
+  ];
+}
+
+function quarantine(overview: Overview): Finding[] {
+  const { quarantined_bytes: held, capacity_bytes: capacity } = overview.pool;
+  if (share(held, capacity) < QUARANTINE_SHARE) return [];
+  return [
+    {
+      level: 'note',
+      title: `${bytes(held)} are quarantined`,
+      detail: 'They come back when the engines that may still write there are proven gone.',
+      panel: 'pool',
+    },
+  ];
+}

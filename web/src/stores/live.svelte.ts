@@ -1,0 +1,142 @@
+/**
+ * What the page knows and how old it is. One instance, made by App. It loads an overview and the last hour, follows the
+ * stream, and while the stream is broken asks the API directly: that keeps the numbers as fresh as can be and tells why.
+ */
+
+import { ApiError, getHistory, getOverview } from '../api/client';
+import { Stream, type StreamHandlers } from '../api/stream';
+import type { Fact, History, Overview, Problem } from '../api/types';
+import { merged } from '../model/facts';
+import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
+import { RefusalWindow } from '../model/refusals';
+
+export type Connection = 'connecting' | 'live' | 'reconnecting';
+
+/** The server sends at least every 5 s: older numbers than this are shown as old. */
+export const STALE_S = 10;
+/** A tab that wakes up with numbers older than this does not wait for the watchdog. */
+const ASLEEP_S = 6;
+
+export interface LiveDeps {
+  getOverview(): Promise<Overview>;
+  getHistory(seconds: number): Promise<History>;
+  stream(handlers: StreamHandlers): Pick<Stream, 'open' | 'close' | 'now'>;
+  nowMs(): number;
+}
+
+const BROWSER: LiveDeps = {
+  getOverview,
+  getHistory,
+  stream: (handlers) => new Stream(handlers),
+  nowMs: Date.now,
+};
+
+export class Live {
+  overview = $state.raw<Overview | null>(null);
+  history = $state.raw<History>(NO_HISTORY);
+  facts = $state.raw<Fact[]>([]);
+  /** Refused blocks of the last minute by code, as far as this page has watched. */
+  refusedLastMinute = $state.raw<Record<string, number>>({});
+  connection = $state<Connection>('connecting');
+  /** Why the API did not answer the last time; null when it did. */
+  problem = $state.raw<Problem | null>(null);
+  historyProblem = $state.raw<Problem | null>(null);
+  #nowMs = $state(0);
+  #receivedMs = $state(0);
+
+  /** Seconds since the last overview came, by this browser's clock. */
+  readonly ageS = $derived(Math.max(0, (this.#nowMs - this.#receivedMs) / 1000));
+  /** Unix seconds by the server's clock, so that a wrong clock here does not move expiries. */
+  readonly now = $derived((this.overview?.at ?? 0) + this.ageS);
+  readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
+
+  readonly #deps: LiveDeps;
+  readonly #stream: Pick<Stream, 'open' | 'close' | 'now'>;
+  readonly #refusals = new RefusalWindow();
+  #arrivals = 0;
+
+  constructor(deps: LiveDeps = BROWSER) {
+    this.#deps = deps;
+    this.#nowMs = deps.nowMs();
+    this.#stream = deps.stream({
+      overview: (overview) => {
+        const recovered = this.connection === 'reconnecting';
+        this.connection = 'live';
+        this.problem = null;
+        this.#take(overview);
+        if (recovered) void this.#loadHistory();
+      },
+      fact: (fact) => {
+        this.facts = merged(this.facts, [fact]);
+      },
+      broken: () => {
+        this.connection = 'reconnecting';
+        void this.#load();
+      },
+    });
+  }
+
+  start(): void {
+    this.#stream.open();
+    void this.#load();
+    void this.#loadHistory();
+  }
+
+  stop(): void {
+    this.#stream.close();
+  }
+
+  /** Called every second. */
+  tick(): void {
+    this.#nowMs = this.#deps.nowMs();
+  }
+
+  /** The tab was shown again or the network came back: catch up at once when something was missed. */
+  wake(): void {
+    this.tick();
+    if (this.connection !== 'reconnecting' && this.ageS <= ASLEEP_S) return;
+    if (this.connection === 'live') this.connection = 'reconnecting';
+    this.retry();
+  }
+
+  /** Tries again without waiting for the back-off. */
+  retry(): void {
+    this.#stream.now();
+    void this.#load();
+    void this.#loadHistory();
+  }
+
+  async #load(): Promise<void> {
+    const arrivals = this.#arrivals;
+    try {
+      const overview = await this.#deps.getOverview();
+      this.problem = null;
+      // What the stream sent meanwhile is newer.
+      if (arrivals === this.#arrivals) this.#take(overview);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (arrivals === this.#arrivals) this.problem = error.problem;
+    }
+  }
+
+  async #loadHistory(): Promise<void> {
+    try {
+      const history = await this.#deps.getHistory(HISTORY_S);
+      this.history = this.overview ? continued(history, this.overview) : history;
+      this.historyProblem = null;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.historyProblem = error.problem;
+    }
+  }
+
+  #take(overview: Overview): void {
+    this.#arrivals += 1;
+    this.#receivedMs = this.#nowMs = this.#deps.nowMs();
+    this.overview = overview;
+    this.history = continued(this.history, overview);
+    this.facts = merged(this.facts, overview.recent);
+    this.#refusals.add(overview);
+    this.refusedLastMinute = this.#refusals.lastMinute();
+  }
+}
