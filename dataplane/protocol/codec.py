@@ -4,13 +4,11 @@
 """
 
 import re
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
 from dataplane.protocol.codes import Code, ProtocolError
-
-T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
@@ -18,12 +16,12 @@ encode = _encoder.encode
 _PATH = re.compile(r" - at `(?P<path>[^`]*)`$")
 
 
-def decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
+def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     """A reusable strict decoder of one struct or of a tagged union."""
     return msgspec.msgpack.Decoder(kind)
 
 
-def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | bytearray | memoryview) -> T:
+def decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | bytearray | memoryview) -> Any:
     """One message; `ProtocolError(MALFORMED)` with the field's path when it is not one of the decoder's kind."""
     try:
         return decoder.decode(data)

@@ -48,12 +48,12 @@ class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 # ---- management plane to node
 
 
-class Hello(msgspec.Struct, tag="hello", forbid_unknown_fields=True):
+class Hello(msgspec.Struct, tag_field="op", tag="hello", forbid_unknown_fields=True):
     version: int
     manager: str
 
 
-class Snapshot(msgspec.Struct, tag="snapshot", forbid_unknown_fields=True):
+class Snapshot(msgspec.Struct, tag_field="op", tag="snapshot", forbid_unknown_fields=True):
     type: SnapshotType
     store: str
     """Identity of the database: generations of different databases cannot be compared."""
@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, tag="snapshot", forbid_unknown_fields=True):
     traceparent: str = ""
 
 
-class Bodies(msgspec.Struct, tag="bodies", forbid_unknown_fields=True):
+class Bodies(msgspec.Struct, tag_field="op", tag="bodies", forbid_unknown_fields=True):
     """Answer to `NeedBodies`, possibly in parts; `last` closes it."""
 
     nonce: str
@@ -72,7 +72,7 @@ class Bodies(msgspec.Struct, tag="bodies", forbid_unknown_fields=True):
     last: bool = True
 
 
-class Describe(msgspec.Struct, tag="describe", forbid_unknown_fields=True):
+class Describe(msgspec.Struct, tag_field="op", tag="describe", forbid_unknown_fields=True):
     """Ask for the node's full state now; used after a gap in the events."""
 
     nonce: str
@@ -91,7 +91,7 @@ class Observed(msgspec.Struct, frozen=True):
     store: str
 
 
-class Welcome(msgspec.Struct, tag="welcome"):
+class Welcome(msgspec.Struct, tag_field="op", tag="welcome"):
     version: int
     node: str
     """Stable name of the node, kept in its state directory."""
@@ -115,7 +115,7 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
-class Ack(msgspec.Struct, tag="ack"):
+class Ack(msgspec.Struct, tag_field="op", tag="ack"):
     type: SnapshotType
     generation: int
     nonce: str
@@ -124,7 +124,7 @@ class Ack(msgspec.Struct, tag="ack"):
     """Seconds the node spent on validating and applying."""
 
 
-class Nack(msgspec.Struct, tag="nack"):
+class Nack(msgspec.Struct, tag_field="op", tag="nack"):
     type: SnapshotType
     generation: int
     nonce: str
@@ -133,12 +133,12 @@ class Nack(msgspec.Struct, tag="nack"):
     """The last good state, which stays in force."""
 
 
-class NeedBodies(msgspec.Struct, tag="need_bodies"):
+class NeedBodies(msgspec.Struct, tag_field="op", tag="need_bodies"):
     nonce: str
     digests: list[str]
 
 
-class Description(msgspec.Struct, tag="description"):
+class Description(msgspec.Struct, tag_field="op", tag="description"):
     nonce: str
     seq: int
     """Sequence number of the last event that this state includes."""
@@ -146,7 +146,7 @@ class Description(msgspec.Struct, tag="description"):
     observed: dict[str, Observed]
 
 
-class ControlRefused(msgspec.Struct, tag="refused"):
+class ControlRefused(msgspec.Struct, tag_field="op", tag="refused"):
     """A message that was not understood; nothing was done."""
 
     code: str

@@ -29,7 +29,7 @@ class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, 
 # ---- engine to data plane
 
 
-class Attach(msgspec.Struct, tag="attach", forbid_unknown_fields=True):
+class Attach(msgspec.Struct, tag="attach", array_like=True, forbid_unknown_fields=True):
     """First message of a connection. The socket's peer credentials say who it is; `group` says which engine."""
 
     id: int
@@ -95,7 +95,7 @@ class Detach(msgspec.Struct, tag="detach", array_like=True, forbid_unknown_field
     id: int
 
 
-class Hold(msgspec.Struct, tag="hold", forbid_unknown_fields=True):
+class Hold(msgspec.Struct, tag="hold", array_like=True, forbid_unknown_fields=True):
     """A supervisor asks for duplicates of every memory fd, now and as they come, so that memory outlives a crash."""
 
     id: int
@@ -107,7 +107,7 @@ EngineRequest = Attach | Reserve | Commit | Abort | Lease | Map | Detach | Hold
 # ---- data plane to engine
 
 
-class Attached(msgspec.Struct, tag="attached"):
+class Attached(msgspec.Struct, tag="attached", array_like=True):
     """Accepted. Two fds ride along: the index memory (read-only) and the engine's own area (read-write)."""
 
     id: int
@@ -178,7 +178,7 @@ class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
     nbytes: int
 
 
-class Held(msgspec.Struct, tag="held"):
+class Held(msgspec.Struct, tag="held", array_like=True):
     """Fds for a holder, in the order of `memory`; sent again, with id 0, whenever memory is added."""
 
     id: int
@@ -191,7 +191,7 @@ class Detached(msgspec.Struct, tag="detached", array_like=True):
     id: int
 
 
-class Refused(msgspec.Struct, tag="refused"):
+class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The whole request was not served; nothing of it was done."""
 
     id: int

@@ -97,7 +97,7 @@ class ObservedDigest(msgspec.Struct):
     store: str
 
 
-class NodeStats(msgspec.Struct, tag="node.stats"):
+class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     """The node as it is; published every half second, and the answer to `Describe`."""
 
     at: float
@@ -122,7 +122,7 @@ class NodeStats(msgspec.Struct, tag="node.stats"):
 # ---- things that happened
 
 
-class NodeStarted(msgspec.Struct, tag="node.started"):
+class NodeStarted(msgspec.Struct, tag_field="event", tag="node.started"):
     at: float
     node: str
     epoch: str
@@ -130,11 +130,11 @@ class NodeStarted(msgspec.Struct, tag="node.started"):
     capacity_bytes: int
 
 
-class NodeStopping(msgspec.Struct, tag="node.stopping"):
+class NodeStopping(msgspec.Struct, tag_field="event", tag="node.stopping"):
     at: float
 
 
-class EngineAttached(msgspec.Struct, tag="engine.attached"):
+class EngineAttached(msgspec.Struct, tag_field="event", tag="engine.attached"):
     at: float
     client: int
     pid: int
@@ -143,7 +143,7 @@ class EngineAttached(msgspec.Struct, tag="engine.attached"):
     spaces: list[str]
 
 
-class EngineDetached(msgspec.Struct, tag="engine.detached"):
+class EngineDetached(msgspec.Struct, tag_field="event", tag="engine.detached"):
     """The socket closed. Its leases and open writes stay charged until its processes are proven gone."""
 
     at: float
@@ -154,7 +154,7 @@ class EngineDetached(msgspec.Struct, tag="engine.detached"):
     quarantined_blocks: int
 
 
-class EngineGone(msgspec.Struct, tag="engine.gone"):
+class EngineGone(msgspec.Struct, tag_field="event", tag="engine.gone"):
     """Every process of the engine's group is proven gone; nothing of it is left."""
 
     at: float
@@ -165,7 +165,7 @@ class EngineGone(msgspec.Struct, tag="engine.gone"):
     released_bytes: int
 
 
-class EngineRefused(msgspec.Struct, tag="engine.refused"):
+class EngineRefused(msgspec.Struct, tag_field="event", tag="engine.refused"):
     at: float
     pid: int
     uid: int
@@ -173,7 +173,7 @@ class EngineRefused(msgspec.Struct, tag="engine.refused"):
     message: str
 
 
-class BlocksStored(msgspec.Struct, tag="blocks.stored"):
+class BlocksStored(msgspec.Struct, tag_field="event", tag="blocks.stored"):
     at: float
     client: int
     space: str
@@ -182,7 +182,7 @@ class BlocksStored(msgspec.Struct, tag="blocks.stored"):
     bytes: int
 
 
-class BlocksEvicted(msgspec.Struct, tag="blocks.evicted"):
+class BlocksEvicted(msgspec.Struct, tag_field="event", tag="blocks.evicted"):
     at: float
     tenant: str
     reason: str
@@ -191,7 +191,7 @@ class BlocksEvicted(msgspec.Struct, tag="blocks.evicted"):
     bytes: int
 
 
-class BlocksRefused(msgspec.Struct, tag="blocks.refused"):
+class BlocksRefused(msgspec.Struct, tag_field="event", tag="blocks.refused"):
     at: float
     client: int
     tenant: str
@@ -200,7 +200,7 @@ class BlocksRefused(msgspec.Struct, tag="blocks.refused"):
     bytes: int
 
 
-class ReservationAborted(msgspec.Struct, tag="reservation.aborted"):
+class ReservationAborted(msgspec.Struct, tag_field="event", tag="reservation.aborted"):
     at: float
     client: int
     tenant: str
@@ -208,7 +208,7 @@ class ReservationAborted(msgspec.Struct, tag="reservation.aborted"):
     bytes: int
 
 
-class ReservationExpired(msgspec.Struct, tag="reservation.expired"):
+class ReservationExpired(msgspec.Struct, tag_field="event", tag="reservation.expired"):
     at: float
     client: int
     pid: int
@@ -217,21 +217,21 @@ class ReservationExpired(msgspec.Struct, tag="reservation.expired"):
     bytes: int
 
 
-class SegmentCreated(msgspec.Struct, tag="segment.created"):
+class SegmentCreated(msgspec.Struct, tag_field="event", tag="segment.created"):
     at: float
     segment: int
     space: str
     bytes: int
 
 
-class SegmentRetired(msgspec.Struct, tag="segment.retired"):
+class SegmentRetired(msgspec.Struct, tag_field="event", tag="segment.retired"):
     at: float
     segment: int
     space: str
     bytes: int
 
 
-class SnapshotApplied(msgspec.Struct, tag="snapshot.applied"):
+class SnapshotApplied(msgspec.Struct, tag_field="event", tag="snapshot.applied"):
     at: float
     type: str
     generation: int
@@ -239,14 +239,14 @@ class SnapshotApplied(msgspec.Struct, tag="snapshot.applied"):
     traceparent: str = ""
 
 
-class SnapshotRefused(msgspec.Struct, tag="snapshot.refused"):
+class SnapshotRefused(msgspec.Struct, tag_field="event", tag="snapshot.refused"):
     at: float
     type: str
     generation: int
     faults: int
 
 
-class PinDegraded(msgspec.Struct, tag="pin.degraded"):
+class PinDegraded(msgspec.Struct, tag_field="event", tag="pin.degraded"):
     """Blocks of a pin are resident beyond the pin budget: they are kept like any other block."""
 
     at: float
@@ -254,7 +254,7 @@ class PinDegraded(msgspec.Struct, tag="pin.degraded"):
     blocks: int
 
 
-class PinExpired(msgspec.Struct, tag="pin.expired"):
+class PinExpired(msgspec.Struct, tag_field="event", tag="pin.expired"):
     at: float
     name: str
 

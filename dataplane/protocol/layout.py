@@ -67,7 +67,9 @@ HOT_WORDS = 8
 COLD_WORDS = 4
 
 # Words of the index header.
-H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_NODE = range(8)
+H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_CLOSED = range(8)
+# H_CLOSED turns 1 when the data plane stops in good order: engines then let the memory go. After a crash it stays 0 and
+# what is READY may be read on, because nobody is left who could evict it.
 
 # Words of a hot row: one cache line.
 HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7

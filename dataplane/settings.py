@@ -1,0 +1,101 @@
+"""Settings of the data plane process: the shared names and the `[dataplane]` table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from dataplane.protocol import settings as shared
+from dataplane.protocol.layout import MAX_BLOCKS
+from dataplane.protocol.settings import Common, SettingsError
+
+
+class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Names of the `[dataplane]` table; in the environment `LARDER_DATAPLANE__<NAME>`."""
+
+    node: str = ""
+    """Name of this node; default the host's name and a few digits, kept in the state directory."""
+    segment_bytes: int = 64 << 20
+    """Size of one memory segment, 2 MiB to 1 GiB; larger blocks get segments of their own size."""
+    max_blocks: int = 0
+    """Number of block descriptors; 0 takes one for every 4 KiB of the pool, at most 1,048,576."""
+    reservation_ttl_s: float = 30.0
+    """Seconds an engine may take between reserve and commit."""
+    pin_budget_ratio: float = 0.2
+    """Share of the pool that guaranteed pins may hold."""
+    max_clients: int = 1024
+    """Number of attached engine processes served at once."""
+    allowed_uids: list[int] = []
+    """Uids besides the data plane's own (and root) whose processes may attach."""
+    prefault: bool = True
+    """Take a segment's pages from the machine in the background when it is made."""
+    tick_s: float = 0.05
+    """Seconds between drains of the access rings."""
+    stats_interval_s: float = 0.5
+    """Seconds between published states of the node."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything the process is configured by."""
+
+    common: Common
+    table: DataPlaneTable
+
+    @property
+    def pool_bytes(self) -> int:
+        assert self.common.pool_bytes is not None
+        return self.common.pool_bytes
+
+    @property
+    def max_blocks(self) -> int:
+        return self.table.max_blocks or max(64, min(1 << 20, self.pool_bytes // 4096))
+
+
+def load(config: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read and check the settings. Raises SettingsError."""
+    common, table = shared.read("dataplane", DataPlaneTable, config=config, environ=environ)
+    if common.pool_bytes is None:
+        common = msgspec.structs.replace(common, pool_bytes=shared.default_pool_bytes(available_bytes()))
+    settings = Settings(common, table)
+    _check(settings)
+    return settings
+
+
+def available_bytes() -> int:
+    """Memory that this machine could still give, in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _check(settings: Settings) -> None:
+    table = settings.table
+    for name, value, low, high in (
+        ("pool_bytes", settings.pool_bytes, 4096, 1 << 50),
+        ("dataplane.segment_bytes", table.segment_bytes, 2 << 20, 1 << 30),
+        ("dataplane.max_blocks", table.max_blocks, 0, MAX_BLOCKS),
+        ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
+        ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
+        ("dataplane.max_clients", table.max_clients, 1, 100_000),
+        ("dataplane.tick_s", table.tick_s, 0.001, 10),
+        ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
+    ):
+        if not low <= value <= high:
+            raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    if table.node and (len(table.node) > 64 or not table.node.isprintable()):
+        raise SettingsError("dataplane.node: expected at most 64 printable characters")
+    if table.segment_bytes % 4096:
+        raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
+    for name, url in (
+        ("control_url", settings.common.control_url),
+        ("events_url", settings.common.events_url),
+    ):
+        if not url.startswith(("ipc://", "tcp://127.0.0.1:", "tcp://[::1]:")):
+            raise SettingsError(
+                f"{name}: expected ipc:// or a loopback tcp:// endpoint, got {url!r}: "
+                "the control and event sockets are neither encrypted nor authenticated yet"
+            )

@@ -1,0 +1,178 @@
+"""The control socket: snapshots in, ACK or NACK out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import zmq
+
+from dataplane import __version__
+from dataplane.core.node import Node
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import (
+    MAX_SNAPSHOT_BYTES,
+    VERSION,
+    Ack,
+    Bodies,
+    ControlRefused,
+    ControlReply,
+    ControlRequest,
+    Describe,
+    Description,
+    Hello,
+    Nack,
+    NeedBodies,
+    Observed,
+    Snapshot,
+    Welcome,
+)
+from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
+
+MAX_PENDING = 16
+BODIES_TIMEOUT_S = 30.0
+
+_decoder = decoder(ControlRequest)
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A pins snapshot that waits for bodies."""
+
+    snapshot: Snapshot
+    since: float
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What the node says of itself in `Welcome`."""
+
+    pid: int
+    engine_socket: str
+    events_url: str
+
+
+class ControlServer:
+    """Serves management planes. One message is one step; every one is answered."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        url: str,
+        node: Node,
+        introduction: Introduction,
+        last_seq: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        if url.startswith("ipc://"):
+            Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES + 4096)
+        self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.bind(url)
+        self._node = node
+        self._introduction = introduction
+        self._last_seq = last_seq
+        self._clock = clock
+        self._pending: dict[bytes, _Pending] = {}
+
+    def on_readable(self) -> None:
+        """Answer every waiting message."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(frames) != 2:
+                self._send(frames[0], ControlRefused("malformed", "expected one frame"))
+                continue
+            try:
+                reply = self._serve(frames[0], decode(_decoder, frames[1]))
+            except ProtocolError as error:
+                self._node.pool.totals.malformed_messages += 1
+                reply = ControlRefused(error.code.name.lower(), error.message, error.field)
+            if reply is not None:
+                self._send(frames[0], reply)
+
+    def _send(self, peer: bytes, reply: ControlReply) -> None:
+        try:
+            self.socket.send_multipart([peer, encode(reply)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:  # a full queue: the peer asks again after its own time-out
+            log.warning("control.send_failed", error=str(error))
+
+    def _serve(self, peer: bytes, message: ControlRequest) -> ControlReply | None:
+        if isinstance(message, Hello):
+            return self._welcome(message)
+        if isinstance(message, Describe):
+            now = self._clock()
+            return Description(message.nonce, self._last_seq(), self._node.stats(now), self._observed())
+        if isinstance(message, Snapshot):
+            return self._snapshot(peer, message)
+        return self._bodies(peer, message)
+
+    def _welcome(self, message: Hello) -> ControlReply:
+        if message.version != VERSION:
+            return ControlRefused(
+                Code.VERSION_MISMATCH.name.lower(),
+                f"this node speaks {VERSION}, got {message.version}",
+                "version",
+            )
+        options = self._node.options
+        return Welcome(
+            version=VERSION,
+            node=options.name,
+            epoch=options.epoch,
+            pid=self._introduction.pid,
+            release=__version__,
+            engine_socket=self._introduction.engine_socket,
+            events_url=self._introduction.events_url,
+            capacity_bytes=options.capacity_bytes,
+            observed=self._observed(),
+        )
+
+    def _observed(self) -> dict[str, Observed]:
+        return {str(kind): held for kind, held in self._node.intent.observed.items()}
+
+    def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
+        self._pending.pop(peer, None)
+        needed = self._node.intent.needed_bodies(snapshot)
+        if not needed:
+            return self._apply(snapshot, {})
+        now = self._clock()
+        for other, waiting in list(self._pending.items()):
+            if now - waiting.since > BODIES_TIMEOUT_S:
+                del self._pending[other]
+        if len(self._pending) >= MAX_PENDING:
+            return ControlRefused("too_many", "too many snapshots wait for bodies", nonce=snapshot.nonce)
+        self._pending[peer] = _Pending(snapshot, now)
+        return NeedBodies(snapshot.nonce, needed)
+
+    def _bodies(self, peer: bytes, message: Bodies) -> ControlReply | None:
+        waiting = self._pending.get(peer)
+        if waiting is None or waiting.snapshot.nonce != message.nonce:
+            return ControlRefused("unknown_body", "no snapshot waits for these bodies", nonce=message.nonce)
+        waiting.bodies.update(message.bodies)
+        if not message.last:
+            return None
+        del self._pending[peer]
+        return self._apply(waiting.snapshot, waiting.bodies)
+
+    def _apply(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
+        now = self._clock()
+        faults = self._node.intent.apply(snapshot, bodies, now)
+        if faults:
+            self._node.emit(SnapshotRefused(now, snapshot.type, snapshot.generation, len(faults)))
+            observed = self._node.intent.observed.get(snapshot.type)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        self._node.emit(
+            SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent)
+        )
+        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, self._clock() - now)
+
+    def close(self) -> None:
+        self.socket.close()

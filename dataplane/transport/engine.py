@@ -1,0 +1,390 @@
+"""The engine socket: AF_UNIX SEQPACKET, one datagram a message, memory fds alongside.
+
+Every datagram of every peer is answered or ends the connection; none raises past `Session`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from dataplane.core.node import Node
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import (
+    MAX_DATAGRAM_BYTES,
+    MAX_FDS_PER_DATAGRAM,
+    VERSION,
+    Abort,
+    Aborted,
+    Attach,
+    Attached,
+    Commit,
+    Committed,
+    Detach,
+    Detached,
+    EngineReply,
+    EngineRequest,
+    Held,
+    HeldMemory,
+    Hold,
+    Lease,
+    Leased,
+    Map,
+    Mapped,
+    Refused,
+    Reserve,
+    Reserved,
+    SegmentGrant,
+)
+from dataplane.protocol.events import EngineRefused
+from dataplane.tiers.memory import NodeMemory, SharedFile
+from dataplane.transport.loop import Loop
+from dataplane.transport.peers import Peer, peer_of
+
+DATAGRAMS_PER_TURN = 32
+MAX_PATH_BYTES = 107
+MAX_CONNECTIONS = 4096
+
+_decoder = decoder(EngineRequest)
+log = structlog.stdlib.get_logger()
+
+
+class SocketInUse(Exception):
+    """Another data plane serves this socket."""
+
+
+class Session:
+    """One connection: an engine, a holder, or nobody yet."""
+
+    def __init__(self, server: EngineServer, connection: socket.socket, peer: Peer) -> None:
+        self._server = server
+        self._node = server.node
+        self._memory = server.memory
+        self._connection = connection
+        self.peer = peer
+        self.client = 0
+        self.holder = False
+        self._sent: set[int] = set()
+        """Segments whose fd the engine got."""
+        self.open = True
+
+    def on_readable(self) -> None:
+        """Answer waiting datagrams, a bounded number a turn."""
+        for _ in range(DATAGRAMS_PER_TURN):
+            if not self.open:
+                return
+            try:
+                # Plain recv: fds that a peer passes are closed by the kernel.
+                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.close(error.strerror or "connection failed")
+                return
+            if not data:
+                self.close("connection closed")
+                return
+            self._answer(data)
+
+    def _answer(self, data: bytes) -> None:
+        request_id = 0
+        try:
+            if len(data) > MAX_DATAGRAM_BYTES:
+                raise ProtocolError(
+                    Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram"
+                )
+            request: EngineRequest = decode(_decoder, data)
+            request_id = request.id
+            self._serve(request)
+        except ProtocolError as error:
+            if error.code is Code.MALFORMED:
+                self._node.pool.totals.malformed_messages += 1
+            self.send(Refused(request_id, int(error.code), error.message, error.field))
+
+    def _serve(self, request: EngineRequest) -> None:
+        now = self._server.clock()
+        if isinstance(request, Attach):
+            self._attach(request, now)
+        elif isinstance(request, Hold):
+            self._hold(request)
+        elif not self.client:
+            raise ProtocolError(Code.NOT_ATTACHED, "attach first")
+        elif isinstance(request, Reserve):
+            self._reserve(request, now)
+        elif isinstance(request, Commit):
+            self.send(Committed(request.id, self._node.commit(self.client, request, now)))
+        elif isinstance(request, Abort):
+            self._node.abort(self.client, request, now)
+            self.send(Aborted(request.id))
+        elif isinstance(request, Lease):
+            descriptors = self._node.lease(self.client, request)
+            self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
+        elif isinstance(request, Map):
+            grants, fds = self._grants(request.segments)
+            self.send(Mapped(request.id, grants), fds)
+        elif isinstance(request, Detach):
+            self._node.goodbye(self.client, now)
+            self._server.unwatch(self.client)
+            self.client = 0
+            self.send(Detached(request.id))
+
+    def _attach(self, request: Attach, now: float) -> None:
+        if self.client or self.holder:
+            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
+        membarrier = self._server.membarrier and request.membarrier
+        try:
+            engine, spaces = self._node.attach(request, self.peer.pid, now)
+        except ProtocolError as error:
+            self._node.emit(
+                EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message)
+            )
+            raise
+        self.client = engine.client
+        options = self._node.options
+        area = self._memory.areas[self.client]
+        self._server.watch(self)
+        self.send(
+            Attached(
+                id=request.id,
+                client=self.client,
+                node=options.name,
+                epoch=int(options.epoch, 16),
+                spaces=spaces,
+                membarrier=membarrier,
+                reservation_ttl_s=options.reservation_ttl_s,
+            ),
+            [self._memory.index_file.read_only_fd, area.fd],
+        )
+
+    def _reserve(self, request: Reserve, now: float) -> None:
+        granted = self._node.reserve(self.client, request, now)
+        needed = {int(number) for number in granted.segments} - self._sent - {0}
+        grants, fds = self._grants(sorted(needed))
+        self.send(
+            Reserved(
+                id=request.id,
+                reservation=granted.reservation,
+                outcomes=granted.outcomes.tobytes(),
+                segments=granted.segments.tobytes(),
+                offsets=granted.offsets.tobytes(),
+                grants=grants,
+            ),
+            fds,
+        )
+
+    def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
+        """Grants and fds for segments that this engine may map; at most as many as fit a datagram."""
+        grants: list[SegmentGrant] = []
+        fds: list[int] = []
+        wanted = segments[:MAX_FDS_PER_DATAGRAM]
+        for number, nbytes, writable in self._node.segments_for(self.client, wanted):
+            file = self._memory.segments[number]
+            grants.append(SegmentGrant(number, nbytes, writable))
+            fds.append(file.fd if writable else file.read_only_fd)
+            self._sent.add(number)
+        return grants, fds
+
+    # ---- holders
+
+    def _hold(self, request: Hold) -> None:
+        if request.version != VERSION:
+            raise ProtocolError(
+                Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {request.version}", "version"
+            )
+        if self.peer.uid not in (os.geteuid(), 0):
+            raise ProtocolError(Code.NOT_ALLOWED, "only the data plane's own uid may hold its memory")
+        if self.client:
+            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
+        self.holder = True
+        files = [("index", 0, self._memory.index_file)]
+        files += [("segment", number, file) for number, file in self._memory.segments.items()]
+        files += [("area", number, file) for number, file in self._memory.areas.items()]
+        for start in range(0, len(files), MAX_FDS_PER_DATAGRAM):
+            self.send_held(request.id, files[start : start + MAX_FDS_PER_DATAGRAM])
+
+    def send_held(self, request_id: int, files: list[tuple[str, int, SharedFile]]) -> None:
+        """Send duplicates of memory fds to a holder."""
+        memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
+        epoch = int(self._node.options.epoch, 16)
+        self.send(Held(request_id, epoch, memory), [file.fd for _, _, file in files])
+
+    def send_dropped(self, kind: str, number: int) -> None:
+        """Tell a holder that it may close an fd."""
+        epoch = int(self._node.options.epoch, 16)
+        self.send(Held(0, epoch, [], [HeldMemory(kind, number, 0)]))
+
+    # ---- the connection
+
+    def send(self, reply: EngineReply, fds: list[int] | None = None) -> None:
+        """Send an answer without waiting; a peer that does not drain its socket loses the connection."""
+        if not self.open:
+            return
+        try:
+            if fds:
+                socket.send_fds(
+                    self._connection, [encode(reply)], fds, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+                )
+            else:
+                self._connection.send(encode(reply), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self.close("the engine does not read its answers")
+        except OSError as error:
+            self.close(error.strerror or "connection failed")
+
+    def close(self, reason: str) -> None:
+        """End the connection. What the engine held is settled by the core."""
+        if self.open:
+            self.open = False
+            self._server.closed(self, self._connection, reason)
+
+
+class EngineServer:
+    """Accepts engines and holders on one path."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        node: Node,
+        memory: NodeMemory,
+        path: str,
+        allowed_uids: frozenset[int],
+        membarrier: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.node = node
+        self.memory = memory
+        self.membarrier = membarrier
+        self.clock = clock
+        self.path = path
+        self._loop = loop
+        self._allowed = allowed_uids | {os.geteuid(), 0}
+        self._sessions: dict[int, Session] = {}
+        self._pidfds: dict[int, int] = {}
+        """pidfd of each client that attached, until its process is gone."""
+        self._lock_fd = _lock(path)
+        self._listener = _listen(path, open_to_all=bool(allowed_uids))
+        self._loop.register(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # out of descriptors, or the peer went away already
+            log.warning("engine.accept_failed", error=error.strerror)
+            return
+        connection.setblocking(False)
+        try:
+            peer = peer_of(connection)
+        except OSError as error:
+            log.warning("engine.peer_unknown", error=error.strerror)
+            connection.close()
+            return
+        if peer.uid not in self._allowed or len(self._sessions) >= MAX_CONNECTIONS:
+            self._turn_away(connection, peer)
+            return
+        session = Session(self, connection, peer)
+        self._sessions[connection.fileno()] = session
+        self._loop.register(connection.fileno(), session.on_readable)
+
+    def _turn_away(self, connection: socket.socket, peer: Peer) -> None:
+        if peer.uid in self._allowed:
+            code, message = Code.TOO_MANY_CLIENTS, f"at most {MAX_CONNECTIONS} connections are served"
+        else:
+            code, message = Code.NOT_ALLOWED, f"uid {peer.uid} is not on the allow-list"
+        self.node.emit(EngineRefused(self.clock(), peer.pid, peer.uid, code.name.lower(), message))
+        with suppress(OSError):
+            connection.send(encode(Refused(0, int(code), message)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        connection.close()
+        os.close(peer.pidfd)
+
+    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
+        """A session ended its connection."""
+        self._loop.unregister(connection.fileno())
+        self._sessions.pop(connection.fileno(), None)
+        connection.close()
+        if session.client:
+            self.node.detach(session.client, reason, self.clock())
+        if session.client not in self._pidfds:
+            os.close(session.peer.pidfd)
+
+    # ---- processes
+
+    def watch(self, session: Session) -> None:
+        """An engine attached: hear of its process's end."""
+        client = session.client
+        self._pidfds[client] = session.peer.pidfd
+        self._loop.register(session.peer.pidfd, lambda: self._process_gone(client))
+
+    def unwatch(self, client: int) -> None:
+        """An engine said goodbye; its session still owns the pidfd."""
+        pidfd = self._pidfds.pop(client, None)
+        if pidfd is not None:
+            self._loop.unregister(pidfd)
+
+    def _process_gone(self, client: int) -> None:
+        pidfd = self._pidfds.pop(client)
+        self._loop.unregister(pidfd)
+        for session in list(self._sessions.values()):
+            if session.client == client:
+                session.close("process exited")
+                break
+        else:
+            os.close(pidfd)
+        self.node.process_gone(client, self.clock())
+
+    # ---- holders
+
+    def memory_made(self, kind: str, number: int, file: SharedFile) -> None:
+        """New memory: holders get it."""
+        for session in list(self._sessions.values()):
+            if session.holder:
+                session.send_held(0, [(kind, number, file)])
+
+    def memory_dropped(self, kind: str, number: int) -> None:
+        """Memory was given back: holders may close it."""
+        for session in list(self._sessions.values()):
+            if session.holder:
+                session.send_dropped(kind, number)
+
+    def close(self) -> None:
+        """Stop listening and remove the socket's name."""
+        self._loop.unregister(self._listener.fileno())
+        self._listener.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+        os.close(self._lock_fd)
+
+
+def _lock(path: str) -> int:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(f"engine socket path is longer than {MAX_PATH_BYTES} bytes: {path}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise SocketInUse(f"another data plane serves {path}") from None
+    return fd
+
+
+def _listen(path: str, *, open_to_all: bool) -> socket.socket:
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # we hold the lock: whoever bound it is gone
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+    if open_to_all:  # the allow-list decides, on the kernel's word
+        os.chmod(path, 0o666)
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener

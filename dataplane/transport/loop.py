@@ -1,0 +1,78 @@
+"""One thread, one epoll: file descriptors, ZeroMQ sockets and timers."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+
+@dataclass(slots=True)
+class _Timer:
+    interval_s: float
+    call: Callable[[], None]
+    due: float
+
+
+class Loop:
+    """Calls back when something is readable or a timer is due. Callbacks must not wait."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._timers: list[_Timer] = []
+        self._sockets: list[tuple[zmq.Socket[bytes], Callable[[], None]]] = []
+        self._running = False
+
+    def register(self, fd: int, on_readable: Callable[[], None]) -> None:
+        self._readers[fd] = on_readable
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unregister(self, fd: int) -> None:
+        """Forget a descriptor; call it before closing it."""
+        if self._readers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def register_zmq(self, socket: zmq.Socket[bytes], on_readable: Callable[[], None]) -> None:
+        """Serve a ZeroMQ socket. Its fd only says that something may have changed: its events are asked each turn."""
+        self._sockets.append((socket, on_readable))
+        fd = socket.getsockopt(zmq.FD)
+        assert isinstance(fd, int)
+        self.register(fd, lambda: None)
+
+    def every(self, interval_s: float, call: Callable[[], None]) -> None:
+        self._timers.append(_Timer(interval_s, call, time.monotonic() + interval_s))
+
+    def stop(self) -> None:
+        """End `run` after the current turn; safe in a signal handler."""
+        self._running = False
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._running = True
+        while self._running:
+            self._turn()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        due = min((timer.due for timer in self._timers), default=now + 1)
+        for fd, _ in self._epoll.poll(max(0.0, due - now)):
+            reader = self._readers.get(fd)
+            if reader is not None:
+                reader()
+        for socket, on_readable in self._sockets:
+            events = socket.getsockopt(zmq.EVENTS)
+            assert isinstance(events, int)
+            if events & zmq.POLLIN:
+                on_readable()
+        now = time.monotonic()
+        for timer in self._timers:
+            if timer.due <= now:
+                timer.due = now + timer.interval_s
+                timer.call()
+
+    def close(self) -> None:
+        self._epoll.close()

@@ -1,0 +1,33 @@
+"""Events to whoever subscribes: ZeroMQ PUB with sequence numbers."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import zmq
+
+from dataplane.protocol.codec import encode
+from dataplane.protocol.events import Event, name_of
+
+HIGH_WATER_MARK = 100_000
+
+
+class Publisher:
+    """Bus subscriber. Frames: topic, sequence number (u64 little-endian), MessagePack. Never waits."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str) -> None:
+        self._socket = context.socket(zmq.PUB)
+        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.bind(url)
+        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.seq = 0
+
+    def __call__(self, event: Event) -> None:
+        self.seq += 1
+        self._socket.send_multipart(
+            [name_of(event).encode(), pack("<Q", self.seq), encode(event)], zmq.NOBLOCK
+        )
+
+    def close(self) -> None:
+        self._socket.close()
