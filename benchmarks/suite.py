@@ -1,0 +1,16 @@
+"""All benchmarks, by name, in the order in which they run."""
+
+from collections.abc import Callable
+
+from benchmarks import first_touch, leases, lookups, reservations, transfers, views
+from benchmarks.result import Result
+from benchmarks.setting import Setting
+
+BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
+    "lookups": lookups.run,
+    "leases": leases.run,
+    "reservations": reservations.run,
+    "transfers": transfers.run,
+    "first_touch": first_touch.run,
+    "views": views.run,
+}

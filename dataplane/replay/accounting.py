@@ -1,0 +1,53 @@
+"""Do the books add up? After a replay, a data plane must hold what its tenants hold, and nothing else."""
+
+import time
+
+import msgspec
+
+from dataplane.protocol.events import NodeStats
+from dataplane.replay.control import ControlLink
+
+SETTLE_S = 3.0
+"""How long the data plane may take to see that the engines are gone."""
+_AGAIN_S = 0.05
+
+
+class Accounting(msgspec.Struct, frozen=True):
+    """Bytes of the pool at the end of a run."""
+
+    capacity_bytes: int
+    used_bytes: int
+    tenant_bytes: int
+    """Sum over all tenants."""
+    reserved_bytes: int
+    quarantined_bytes: int
+    pool_bytes_equal: bool
+    """used = sum over tenants, and nothing is reserved or quarantined."""
+
+
+def of(stats: NodeStats) -> Accounting:
+    """The books of one state of a node."""
+    tenants = [*stats.tenants, *([stats.other_tenants] if stats.other_tenants else [])]
+    held = sum(tenant.bytes for tenant in tenants)
+    pool = stats.pool
+    return Accounting(
+        capacity_bytes=pool.capacity_bytes,
+        used_bytes=pool.used_bytes,
+        tenant_bytes=held,
+        reserved_bytes=pool.reserved_bytes,
+        quarantined_bytes=pool.quarantined_bytes,
+        pool_bytes_equal=pool.used_bytes == held and not pool.reserved_bytes and not pool.quarantined_bytes,
+    )
+
+
+def settled(link: ControlLink, timeout_s: float = SETTLE_S) -> Accounting:
+    """The books once the engines are gone: asked again until they add up, at most for `timeout_s` seconds.
+
+    Raises ControlError when the data plane does not answer.
+    """
+    end = time.monotonic() + timeout_s
+    while True:
+        books = of(link.describe(timeout_s).stats)
+        if books.pool_bytes_equal or time.monotonic() >= end:
+            return books
+        time.sleep(_AGAIN_S)

@@ -1,0 +1,120 @@
+"""One engine's way through a request: look up, read what is there, store what is missing.
+
+The blocks of the running request are held until its missing blocks are committed, so that making room for a request
+never evicts the request itself.
+"""
+
+from contextlib import ExitStack
+from time import perf_counter_ns
+
+import numpy as np
+
+from dataplane.client import Client, Lease, Reservation
+from dataplane.protocol.codes import Outcome
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.layout import U64
+from dataplane.replay.content import Content
+from dataplane.replay.tally import Tally
+
+SCRATCH_BYTES = 4 << 20
+"""Size of the buffer that stands for engine memory; one block when that is more."""
+
+
+class Engine:
+    """Drives one client, in its space 0. `tally` is what it has counted so far."""
+
+    def __init__(self, client: Client, block_bytes: int, *, verify: bool = True) -> None:
+        self.tally = Tally()
+        self._client = client
+        self._block_bytes = block_bytes
+        self._verify = verify
+        self._content = Content(block_bytes)
+        self._rows = max(1, SCRATCH_BYTES // block_bytes)
+        self._scratch = self._content.scratch(self._rows)
+
+    def serve(self, keys: U64, tenant: str) -> int:
+        """One request of packed keys [n, 4], first block first. Returns how many leading blocks were hits."""
+        self.tally.requests += 1
+        self.tally.blocks_requested += len(keys)
+        if not len(keys):
+            return 0
+        start = perf_counter_ns()
+        found = self._client.lookup(keys, tenant=tenant)
+        self.tally.lookup_ns.append(perf_counter_ns() - start)
+        if not found:
+            self._store(keys, 0, tenant)
+            return 0
+        start = perf_counter_ns()
+        with self._client.acquire(keys[:found], tenant=tenant) as lease:
+            self.tally.read_ns += perf_counter_ns() - start
+            held = len(lease)
+            self._read(lease, keys[:held])
+            if held < len(keys):
+                self._store(keys, held, tenant)
+        return held
+
+    def _read(self, lease: Lease, keys: U64) -> None:
+        """Copy every held block out, in batches, and check the copies."""
+        tally = self.tally
+        tally.blocks_hit += len(keys)
+        for first in range(0, len(keys), self._rows):
+            batch = keys[first : first + self._rows]
+            out = self._scratch[: len(batch)]
+            start = perf_counter_ns()
+            sizes_wrong = 0
+            for row in range(len(batch)):
+                block = lease.array(first + row)
+                if block.nbytes == self._block_bytes:
+                    np.copyto(out[row], block)
+                else:
+                    out[row] = 0
+                    sizes_wrong += 1
+                tally.bytes_out += block.nbytes
+            tally.read_ns += perf_counter_ns() - start
+            if self._verify:
+                tally.verify_errors += self._content.wrong(out, batch)
+                tally.blocks_verified += len(batch)
+            else:
+                tally.verify_errors += sizes_wrong
+
+    def _store(self, keys: U64, held: int, tenant: str) -> None:
+        """Reserve the whole chain, so that ancestors stay newer than descendants; write and commit what is missing."""
+        with ExitStack() as open_reservations:
+            filled = [
+                open_reservations.enter_context(self._fill(keys, first, held, tenant))
+                for first in range(0, len(keys), MAX_KEYS_PER_REQUEST)
+            ]
+            start = perf_counter_ns()
+            for reservation in filled:
+                wanted = len(reservation.writable)
+                if not wanted:
+                    continue
+                done = reservation.commit()
+                self.tally.blocks_stored += done.blocks
+                self.tally.bytes_in += done.blocks * self._block_bytes
+                if done.code is not None:
+                    self.tally.refuse(done.code.name.lower(), wanted - done.blocks)
+            self.tally.store_ns += perf_counter_ns() - start
+
+    def _fill(self, keys: U64, first: int, held: int, tenant: str) -> Reservation:
+        """Reserve the blocks from `first` on, as many as fit a request, count the outcomes and write what is ours."""
+        tally = self.tally
+        piece = keys[first : first + MAX_KEYS_PER_REQUEST]
+        start = perf_counter_ns()
+        reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant)
+        tally.store_ns += perf_counter_ns() - start
+        beyond = reservation.outcomes[max(0, held - first) :]
+        tally.blocks_present += int(np.count_nonzero(beyond == Outcome.PRESENT))
+        tally.blocks_busy += int(np.count_nonzero(beyond == Outcome.BUSY))
+        for code, blocks in reservation.refused.items():
+            tally.refuse(code.name.lower(), blocks)
+        writable = reservation.writable
+        for at in range(0, len(writable), self._rows):
+            positions = writable[at : at + self._rows]
+            content = self._scratch[: len(positions)]
+            self._content.fill(content, piece[positions])
+            start = perf_counter_ns()
+            for row, position in enumerate(positions):
+                reservation.view(position)[:] = content[row].data
+            tally.store_ns += perf_counter_ns() - start
+        return reservation

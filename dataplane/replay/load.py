@@ -1,0 +1,192 @@
+"""`python -m dataplane.replay.load`: a made-up load of three tenants on a running data plane, until it is stopped.
+
+One engine process a tenant (see `sessions`). With `--json` it prints one object a line: first what the tenants share,
+so that somebody can pin it, then the counts of every second.
+"""
+
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+
+from dataplane.client import attach
+from dataplane.protocol.keys import chain
+from dataplane.protocol.spaces import Space
+from dataplane.protocol.units import format_size, parse_size
+from dataplane.replay.engine import Engine
+from dataplane.replay.sessions import SUPPORT, WORKLOADS, system_prompt
+from dataplane.replay.tally import Tally, total
+
+MODEL = "demo/llama"
+REPORT_S = 1.0
+TIMEOUT_S = 1.0
+_PAUSE_S = 0.2
+
+
+def drive(
+    workload: str, socket_path: str, block_bytes: int, rate: float, seed: int, pipe: Connection
+) -> None:
+    """One engine process: requests of one tenant, `rate` a second at random times; its counts since the last report
+    go into `pipe` every second."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    random = Random(f"{seed} {workload}")
+    client = attach(
+        socket_path,
+        [Space(model=MODEL, dtype="bfloat16", block_bytes=block_bytes)],
+        group=f"demo-{workload}",
+        engine=f"demo {workload}",
+        timeout_s=TIMEOUT_S,
+    )
+    try:
+        engine = Engine(client, block_bytes)
+        due = reported = time.monotonic()
+        for keys in WORKLOADS[workload](random):
+            due += random.expovariate(rate)
+            now = time.monotonic()
+            time.sleep(max(0.0, due - now))
+            due = max(due, now - _PAUSE_S)  # what a busy machine could not serve is not caught up with
+            if not client.connected:
+                time.sleep(_PAUSE_S)
+            engine.serve(keys, workload)
+            if time.monotonic() - reported >= REPORT_S:
+                pipe.send(engine.tally)
+                engine.tally = Tally()
+                reported = time.monotonic()
+    except BrokenPipeError:
+        pass  # the parent is gone
+    finally:
+        client.close()
+
+
+@contextmanager
+def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iterator[dict[Connection, str]]:
+    """An engine process for each tenant, stopped at the end; their pipes, and whose each is."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes: dict[Connection, str] = {}
+    processes = []
+    try:
+        for workload in WORKLOADS:
+            ours, theirs = spawn.Pipe(duplex=False)
+            process = spawn.Process(
+                target=drive, args=(workload, socket_path, block_bytes, rate, seed, theirs)
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes[ours] = workload
+        yield pipes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+@click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--attach", "socket_path", required=True, type=click.Path(path_type=Path), help="The engine socket."
+)
+@click.option("--block-bytes", default="64KiB", show_default=True, help="Bytes of a block, a multiple of 32.")
+@click.option(
+    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.01, 10_000), help="Requests a second."
+)
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time.  [default: never]")
+@click.option("--seed", default=0, show_default=True, help="Another number gives other requests.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def main(
+    socket_path: Path, block_bytes: str, rate: float, seconds: float | None, seed: int, as_json: bool
+) -> None:
+    """A made-up load of three tenants: growing chats, a shared system prompt, a scanner of unique prompts."""
+    try:
+        size = parse_size(block_bytes)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--block-bytes") from None
+    if size % 32 or not size:
+        raise click.BadParameter(f"expected a multiple of 32 bytes, got {size}", param_hint="--block-bytes")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    if as_json:
+        _say(
+            {
+                "model": MODEL,
+                "tenant": SUPPORT,
+                "keys": [key.hex() for key in chain(system_prompt(), SUPPORT)],
+            }
+        )
+    end = time.monotonic() + seconds if seconds else float("inf")
+    try:
+        with _drivers(str(socket_path), size, rate / len(WORKLOADS), seed) as pipes:
+            _report(pipes, end, as_json)
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
+    """Add up what the engines say and print it every second, until `end`."""
+    tenants = {name: Tally() for name in pipes.values()}
+    latest: list[Tally] = []
+    said_at = time.monotonic()
+    while time.monotonic() < end:
+        for pipe in wait(list(pipes), timeout=REPORT_S / 2):
+            assert isinstance(pipe, Connection)
+            try:
+                tally: Tally = pipe.recv()
+            except EOFError:
+                raise click.ClickException(f"the engine of {pipes[pipe]} ended; its error is above") from None
+            latest.append(tally)
+            tenants[pipes[pipe]] = total([tenants[pipes[pipe]], tally])
+            tenants[pipes[pipe]].lookup_ns.clear()
+        if latest and time.monotonic() - said_at >= REPORT_S:
+            summary = _summary(tenants, total(latest))
+            if as_json:
+                _say(summary)
+            else:
+                ratios = ", ".join(
+                    f"{name} {share['hit_ratio']:.0%}" for name, share in summary["tenants"].items()
+                )
+                written = format_size(summary["bytes_in"])
+                click.echo(
+                    f"{summary['requests']:,} requests, hits: {ratios}; {written} stored, "
+                    f"{summary['verify_errors']} wrong blocks"
+                )
+            latest = []
+            said_at = time.monotonic()
+
+
+def _summary(tenants: dict[str, Tally], latest: Tally) -> dict[str, Any]:
+    everything = total(list(tenants.values()))
+    return {
+        "requests": everything.requests,
+        "blocks_requested": everything.blocks_requested,
+        "blocks_hit": everything.blocks_hit,
+        "blocks_stored": everything.blocks_stored,
+        "blocks_refused": everything.blocks_refused,
+        "verify_errors": everything.verify_errors,
+        "bytes_in": everything.bytes_in,
+        "bytes_out": everything.bytes_out,
+        "lookup_us": {"p50": round(latest.lookup_us(50), 1), "p99": round(latest.lookup_us(99), 1)},
+        "tenants": {
+            name: {
+                "requests": tally.requests,
+                "hit_ratio": round(tally.blocks_hit / max(1, tally.blocks_requested), 4),
+            }
+            for name, tally in tenants.items()
+        },
+    }
+
+
+def _say(message: dict[str, Any]) -> None:
+    click.echo(json.dumps(message))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m dataplane.replay.load")

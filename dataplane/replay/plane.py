@@ -1,0 +1,130 @@
+"""The data plane that a replay drives: one of its own, or one that runs already."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from dataplane.protocol import settings
+from dataplane.protocol.codes import ProtocolError
+from dataplane.replay.control import ControlError, ControlLink
+
+START_S = 30.0
+STOP_S = 10.0
+_ASK_S = 1.0
+_LOG_LINES = 12
+
+
+class PlaneError(Exception):
+    """No data plane to replay against: the text says why."""
+
+
+class Plane(msgspec.Struct, frozen=True):
+    """Where a data plane listens."""
+
+    engine_socket: str
+    control_url: str | None
+    """None when it cannot be found out: the replay runs, its books are not checked."""
+    pid: int | None = None
+
+
+def _short_folder() -> Path:
+    """A private folder whose path leaves room for a socket's name: a unix socket's path has at most 107 bytes."""
+    folder = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="larder-", dir=folder if len(os.fsencode(folder)) < 70 else "/tmp"))
+
+
+@contextmanager
+def own(pool_bytes: int, max_blocks: int = 0) -> Iterator[Plane]:
+    """A data plane process with an empty pool and state of its own, stopped at the end whatever happens.
+
+    `max_blocks` is how many blocks it can name; 0 leaves that to the data plane. No setting of the surrounding
+    environment or of a `larder.toml` reaches it. Raises PlaneError when it does not come up.
+    """
+    folder = _short_folder()
+    try:
+        config = folder / "larder.toml"
+        config.touch()
+        plane = Plane(str(folder / "engine.sock"), f"ipc://{folder}/control.sock")
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)
+        }
+        chosen = {
+            settings.CONFIG_VARIABLE: str(config),
+            "LARDER_STATE_DIR": str(folder),
+            "LARDER_ENGINE_SOCKET": plane.engine_socket,
+            "LARDER_CONTROL_URL": f"ipc://{folder}/control.sock",
+            "LARDER_EVENTS_URL": f"ipc://{folder}/events.sock",
+            "LARDER_POOL_BYTES": str(pool_bytes),
+            "LARDER_DATAPLANE__MAX_BLOCKS": str(max_blocks),
+        }
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dataplane"],
+                env=inherited | chosen,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the replay alone, which stops it in order
+            )
+        try:
+            _wait_until_up(process, plane, folder / "log")
+            yield msgspec.structs.replace(plane, pid=process.pid)
+        finally:
+            _stop(process)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def running(engine_socket: str) -> Plane:
+    """A data plane that runs already. Its control socket is the one of the settings, or the one beside its engine
+    socket, if that one says that it serves this engine socket."""
+    for url in _control_urls(engine_socket):
+        try:
+            with ControlLink(url) as link:
+                welcome = link.hello(_ASK_S)
+        except (ControlError, ProtocolError):
+            continue
+        if os.path.realpath(welcome.engine_socket) == os.path.realpath(engine_socket):
+            return Plane(engine_socket, url, welcome.pid)
+    return Plane(engine_socket, None)
+
+
+def _control_urls(engine_socket: str) -> Iterator[str]:
+    with suppress(settings.SettingsError):  # whatever is wrong there is not about this replay
+        yield settings.read("replay", _NoSettings)[0].control_url
+    beside = Path(engine_socket).absolute().parent / "control.sock"
+    if beside.exists():
+        yield f"ipc://{beside}"
+
+
+class _NoSettings(msgspec.Struct):
+    """The replay reads none but the shared ones."""
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], plane: Plane, log: Path) -> None:
+    assert plane.control_url is not None
+    try:
+        with ControlLink(plane.control_url) as link:
+            link.hello(START_S, lambda: process.poll() is None)
+    except (ControlError, ProtocolError) as error:
+        said = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        raise PlaneError("\n".join([f"the data plane did not start: {error}", *said])) from None
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL when that does not help in time."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()

@@ -1,0 +1,76 @@
+"""What a replay says at its end: one JSON object for programs, one table for people."""
+
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from dataplane.protocol.units import format_size
+from dataplane.replay.run import Outcome
+from dataplane.replay.tally import rate_gbps
+
+
+def as_object(outcome: Outcome) -> dict[str, Any]:
+    """The result with plain values only; the names are relied on by scripts."""
+    tally = outcome.tally
+    return {
+        "requests": tally.requests,
+        "blocks_requested": tally.blocks_requested,
+        "blocks_hit": tally.blocks_hit,
+        "hit_ratio": round(tally.blocks_hit / tally.blocks_requested, 6) if tally.blocks_requested else 0.0,
+        "blocks_stored": tally.blocks_stored,
+        "blocks_present": tally.blocks_present,
+        "blocks_busy": tally.blocks_busy,
+        "blocks_refused": dict(sorted(tally.blocks_refused.items())),
+        "blocks_verified": tally.blocks_verified,
+        "verify_errors": tally.verify_errors,
+        "bytes_in": tally.bytes_in,
+        "bytes_out": tally.bytes_out,
+        "gbps_in": round(rate_gbps(tally.bytes_in, tally.store_ns, outcome.engines), 3),
+        "gbps_out": round(rate_gbps(tally.bytes_out, tally.read_ns, outcome.engines), 3),
+        "lookup_us": {"p50": round(tally.lookup_us(50), 1), "p99": round(tally.lookup_us(99), 1)},
+        "seconds": round(outcome.seconds, 3),
+        "engines": outcome.engines,
+        "block_bytes": outcome.block_bytes,
+        "reconnects": tally.reconnects,
+        "accounting": msgspec.to_builtins(outcome.accounting),
+    }
+
+
+def as_table(outcome: Outcome) -> Table:
+    """The result for a terminal."""
+    result = as_object(outcome)
+    table = Table(title="Replay", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    refused = ", ".join(f"{blocks:,} {reason}" for reason, blocks in result["blocks_refused"].items())
+    rows = {
+        "requests": f"{result['requests']:,} by {outcome.engines} engine{'s' if outcome.engines > 1 else ''}",
+        "blocks requested": f"{result['blocks_requested']:,} of {format_size(outcome.block_bytes)}",
+        "blocks hit": f"{result['blocks_hit']:,}",
+        "hit ratio": f"{result['hit_ratio']:.4f}",
+        "blocks stored": f"{result['blocks_stored']:,}",
+        "blocks refused": refused or "none",
+        "blocks verified": f"{result['blocks_verified']:,}, {result['verify_errors']:,} wrong",
+        "written": f"{format_size(result['bytes_in'])} at {result['gbps_in']:.2f} GB/s",
+        "read": f"{format_size(result['bytes_out'])} at {result['gbps_out']:.2f} GB/s",
+        "lookup": f"p50 {result['lookup_us']['p50']:.0f} µs, p99 {result['lookup_us']['p99']:.0f} µs",
+        "reconnects": f"{result['reconnects']:,}",
+        "books": _books(outcome),
+        "time": f"{result['seconds']:.2f} s",
+    }
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
+
+
+def _books(outcome: Outcome) -> str:
+    books = outcome.accounting
+    if books is None:
+        return "not asked: the control socket is not known"
+    if books.pool_bytes_equal:
+        return f"{format_size(books.used_bytes)} used, equal to the tenants' sum"
+    return (
+        f"{books.used_bytes:,} B used, {books.tenant_bytes:,} B of tenants, "
+        f"{books.reserved_bytes:,} B reserved, {books.quarantined_bytes:,} B quarantined"
+    )

@@ -1,0 +1,197 @@
+"""Whole replays: real engine processes, a real data plane, every byte checked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dataplane.client import attach
+from dataplane.replay.chains import Chains
+from dataplane.replay.control import ControlLink
+from dataplane.replay.plane import Plane, own, running
+from dataplane.replay.worker import space_of
+from tests.replay.reference import ExactLru
+from tests.replay.traces import make_trace, write_trace
+
+BLOCK_BYTES = 4096
+NAMES = {
+    "requests", "blocks_requested", "blocks_hit", "hit_ratio", "blocks_stored", "blocks_refused", "blocks_verified",
+    "verify_errors", "bytes_in", "bytes_out", "gbps_in", "gbps_out", "lookup_us", "seconds",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace() -> list[list[int]]:
+    return make_trace(400)
+
+
+@pytest.fixture(scope="module")
+def trace_path(trace, tmp_path_factory) -> Path:
+    return write_trace(tmp_path_factory.mktemp("trace") / "trace.jsonl", trace)
+
+
+def _replay(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dataplane.replay", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+
+def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict:
+    assert done.returncode == code, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result.keys() >= NAMES
+    assert result["lookup_us"].keys() == {"p50", "p99"}
+    assert len(done.stdout.splitlines()) == 1
+    return result
+
+
+def _assert_every_block_is_counted_once(result: dict) -> None:
+    told = sum(result[name] for name in ("blocks_hit", "blocks_stored", "blocks_present", "blocks_busy"))
+    assert result["blocks_requested"] == told + sum(result["blocks_refused"].values())
+
+
+def _assert_bytes_are_right(result: dict) -> None:
+    assert result["verify_errors"] == 0
+    assert result["blocks_verified"] == result["blocks_hit"]
+    assert result["bytes_in"] == result["blocks_stored"] * result["block_bytes"]
+    assert result["bytes_out"] == result["blocks_hit"] * result["block_bytes"]
+
+
+@pytest.mark.parametrize("pool_blocks", [7, 60, 150, 400])
+def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_blocks):
+    reference = ExactLru(pool_blocks)
+    for ids in trace:
+        reference.serve(ids)
+    result = _result(_replay(trace_path, "--pool-blocks", pool_blocks, "--json"))
+    assert result["blocks_hit"] == reference.hits
+    assert sum(result["blocks_refused"].values()) == reference.refused
+    assert result["requests"] == len(trace)
+    assert result["blocks_requested"] == sum(map(len, trace))
+    assert result["hit_ratio"] == pytest.approx(reference.hits / result["blocks_requested"], abs=1e-6)
+    _assert_every_block_is_counted_once(result)
+    _assert_bytes_are_right(result)
+    assert result["accounting"]["pool_bytes_equal"]
+    assert result["accounting"]["used_bytes"] <= pool_blocks * BLOCK_BYTES
+
+
+def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
+    result = _result(_replay(trace_path, "--engines", 4, "--pool-blocks", 150, "--json"))
+    assert result["engines"] == 4
+    assert result["blocks_hit"] > 0
+    _assert_every_block_is_counted_once(result)
+    _assert_bytes_are_right(result)
+    books = result["accounting"]
+    assert books["pool_bytes_equal"]
+    assert books["used_bytes"] == books["tenant_bytes"] == 150 * BLOCK_BYTES
+    assert books["reserved_bytes"] == books["quarantined_bytes"] == 0
+
+
+def test_larger_blocks_are_exact_too(trace, trace_path):
+    reference = ExactLru(100)
+    for ids in trace[:150]:
+        reference.serve(ids)
+    result = _result(
+        _replay(trace_path, "--limit", 150, "--pool-blocks", 100, "--block-bytes", "64KiB", "--json")
+    )
+    assert result["blocks_hit"] == reference.hits
+    _assert_bytes_are_right(result)
+
+
+def test_tenants_share_no_blocks(trace, trace_path):
+    alone = _result(_replay(trace_path, "--pool", "64MiB", "--json"))
+    shared = _result(
+        _replay(trace_path, "--pool", "64MiB", "--tenants", "a=0.5,b=0.3,_default=0.2", "--json")
+    )
+    assert alone["blocks_stored"] == len({block for ids in trace for block in ids})
+    assert shared["blocks_stored"] > alone["blocks_stored"]
+    assert shared["blocks_hit"] < alone["blocks_hit"]
+    _assert_bytes_are_right(shared)
+
+
+def test_a_speed_keeps_the_times_of_the_trace(trace, tmp_path):
+    path = write_trace(tmp_path / "slow.jsonl", trace[:5], every_ms=1_000)
+    assert _result(_replay(path, "--speed", 10, "--json"))["seconds"] >= 0.4
+
+
+def test_without_json_there_is_a_table(trace_path):
+    done = _replay(trace_path, "--limit", 20)
+    assert done.returncode == 0
+    assert "hit ratio" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def plane():
+    with own(64 << 20) as running_plane:
+        yield running_plane
+
+
+def test_a_running_data_plane_is_driven_and_keeps_its_blocks(trace, trace_path, plane: Plane):
+    first = _result(_replay(trace_path, "--attach", plane.engine_socket, "--json"))
+    again = _result(_replay(trace_path, "--attach", plane.engine_socket, "--json"))
+    assert first["blocks_stored"] == len({block for ids in trace for block in ids})
+    assert again["hit_ratio"] == 1.0
+    assert again["blocks_stored"] == 0
+    _assert_bytes_are_right(again)
+    assert again["accounting"]["pool_bytes_equal"]
+
+
+def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, plane: Plane):
+    keys = Chains().keys("", trace[0])
+    client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=5.0)
+    with client.reserve(keys, BLOCK_BYTES) as reservation:
+        for position in reservation.writable:
+            reservation.view(position)[:] = bytes(BLOCK_BYTES)
+        assert reservation.commit().blocks == len(keys)
+    client.close()
+    told = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json"), code=1)
+    assert told["verify_errors"] == len(keys)
+    unchecked = _result(
+        _replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json", "--no-verify")
+    )
+    assert unchecked["blocks_verified"] == 0
+
+
+def test_a_control_socket_of_another_data_plane_is_not_asked(plane: Plane, socket_dir):
+    elsewhere = socket_dir / "engine.sock"
+    (socket_dir / "control.sock").symlink_to(plane.control_url.removeprefix("ipc://"))
+    assert running(plane.engine_socket).control_url == plane.control_url
+    assert running(str(elsewhere)).control_url is None
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_dir, signal_number):
+    path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
+    environ = {**os.environ, "TMPDIR": str(socket_dir)}
+    command = [
+        sys.executable,
+        "-m",
+        "dataplane.replay",
+        str(path),
+        "--speed",
+        "1",
+        "--engines",
+        "2",
+        "--json",
+    ]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, start_new_session=True) as process:
+        children = _pids_with_engines(socket_dir, engines=2)
+        os.kill(process.pid, signal_number)
+        assert process.wait(20) == 128 + signal_number
+        assert process.stdout.read() == b""
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not list(socket_dir.glob("larder-*"))
+
+
+def _pids_with_engines(folder: Path, engines: int) -> list[int]:
+    """The data plane below `folder` and its engines, once that many attached."""
+    while not (sockets := list(folder.glob("larder-*/control.sock"))):
+        time.sleep(0.01)
+    with ControlLink(f"ipc://{sockets[0]}") as link:
+        while len(attached := link.describe(5.0).stats.engines) < engines:
+            time.sleep(0.01)
+        return [link.hello(5.0).pid, *(engine.pid for engine in attached)]
