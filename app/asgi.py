@@ -1,0 +1,126 @@
+"""The ASGI application: routes, how they get their services, and what happens around a request."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, License
+
+from app import __version__
+from app.compose import Parts, Runtime, build
+from app.errors import LarderError
+from app.http import audit, nodes, overview, pins, pushes, quotas
+from app.http.body import StrictRequest
+from app.http.edge import Edge
+from app.http.health import healthz, readyz
+from app.http.metrics import metrics
+from app.http.problems import on_crash, on_http_error, on_larder_error
+from app.http.stream import stream_events
+from app.http.web import WebFiles, web
+from app.settings import Settings
+
+WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
+
+
+class App(Edge):
+    """The application with its parts, for the process that runs it and for tests."""
+
+    parts: Parts
+    litestar: Litestar
+
+
+def create_app(settings: Settings) -> App:
+    """Wire everything for these settings. Nothing is opened before the lifespan starts."""
+    parts = build(settings)
+    litestar = _litestar(parts)
+    app = App(
+        litestar,
+        parts.requests,
+        allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
+        allowed_origins=_listed(settings.app.allowed_origins),
+    )
+    app.parts, app.litestar = parts, litestar
+    return app
+
+
+def _litestar(parts: Parts) -> Litestar:
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        runtime = Runtime(parts)
+        try:
+            await runtime.start()
+            yield
+        finally:
+            await runtime.stop()
+
+    api = Router(
+        "/api/v1",
+        route_handlers=[
+            quotas.router,
+            pins.router,
+            nodes.router,
+            pushes.router,
+            audit.router,
+            overview.router,
+            stream_events,
+        ],
+    )
+    web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
+    return Litestar(
+        route_handlers=[api, healthz, readyz, metrics, web],
+        dependencies={
+            name: _provide(value)
+            for name, value in {
+                "quotas": parts.quotas,
+                "pins": parts.pins,
+                "nodes": parts.nodes,
+                "pushes": parts.pushes,
+                "audit": parts.audit,
+                "overview": parts.overview,
+                "progress": parts.progress,
+                "fleet": parts.fleet,
+                "hub": parts.hub,
+                "database": parts.database,
+                "registry": parts.registry,
+                "web_files": web_files,
+            }.items()
+        },
+        lifespan=[lifespan],
+        request_class=StrictRequest,
+        request_max_body_size=parts.settings.app.body_limit_bytes,
+        exception_handlers={
+            LarderError: on_larder_error,
+            HTTPException: on_http_error,
+            Exception: on_crash,
+        },
+        openapi_config=_openapi(),
+        logging_config=None,
+    )
+
+
+def _openapi() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Larder",
+        version=__version__,
+        description="Quotas, pins and the state of a KV cache. Times are Unix seconds, sizes are bytes.",
+        license=License(name="Apache-2.0", identifier="Apache-2.0"),
+        components=Components(),
+        use_handler_docstrings=False,
+        path="/api",
+        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+    )
+
+
+def _provide(value: Any) -> Provide:
+    get: Callable[[], Any] = lambda: value  # noqa: E731
+    return Provide(get, sync_to_thread=False)
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

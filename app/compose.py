@@ -1,0 +1,231 @@
+"""Everything is created and wired here, on one page. Creating opens nothing: `Runtime.start` does."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+import zmq.asyncio
+from prometheus_client import CollectorRegistry
+
+from app.http.edge import RequestCounts
+from app.ingest.fleet import Fleet
+from app.ingest.history import History
+from app.ingest.rollup import Rollup
+from app.ingest.subscriber import IngestCounts, Subscriber
+from app.observe import metrics
+from app.observe.facts import FactHub
+from app.push.desired import Desired
+from app.push.ledger import Ledger
+from app.push.link import Link
+from app.push.supervisor import Supervisor
+from app.push.worker import PushCounts, Worker
+from app.services.audit import Audit
+from app.services.changes import Changes
+from app.services.nodes import Nodes
+from app.services.overview import OverviewService
+from app.services.pins import Pins
+from app.services.progress import Progress
+from app.services.pushes import Pushes
+from app.services.quotas import Quotas
+from app.settings import URL_VARIABLE, Settings
+from app.store import migrate
+from app.store.database import Database
+from dataplane.protocol.settings import to_environ
+
+SWEEP_S = 0.25
+SAMPLE_S = 1.0
+RESTART_TASK_S = 1.0
+
+
+@dataclass
+class Parts:
+    """The objects of one management plane."""
+
+    settings: Settings
+    database: Database
+    hub: FactHub
+    fleet: Fleet
+    desired: Desired
+    history: History
+    progress: Progress
+    quotas: Quotas
+    pins: Pins
+    nodes: Nodes
+    pushes: Pushes
+    audit: Audit
+    overview: OverviewService
+    registry: CollectorRegistry
+    rollup: Rollup
+    supervisor: Supervisor | None
+    requests: RequestCounts = field(default_factory=RequestCounts)
+    ingest: IngestCounts = field(default_factory=IngestCounts)
+    push: PushCounts = field(default_factory=PushCounts)
+
+
+def build(settings: Settings) -> Parts:
+    """The object graph."""
+    database = Database(settings.common.database_url)
+    hub, fleet, history = FactHub(), Fleet(), History()
+    desired = Desired(database)
+    progress = Progress(fleet, desired)
+    changes = Changes(database, fleet, hub)
+    pins = Pins(database, changes, progress, fleet)
+    nodes = Nodes(progress, fleet)
+    supervisor = _supervisor(settings, fleet) if settings.app.embedded_data_plane else None
+    requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
+    sources = metrics.Sources(
+        stats=fleet.stats,
+        nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
+        desired=progress.generations,
+        requests=requests.ended,
+        pushes=push.ended,
+        numbers=lambda: {
+            metrics.EVENTS.name: ingest.events,
+            metrics.EVENTS_MALFORMED.name: ingest.malformed,
+            metrics.EVENTS_LOST.name: ingest.lost,
+            metrics.STREAMS.name: hub.listeners,
+            metrics.FACTS_DROPPED.name: hub.dropped,
+            metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
+        },
+    )
+    return Parts(
+        settings=settings,
+        database=database,
+        hub=hub,
+        fleet=fleet,
+        desired=desired,
+        history=history,
+        progress=progress,
+        quotas=Quotas(database, changes, progress, fleet),
+        pins=pins,
+        nodes=nodes,
+        pushes=Pushes(database),
+        audit=Audit(database),
+        overview=OverviewService(database, fleet, history, hub, progress, nodes, pins),
+        registry=metrics.registry_of(sources),
+        rollup=Rollup(hub),
+        supervisor=supervisor,
+        requests=requests,
+        ingest=ingest,
+        push=push,
+    )
+
+
+def _supervisor(settings: Settings, fleet: Fleet) -> Supervisor:
+    environ = {name: value for name, value in os.environ.items() if name != URL_VARIABLE}
+    environ.update(to_environ(settings.common))
+    return Supervisor(environ, on_exit=lambda _code: fleet.left(settings.common.control_url))
+
+
+class Runtime:
+    """What runs besides requests: the push worker, the subscriber, the clockwork, the embedded data plane."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._tasks: list[asyncio.Task[None]] = []
+        self._zmq: zmq.asyncio.Context | None = None
+        self._link: Link | None = None
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Migrate, remember, begin. Raises StoreUnavailable."""
+        parts = self.parts
+        await migrate.upgrade(parts.database)
+        await parts.desired.refresh()
+        ledger = Ledger(parts.database)
+        await ledger.load(parts.fleet, time.monotonic())
+        self._zmq = zmq.asyncio.Context()
+        url = parts.settings.common.control_url
+        self._link = Link(url, f"larder-{os.getpid()}", self._zmq)
+        worker = Worker(
+            self._link,
+            parts.fleet,
+            parts.desired,
+            ledger,
+            parts.hub,
+            parts.push,
+            parts.settings.app.push_timeout_s,
+        )
+        self._keep("push", worker.run)
+        self._keep("clockwork", self._clockwork)
+        self._keep("events", lambda: self._listen(url, worker))
+        if parts.supervisor is not None:
+            self._keep("supervisor", parts.supervisor.run)
+
+    async def stop(self) -> None:
+        """In the reverse order; safe after a start that failed half way."""
+        parts = self.parts
+        parts.hub.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if parts.supervisor is not None:
+            await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
+        if self._link is not None:
+            await self._link.close()
+        if self._zmq is not None:
+            self._zmq.term()
+        await parts.database.close()
+
+    def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run for ever; what fails is told and started again: one broken part must not stop the others."""
+
+        async def loop() -> None:
+            while True:
+                task = asyncio.create_task(work(), name=name)
+                try:
+                    await asyncio.wait({task})
+                finally:
+                    task.cancel()
+                    await asyncio.wait({task})
+                error = task.exception() if not task.cancelled() else None
+                self._log.error("task.failed", task=name, exc_info=error)
+                await asyncio.sleep(RESTART_TASK_S)
+
+        self._tasks.append(asyncio.create_task(loop(), name=f"keep {name}"))
+
+    async def _listen(self, control_url: str, worker: Worker) -> None:
+        """Follow the events of the node behind a control URL, whatever name and events URL it has at the time."""
+        parts = self.parts
+        assert self._zmq is not None
+        while True:
+            node = parts.fleet.at_url(control_url)
+            if node is None or not node.events_url:
+                await parts.fleet.pulse.wait(SWEEP_S * 4)
+                continue
+            name, url = node.name, node.events_url
+            subscriber = Subscriber(name, parts.fleet, parts.hub, parts.rollup, parts.ingest, worker.resync)
+            task = asyncio.create_task(subscriber.run(url, self._zmq))
+            try:
+                while not task.done() and _is_at(parts.fleet, control_url, name, url):
+                    await parts.fleet.pulse.wait(SAMPLE_S)
+                if task.done():
+                    task.result()
+            finally:
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def _clockwork(self) -> None:
+        """Find silent nodes, tell sums of busy events, sample the history."""
+        parts = self.parts
+        sampled = -SAMPLE_S
+        while True:
+            now = time.monotonic()
+            for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
+                self._log.warning("node.lost", node=node.name)
+                parts.hub.publish("node.lost", node.name)
+            parts.rollup.flush()
+            if now - sampled >= SAMPLE_S:
+                sampled = now
+                parts.history.sample(time.time(), parts.fleet.stats())
+            await asyncio.sleep(SWEEP_S)
+
+
+def _is_at(fleet: Fleet, control_url: str, name: str, events_url: str) -> bool:
+    node = fleet.at_url(control_url)
+    return node is not None and (node.name, node.events_url) == (name, events_url)

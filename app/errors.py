@@ -1,0 +1,68 @@
+"""What can go wrong in the management plane: one small tree, each with a stable code.
+
+A code says what happened, never how it is told: `http/problems.py` maps codes to HTTP. `docs/api.md` lists them.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One fault of a request: where, and what was expected."""
+
+    path: str
+    message: str
+
+
+class LarderError(Exception):
+    """A failure with a stable `code`, one clear sentence, and the fields at fault."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, errors: list[FieldError] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.errors = errors or []
+
+
+class Malformed(LarderError):
+    """The request could not be read at all."""
+
+    code = "malformed"
+
+
+class Invalid(LarderError):
+    """The request was read, and fields of it have values that cannot be."""
+
+    code = "invalid"
+
+
+class NotFound(LarderError):
+    code = "not-found"
+
+
+class UnsupportedMediaType(LarderError):
+    code = "unsupported-media-type"
+
+
+class TooLarge(LarderError):
+    code = "too-large"
+
+
+class ForeignOrigin(LarderError):
+    """A browser asks on behalf of a page that is not ours, or under a name that is not ours."""
+
+    code = "foreign-origin"
+
+
+class NotReady(LarderError):
+    """Some node has not acknowledged what was asked for."""
+
+    code = "not-ready"
+
+
+class StoreUnavailable(LarderError):
+    """The database did not answer."""
+
+    code = "store-unavailable"

@@ -1,0 +1,155 @@
+"""The outermost layer, for every request, known route or not: request id, who may ask, headers, log, counters.
+
+Requests are not authenticated, so a browser on this machine must not be usable against us: a page of another origin
+may not call the API, and a foreign name that was made to resolve to us (DNS rebinding) is not ours. A rebound request
+must carry a DNS name in Host, so IP addresses are safe; `allowed_hosts` adds names that are ours.
+"""
+
+import ipaddress
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+from uuid import uuid4
+
+import structlog
+from litestar.types import ASGIApp, Message, Receive, Send
+
+from app.errors import ForeignOrigin, LarderError, Malformed
+from app.http.problems import MEDIA_TYPE, encode, problem
+from app.services.changes import Author
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+@dataclass
+class RequestCounts:
+    """Answers by method and status, since the process started."""
+
+    ended: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+def author() -> Author:
+    """Who asks, of the request that is being served."""
+    return Author(structlog.contextvars.get_contextvars().get("request_id", ""))
+
+
+class Edge:
+    """Wraps the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        counts: RequestCounts,
+        allowed_hosts: Iterable[str],
+        allowed_origins: Iterable[str],
+    ) -> None:
+        self._app = app
+        self._counts = counts
+        self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
+        self._origins = frozenset(origin.lower() for origin in allowed_origins)
+        self._log = structlog.get_logger()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        offered = headers.get(b"x-request-id", "")
+        request_id = offered if _REQUEST_ID.fullmatch(offered) else uuid4().hex
+        started = time.perf_counter()
+        status = 500
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                self._check(scope["method"], headers, scope["raw_path"])
+            except LarderError as error:
+                await _refuse(error, scope["path"], request_id, answer)
+            else:
+                await self._app(scope, receive, answer)
+            self._ended(scope["method"], scope["path"], status, time.perf_counter() - started)
+
+    def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
+        known = method if method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS") else "other"
+        self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
+        level = "info" if method not in _SAFE or status >= 400 else "debug"
+        getattr(self._log, level)(
+            "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
+        )
+
+    def _check(self, method: str, headers: dict[bytes, str], raw_path: bytes) -> None:
+        self._check_path(raw_path)
+        host = headers.get(b"host", "")
+        if not self._is_ours(host):
+            raise ForeignOrigin(
+                f"the Host header {host[:80]!r} is not a name of this server: use localhost or an IP address, "
+                "or add the name to LARDER_APP__ALLOWED_HOSTS"
+            )
+        origin = headers.get(b"origin", "").lower()
+        if origin and urlsplit(origin).netloc != host.lower() and origin not in self._origins:
+            raise ForeignOrigin(
+                f"pages of {origin[:80]!r} may not call this API; LARDER_APP__ALLOWED_ORIGINS names those that may"
+            )
+        if (
+            not origin
+            and method not in _SAFE
+            and headers.get(b"sec-fetch-site") in ("cross-site", "same-site")
+        ):
+            raise ForeignOrigin("a page of another site may not call this API")
+
+    @staticmethod
+    def _check_path(raw_path: bytes) -> None:
+        path = raw_path.partition(b"?")[0]
+        if b"%2f" in path.lower():
+            raise Malformed("an encoded slash cannot be part of a name")
+        try:
+            unquote_to_bytes(path).decode()
+        except UnicodeDecodeError:
+            raise Malformed("the path is not UTF-8") from None
+
+    def _is_ours(self, host: str) -> bool:
+        name = re.sub(r":\d{1,5}$", "", host.lower())
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return False
+        return True
+
+
+async def _refuse(error: LarderError, path: str, request_id: str, send: Send) -> None:
+    body = problem(error.code, error.message, path, request_id, error.errors)
+    content = encode(body)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": body.status,
+            "headers": [
+                (b"content-type", MEDIA_TYPE.encode()),
+                (b"content-length", str(len(content)).encode()),
+                (b"connection", b"close"),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": content, "more_body": False})

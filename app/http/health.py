@@ -1,0 +1,37 @@
+"""/healthz: this process works. /readyz: the nodes hold what was asked for."""
+
+from litestar import get
+
+from app import __version__
+from app.errors import NotReady
+from app.http.problems import declared
+from app.ingest.fleet import Fleet
+from app.schemas.health import Health, Ready
+from app.services.progress import Progress
+from app.store.database import Database
+
+
+@get(
+    "/healthz",
+    operation_id="getHealth",
+    summary="The process is up and the database answers",
+    responses=declared(),
+    tags=["health"],
+)
+async def healthz(database: Database) -> Health:
+    await database.ping()
+    return Health("ok", __version__)
+
+
+@get(
+    "/readyz",
+    operation_id="getReady",
+    summary="Every living node acknowledged the current generations",
+    responses=declared("not-ready"),
+    tags=["health"],
+)
+async def readyz(progress: Progress, fleet: Fleet) -> Ready:
+    reasons = progress.unready()
+    if reasons:
+        raise NotReady("; ".join(reasons))
+    return Ready("ready", {node.name: progress.state(node).value for node in fleet.nodes.values()})

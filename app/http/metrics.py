@@ -1,0 +1,13 @@
+"""/metrics for Prometheus, in the format that the scraper asks for."""
+
+from litestar import Response, get
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from app.http.body import StrictRequest
+
+
+@get("/metrics", include_in_schema=False, sync_to_thread=False)
+def metrics(request: StrictRequest, registry: CollectorRegistry) -> Response[bytes]:
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry), headers={"Content-Type": media_type}, media_type=media_type)

@@ -1,0 +1,33 @@
+"""/api/v1/overview"""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.params import QueryParameter
+
+from app.http.problems import declared
+from app.schemas.overview import Overview, Series
+from app.services.overview import OverviewService
+
+
+@get("/", operation_id="getOverview", summary="The dashboard's whole state now", responses=declared())
+async def get_overview(overview: OverviewService) -> Overview:
+    return await overview.now()
+
+
+@get(
+    "/history",
+    operation_id="getHistory",
+    summary="Series for charts, oldest first",
+    responses=declared("invalid"),
+)
+async def get_history(
+    overview: OverviewService,
+    seconds: Annotated[
+        float, QueryParameter(gt=0, le=86_400, description="How far back; an hour is kept.")
+    ] = 3600,
+) -> Series:
+    return overview.series(seconds)
+
+
+router = Router("/overview", route_handlers=[get_overview, get_history], tags=["overview"])

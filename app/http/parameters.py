@@ -1,0 +1,31 @@
+"""Query parameters that several nouns share."""
+
+import re
+from typing import Annotated
+
+from litestar.params import QueryParameter
+
+from app.errors import FieldError, Invalid
+from app.services.progress import MAX_WAIT_S
+
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many items.")]
+Offset = Annotated[int, QueryParameter(ge=0, description="Skip this many items.")]
+Wait = Annotated[
+    str,
+    QueryParameter(
+        description="Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s."
+    ),
+]
+_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
+
+
+def wait_seconds(text: str) -> float:
+    """`"2s"`, `"500ms"` or `"2"` as seconds; empty is 0. Raises Invalid."""
+    if not text:
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else -1.0
+    if not 0 <= seconds <= MAX_WAIT_S:
+        message = f"expected a time from 0s to {MAX_WAIT_S:g}s such as '2s' or '500ms', got {text[:20]!r}"
+        raise Invalid(f"wait: {message}", [FieldError("wait", message)])
+    return seconds

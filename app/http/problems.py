@@ -1,0 +1,132 @@
+"""Every failure as RFC 9457 problem details, by one table from codes to statuses."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+
+from app.errors import FieldError, LarderError
+from app.schemas.problems import Problem
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:larder:problem:"
+
+
+@dataclass(frozen=True)
+class Kind:
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "malformed": Kind(400, "The request could not be read"),
+    "foreign-origin": Kind(403, "The request comes from a page or a name that is not Larder's"),
+    "not-found": Kind(404, "There is no such thing"),
+    "method-not-allowed": Kind(405, "The method does not fit the resource"),
+    "too-large": Kind(413, "The body is too large"),
+    "unsupported-media-type": Kind(415, "The body is not JSON"),
+    "invalid": Kind(422, "Some fields have values that cannot be"),
+    "internal": Kind(500, "Larder failed"),
+    "store-unavailable": Kind(503, "The database does not answer"),
+    "not-ready": Kind(503, "Not every node has what it should have"),
+}
+_BY_STATUS = {
+    400: "malformed",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+}
+_PATH = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+
+AnyRequest = Request[Any, Any, State]
+
+
+def problem(
+    code: str, detail: str, path: str, request_id: str, errors: list[FieldError] | None = None
+) -> Problem:
+    """The body for a code of `app.errors`."""
+    kind = KINDS[code]
+    return Problem(TYPE_PREFIX + code, kind.title, kind.status, detail, path, request_id, errors or [])
+
+
+def encode(body: Problem) -> bytes:
+    return msgspec.json.encode(body)
+
+
+def field_error(message: str) -> FieldError:
+    """msgspec's message as path and sentence; an unknown or missing field names the field."""
+    match = _PATH.match(message)
+    assert match is not None
+    path = (match["path"] or "$").removeprefix("$").removeprefix(".")
+    text = match["message"]
+    named = re.search(r"(?:unknown|required) field `([^`]*)`", text)
+    if named is not None:
+        path = f"{path}.{named[1]}" if path else named[1]
+    return FieldError(path, text)
+
+
+def _respond(
+    request: AnyRequest, code: str, detail: str, errors: list[FieldError] | None = None
+) -> Response[bytes]:
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
+    body = problem(code, detail, request.url.path, request_id, errors)
+    headers = {"Retry-After": "1"} if body.status == 503 else None
+    return Response(encode(body), status_code=body.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def on_larder_error(request: AnyRequest, error: LarderError) -> Response[bytes]:
+    if KINDS[error.code].status >= 500:
+        structlog.get_logger().warning("request.failed", code=error.code, reason=error.message)
+    return _respond(request, error.code, error.message, error.errors)
+
+
+def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
+    """What the framework refuses by itself: unknown routes, methods, query parameters."""
+    if isinstance(error, ValidationException):
+        extra = error.extra if isinstance(error.extra, list) else []
+        errors = [FieldError(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
+        detail = f"{errors[0].path}: {errors[0].message}" if errors else error.detail
+        return _respond(request, "invalid", detail, errors)
+    code = _BY_STATUS.get(error.status_code)
+    if code is None:
+        return on_crash(request, error)
+    details = {
+        "not-found": f"there is nothing at {request.url.path}",
+        "method-not-allowed": f"{request.method} is not possible at {request.url.path}",
+        "too-large": "the body is larger than this server takes",
+    }
+    response = _respond(request, code, details.get(code, error.detail))
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
+    """A defect: told in the log, not to the client."""
+    structlog.get_logger().error("request.crashed", path=request.url.path, exc_info=error)
+    return _respond(
+        request, "internal", "something went wrong inside; the log has the details under this request_id"
+    )
+
+
+def declared(*codes: str) -> dict[int, ResponseSpec]:
+    """OpenAPI declarations of the problems that a route can answer, besides those that every route can."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*codes, "foreign-origin", "internal", "store-unavailable"):
+        by_status.setdefault(KINDS[code].status, []).append(code)
+    return {
+        status: ResponseSpec(
+            data_container=Problem,
+            generate_examples=False,
+            description="; ".join(f"`{TYPE_PREFIX}{code}`: {KINDS[code].title}" for code in names),
+            media_type=MEDIA_TYPE,
+        )
+        for status, names in by_status.items()
+    }

@@ -1,0 +1,57 @@
+"""The built dashboard: its files, and index.html for every page of it."""
+
+import mimetypes
+from pathlib import Path
+
+import msgspec
+from litestar import Response, get
+from litestar.exceptions import NotFoundException
+
+from app.http.body import StrictRequest
+
+
+class WebFiles(msgspec.Struct, frozen=True):
+    """Where the built dashboard is."""
+
+    folder: Path
+
+    def find(self, path: str) -> Path | None:
+        """The file under the folder, or None; never one outside of it."""
+        root = self.folder.resolve()
+        file = (root / path.lstrip("/")).resolve()
+        return file if file.is_relative_to(root) and file.is_file() else None
+
+
+NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Larder</title>
+<h1>Larder is running</h1><p>The dashboard is not built: run <code>make web</code>, then load this page again.
+<p>The API is at <a href="/api/v1/overview">/api/v1/overview</a>.</html>
+"""
+IMMUTABLE = "public, max-age=31536000, immutable"
+# File names of modules are fixed by us: some machines map .js to text/plain.
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+@get(["/", "/{path:path}"], include_in_schema=False)
+async def web(request: StrictRequest, web_files: WebFiles, path: str = "/") -> Response[bytes]:
+    """A file of the dashboard; else its index, for what a browser opens; else 404."""
+    if path.startswith("/api/") or path == "/api":
+        raise NotFoundException
+    file = web_files.find(path) if path != "/" else None
+    if file is not None and file.name != "index.html":
+        # Vite names assets by their content.
+        cache = IMMUTABLE if path.startswith("/assets/") else "no-cache"
+        return _file(file, cache)
+    if path.startswith("/assets/") or "text/html" not in request.headers.get("accept", "text/html"):
+        raise NotFoundException
+    index = web_files.find("index.html")
+    if index is None:
+        return Response(
+            NOT_BUILT, media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"}
+        )
+    return _file(index, "no-cache")
+
+
+def _file(file: Path, cache: str) -> Response[bytes]:
+    kind = _TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    media_type = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+    return Response(file.read_bytes(), media_type=media_type, headers={"Cache-Control": cache})

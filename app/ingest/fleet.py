@@ -1,0 +1,161 @@
+"""The nodes as they are now. Written by the push worker (hello, answers) and the subscriber (events); read by all.
+
+`seen` is when a node was last heard (monotonic seconds); a node that was silent too long is lost, which is a normal
+state with an owner: `sweep` finds it, the worker keeps saying hello until it answers.
+"""
+
+from dataclasses import dataclass, field
+
+from app.pulse import Pulse
+from dataplane.protocol.control import Fault, Observed, SnapshotType, Welcome
+from dataplane.protocol.events import NodeStats
+
+ACK_SETTLES_S = 1.0
+"""A heartbeat may have left the node before its ack did: for this long after an ack it cannot contradict it."""
+
+
+@dataclass
+class Refusal:
+    """The last NACK of a type that is still true."""
+
+    generation: int
+    at: float
+    faults: list[Fault]
+
+
+@dataclass
+class Node:
+    """One node. `observed` and `refused` are by snapshot type."""
+
+    name: str
+    control_url: str
+    events_url: str = ""
+    epoch: str = ""
+    pid: int = 0
+    release: str = ""
+    engine_socket: str = ""
+    capacity_bytes: int = 0
+    seen: float = 0.0
+    seen_at: float = 0.0
+    welcomed: bool = False
+    lost: bool = False
+    observed: dict[str, Observed] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    acked: dict[str, float] = field(default_factory=dict)
+    """Monotonic time of the last ack, by type."""
+    stats: NodeStats | None = None
+
+    @property
+    def live_stats(self) -> NodeStats | None:
+        """Its stats, unless it is lost: old numbers must not look like the present."""
+        return None if self.lost else self.stats
+
+
+class Fleet:
+    """All known nodes by name. `pulse` beats when something that a waiter may care about changed."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.pulse = Pulse()
+
+    def at_url(self, control_url: str) -> Node | None:
+        return next((node for node in self.nodes.values() if node.control_url == control_url), None)
+
+    def living(self) -> list[Node]:
+        return [node for node in self.nodes.values() if not node.lost]
+
+    def stats(self) -> list[NodeStats]:
+        """Latest stats of the nodes that are not lost."""
+        return [node.live_stats for node in self.nodes.values() if node.live_stats is not None]
+
+    def welcome(self, message: Welcome, control_url: str, now: float, at: float) -> Node:
+        """A node said who it is: what it has applied is adopted. It replaces any other at its URL."""
+        for other in [
+            n for n in self.nodes.values() if n.control_url == control_url and n.name != message.node
+        ]:
+            del self.nodes[other.name]
+        node = self.nodes.setdefault(message.node, Node(message.node, control_url))
+        if node.epoch != message.epoch:
+            node.stats = None
+            node.refused.clear()
+        node.control_url = control_url
+        node.events_url = message.events_url
+        node.epoch = message.epoch
+        node.pid = message.pid
+        node.release = message.release
+        node.engine_socket = message.engine_socket
+        node.capacity_bytes = message.capacity_bytes
+        node.observed = dict(message.observed)
+        node.acked.clear()
+        node.welcomed = True
+        self._heard(node, now, at)
+        self.pulse.beat()
+        return node
+
+    def heartbeat(self, name: str, stats: NodeStats, now: float, at: float) -> None:
+        """Stats came in. Another epoch than that of the hello means that the process is another one: say hello."""
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        changed = self._heard(node, now, at)
+        node.stats = stats
+        if stats.epoch != node.epoch:
+            changed |= node.welcomed
+            node.welcomed = False
+        else:
+            changed |= self._compare(node, stats, now)
+        if changed:
+            self.pulse.beat()
+
+    def _compare(self, node: Node, stats: NodeStats, now: float) -> bool:
+        changed = False
+        for kind in set(stats.observed) | set(node.observed):
+            told = stats.observed.get(kind)
+            reported = None if told is None else Observed(told.generation, told.digest, told.store)
+            if reported == node.observed.get(kind) or now - node.acked.get(kind, -1e9) < ACK_SETTLES_S:
+                continue
+            changed = True
+            if reported is None:
+                del node.observed[kind]
+            else:
+                node.observed[kind] = reported
+        return changed
+
+    def heard(self, name: str, now: float, at: float) -> None:
+        """Any event of a node is a sign of life."""
+        node = self.nodes.get(name)
+        if node is not None and self._heard(node, now, at):
+            self.pulse.beat()
+
+    def _heard(self, node: Node, now: float, at: float) -> bool:
+        node.seen, node.seen_at = now, at
+        was_lost, node.lost = node.lost, False
+        return was_lost
+
+    def acked(self, node: Node, kind: SnapshotType, observed: Observed, now: float) -> None:
+        node.observed[kind] = observed
+        node.refused.pop(kind, None)
+        node.acked[kind] = now
+        self.pulse.beat()
+
+    def nacked(self, node: Node, kind: SnapshotType, refusal: Refusal, observed: Observed | None) -> None:
+        node.refused[kind] = refusal
+        if observed is not None:
+            node.observed[kind] = observed
+        self.pulse.beat()
+
+    def left(self, control_url: str) -> None:
+        """The process behind a URL is known to have ended: its successor must be greeted."""
+        node = self.at_url(control_url)
+        if node is not None:
+            node.welcomed = False
+            self.pulse.beat()
+
+    def sweep(self, now: float, lost_after_s: float) -> list[Node]:
+        """Mark nodes that were silent too long; returns those that were not lost before."""
+        gone = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
+        for node in gone:
+            node.lost, node.welcomed = True, False
+        if gone:
+            self.pulse.beat()
+        return gone

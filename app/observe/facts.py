@@ -1,0 +1,110 @@
+"""Facts for people who watch: what nodes reported, what records changed, how pushes were answered.
+
+A bounded fan-out that never blocks who publishes: a subscriber that does not keep up loses its oldest facts, and they
+are counted. `touch` says that the overview is no longer what it was without being a fact of its own.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+BACKLOG = 256
+RECENT = 20
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """Something that happened."""
+
+    name: str
+    """e.g. `engine.attached`, `quota.changed`, `push.nacked`."""
+    at: float
+    """Unix seconds."""
+    seq: int
+    """Counts the facts of this management plane since its start."""
+    node: str
+    """Node it happened on; empty for the management plane."""
+    fields: dict[str, Any]
+
+
+class Subscriber:
+    """One listener's backlog. Ends when the hub closes."""
+
+    def __init__(self) -> None:
+        self._backlog: deque[Fact] = deque(maxlen=BACKLOG)
+        self._signal = asyncio.Event()
+        self.dropped = 0
+        self.closed = False
+
+    def offer(self, fact: Fact | None) -> None:
+        if fact is not None:
+            self.dropped += len(self._backlog) == BACKLOG
+            self._backlog.append(fact)
+        self._signal.set()
+
+    def take(self) -> list[Fact]:
+        """Everything that waits."""
+        facts = list(self._backlog)
+        self._backlog.clear()
+        return facts
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something was offered, the hub closed, or the time is over."""
+        try:
+            await asyncio.wait_for(self._signal.wait(), max(timeout_s, 0.001))
+        except TimeoutError:
+            return
+        self._signal.clear()
+
+
+class FactHub:
+    """Where facts are published and subscribed to."""
+
+    def __init__(self) -> None:
+        self._subscribers: set[Subscriber] = set()
+        self._seq = 0
+        self._closed = False
+        self.version = 0
+        """Grows with every fact and touch: equal means that the overview is still what it was."""
+        self.dropped = 0
+        self.recent: deque[Fact] = deque(maxlen=RECENT)
+
+    def publish(self, name: str, node: str = "", /, *, at: float | None = None, **fields: Any) -> None:
+        self._seq += 1
+        fact = Fact(name, time.time() if at is None else at, self._seq, node, fields)
+        self.recent.append(fact)
+        self._offer(fact)
+
+    def touch(self) -> None:
+        self._offer(None)
+
+    def _offer(self, fact: Fact | None) -> None:
+        self.version += 1
+        for subscriber in self._subscribers:
+            subscriber.offer(fact)
+
+    @contextmanager
+    def subscribe(self) -> Iterator[Subscriber]:
+        subscriber = Subscriber()
+        subscriber.closed = self._closed
+        self._subscribers.add(subscriber)
+        try:
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
+            self.dropped += subscriber.dropped
+
+    @property
+    def listeners(self) -> int:
+        return len(self._subscribers)
+
+    def close(self) -> None:
+        """End every subscription, so that open streams do not keep the process alive."""
+        self._closed = True
+        for subscriber in self._subscribers:
+            subscriber.closed = True
+            subscriber.offer(None)

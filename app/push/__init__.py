@@ -1,0 +1,5 @@
+"""From a committed generation to a node's answer.
+
+`plan` decides (pure), `states` says what a push and a node can be, `desired` knows what should be, `link` talks,
+`worker` joins them for one node, `supervisor` keeps an embedded data plane running.
+"""

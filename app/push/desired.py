@@ -1,0 +1,88 @@
+"""What every node should hold: the newest generation of each type as a ready snapshot, built at most once.
+
+Records and generation are read at one moment, so a snapshot is exactly what some commit left behind.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.push.plan import Wanted
+from app.store import generations, identity, pins, quotas
+from app.store.database import Database
+from dataplane.protocol.control import (
+    SNAPSHOT_TYPES,
+    PinSpec,
+    QuotaSpec,
+    SnapshotType,
+    digest_of,
+    encode_pins,
+    encode_quotas,
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A snapshot's body and what it is called."""
+
+    wanted: Wanted
+    body: bytes
+
+
+class Desired:
+    """Cache over the database; `refresh` is cheap when nothing changed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._built: dict[SnapshotType, Built] = {}
+        self._store = ""
+        self._lock = asyncio.Lock()
+
+    @property
+    def wanted(self) -> dict[SnapshotType, Wanted]:
+        """As of the last refresh."""
+        return {kind: built.wanted for kind, built in self._built.items()}
+
+    def built(self, kind: SnapshotType) -> Built:
+        return self._built[kind]
+
+    async def refresh(self) -> None:
+        """Look at the database; build what is newer than what is known. Raises StoreUnavailable."""
+        async with self._lock, self._database.read() as session:
+            if not self._store:
+                self._store = await identity.store_id(session)
+            heads = await generations.heads(session)
+            for kind in SNAPSHOT_TYPES:
+                known = self._built.get(kind)
+                if known is not None and known.wanted.generation == heads[kind]:
+                    continue
+                body = (
+                    encode_quotas(await _quotas(session))
+                    if kind == "quotas"
+                    else encode_pins(await _pins(session))
+                )
+                self._built[kind] = Built(Wanted(self._store, heads[kind], digest_of(body)), body)
+
+    async def bodies(self, digests: list[str]) -> dict[str, bytes]:
+        """Pin bodies by digest; those that nobody knows (any more) are missing."""
+        async with self._database.read() as session:
+            return await pins.bodies(session, digests)
+
+
+async def _quotas(session: AsyncSession) -> list[QuotaSpec]:
+    rows = await quotas.all_quotas(session)
+    return [QuotaSpec(tenant=row.tenant, limit_bytes=row.limit_bytes) for row in rows]
+
+
+async def _pins(session: AsyncSession) -> list[PinSpec]:
+    return [
+        PinSpec(
+            name=row.name,
+            model=row.model,
+            tenant=row.tenant,
+            keys_digest=row.keys_digest,
+            expires_at=row.expires_at,
+        )
+        for row in await pins.all_pins(session)
+    ]

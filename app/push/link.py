@@ -1,0 +1,170 @@
+"""One node's control socket. Talks and matches answers to questions; decides nothing.
+
+Questions carry a nonce, so an answer that comes after its question was given up is recognised and dropped. Nothing is
+queued for a node that is not connected: what it should hold may be another thing when it comes back.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+
+from dataplane.protocol.codec import decode, encode
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.control import (
+    MAX_SNAPSHOT_BYTES,
+    VERSION,
+    Ack,
+    Bodies,
+    ControlRefused,
+    ControlReply,
+    ControlRequest,
+    Describe,
+    Description,
+    Hello,
+    Nack,
+    NeedBodies,
+    Snapshot,
+    Welcome,
+)
+
+BODIES_PART_BYTES = 4 << 20
+_decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
+Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
+
+
+class NoAnswer(Exception):
+    """The node did not answer in time, or cannot be reached."""
+
+
+class NotUnderstood(Exception):
+    """The node answered that it did not understand; the sentence is its own."""
+
+
+class Link:
+    """A DEALER to one control URL."""
+
+    def __init__(self, url: str, manager: str, context: zmq.asyncio.Context) -> None:
+        self.url = url
+        self.malformed = 0
+        self._manager = manager
+        self._log = structlog.get_logger().bind(url=url)
+        self._open: dict[str, asyncio.Queue[ControlReply]] = {}
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.connect(url)
+        self._reader = asyncio.create_task(self._read(), name=f"link {url}")
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+        self._socket.close()
+
+    async def hello(self, timeout_s: float) -> Welcome:
+        """Raises NoAnswer, NotUnderstood (a node that speaks another version)."""
+        async with _Talk(self, "", timeout_s) as talk:
+            await talk.say(Hello(version=VERSION, manager=self._manager))
+            reply = await talk.hear()
+            if not isinstance(reply, Welcome):
+                raise NotUnderstood(f"a hello was answered with {type(reply).__name__}")
+            if reply.version != VERSION:
+                raise NotUnderstood(
+                    f"the node speaks version {reply.version}, this management plane {VERSION}"
+                )
+            return reply
+
+    async def push(
+        self, snapshot: Snapshot, fetch: Fetch, on_need: Callable[[int], None], timeout_s: float
+    ) -> Ack | Nack:
+        """Send a snapshot and the bodies that are asked for; the node's verdict. `timeout_s` is for each answer."""
+        async with _Talk(self, snapshot.nonce, timeout_s) as talk:
+            await talk.say(snapshot)
+            while True:
+                reply = await talk.hear()
+                if isinstance(reply, Ack | Nack):
+                    return reply
+                if not isinstance(reply, NeedBodies):
+                    raise NotUnderstood(f"a snapshot was answered with {type(reply).__name__}")
+                on_need(len(reply.digests))
+                for part in parts(snapshot.nonce, await fetch(reply.digests)):
+                    await talk.say(part)
+
+    async def describe(self, timeout_s: float) -> Description:
+        nonce = new_nonce()
+        async with _Talk(self, nonce, timeout_s) as talk:
+            await talk.say(Describe(nonce=nonce))
+            reply = await talk.hear()
+            if not isinstance(reply, Description):
+                raise NotUnderstood(f"describe was answered with {type(reply).__name__}")
+            return reply
+
+    async def _read(self) -> None:
+        while True:
+            frames = await self._socket.recv_multipart()
+            try:
+                reply: ControlReply = decode(_decoder, frames[-1])
+            except ProtocolError as error:
+                self.malformed += 1
+                self._log.warning("control.malformed", field=error.field, reason=error.message[:200])
+                continue
+            nonce = "" if isinstance(reply, Welcome) else reply.nonce
+            queue = self._open.get(nonce)
+            if queue is not None:
+                queue.put_nowait(reply)
+
+
+class _Talk:
+    """One conversation: its nonce is open from the first word to the last."""
+
+    def __init__(self, link: Link, nonce: str, timeout_s: float) -> None:
+        self._link, self._nonce, self._timeout_s = link, nonce, timeout_s
+        self._queue: asyncio.Queue[ControlReply] = asyncio.Queue()
+
+    async def __aenter__(self) -> "_Talk":
+        self._link._open[self._nonce] = self._queue
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        del self._link._open[self._nonce]
+
+    async def say(self, message: ControlRequest) -> None:
+        try:
+            await asyncio.wait_for(self._link._socket.send(encode(message)), self._timeout_s)
+        except (TimeoutError, zmq.Again):
+            raise NoAnswer(f"{self._link.url} cannot be reached") from None
+
+    async def hear(self) -> ControlReply:
+        try:
+            reply = await asyncio.wait_for(self._queue.get(), self._timeout_s)
+        except TimeoutError:
+            raise NoAnswer(f"{self._link.url} did not answer within {self._timeout_s:g} s") from None
+        if isinstance(reply, ControlRefused):
+            raise NotUnderstood(
+                f"{reply.code}: {reply.message}" + (f" ({reply.field})" if reply.field else "")
+            )
+        return reply
+
+
+def parts(nonce: str, bodies: dict[str, bytes]) -> list[Bodies]:
+    """The bodies in messages of bounded size; the last one says so."""
+    split: list[dict[str, bytes]] = [{}]
+    size = 0
+    for digest, body in bodies.items():
+        if split[-1] and size + len(body) > BODIES_PART_BYTES:
+            split.append({})
+            size = 0
+        split[-1][digest] = body
+        size += len(body)
+    return [Bodies(nonce=nonce, bodies=part, last=part is split[-1]) for part in split]
+
+
+def new_nonce() -> str:
+    return os.urandom(12).hex()

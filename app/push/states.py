@@ -1,0 +1,93 @@
+"""What a push can be, and what a node can be.
+
+    SENT ──need bodies──► FILLING
+      │ ack                 │ ack           any of both: nack ─► NACKED, no answer ─► TIMED_OUT,
+      ▼                     ▼                            not understood ─► REFUSED
+    ACKED ◄─────────────────┘
+
+A node's state is not stored: it follows from what is wanted and what it said.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+
+from app.ingest.fleet import Node
+from app.push.plan import Wanted, holds
+from dataplane.protocol.control import SnapshotType
+
+
+class PushState(IntEnum):
+    SENT = 1
+    FILLING = 2
+    ACKED = 3
+    NACKED = 4
+    TIMED_OUT = 5
+    REFUSED = 6
+
+
+class PushEvent(IntEnum):
+    NEED_BODIES = 1
+    ACK = 2
+    NACK = 3
+    TIMEOUT = 4
+    REFUSE = 5
+
+
+TRANSITIONS: dict[tuple[PushState, PushEvent], PushState] = {
+    (PushState.SENT, PushEvent.NEED_BODIES): PushState.FILLING,
+    (PushState.SENT, PushEvent.ACK): PushState.ACKED,
+    (PushState.SENT, PushEvent.NACK): PushState.NACKED,
+    (PushState.SENT, PushEvent.TIMEOUT): PushState.TIMED_OUT,
+    (PushState.SENT, PushEvent.REFUSE): PushState.REFUSED,
+    (PushState.FILLING, PushEvent.ACK): PushState.ACKED,
+    (PushState.FILLING, PushEvent.NACK): PushState.NACKED,
+    (PushState.FILLING, PushEvent.TIMEOUT): PushState.TIMED_OUT,
+    (PushState.FILLING, PushEvent.REFUSE): PushState.REFUSED,
+}
+
+
+class IllegalTransition(Exception):
+    """An answer that cannot come in this state; a second request for bodies, for one."""
+
+
+def advance(state: PushState, event: PushEvent) -> PushState:
+    """The next state. Raises IllegalTransition."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransition(f"{event.name} in state {state.name}") from None
+
+
+class NodeState(StrEnum):
+    JOINING = "joining"
+    """Known, and has not yet said hello to this management plane."""
+    IN_SYNC = "in_sync"
+    """Has applied the wanted generation of everything asked about."""
+    BEHIND = "behind"
+    NACKED = "nacked"
+    """Refused the wanted generation and keeps an older one in force."""
+    LOST = "lost"
+    """Silent too long."""
+
+
+def node_state(node: Node, wanted: dict[SnapshotType, Wanted], kinds: Iterable[SnapshotType]) -> NodeState:
+    """Where a node is with `kinds`."""
+    if node.lost:
+        return NodeState.LOST
+    if not node.welcomed:
+        return NodeState.JOINING
+    states = [_type_state(node, kind, wanted.get(kind)) for kind in kinds]
+    return next(
+        (state for state in (NodeState.NACKED, NodeState.BEHIND) if state in states), NodeState.IN_SYNC
+    )
+
+
+def _type_state(node: Node, kind: SnapshotType, wanted: Wanted | None) -> NodeState:
+    if wanted is None:
+        return NodeState.BEHIND
+    if holds(wanted, node.observed.get(kind)):
+        return NodeState.IN_SYNC
+    refusal = node.refused.get(kind)
+    if refusal is not None and refusal.generation == wanted.generation:
+        return NodeState.NACKED
+    return NodeState.BEHIND

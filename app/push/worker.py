@@ -1,0 +1,244 @@
+"""Keeps one node at what is wanted: joins it, pushes, takes its answers, and starts again when it is another process.
+
+What is owed follows from the database and from what the node says, never from memory alone: a worker that starts after
+a crash finds the same work.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from app.ingest.fleet import Fleet, Node, Refusal
+from app.observe.facts import FactHub
+from app.observe.trace import span, traceparent
+from app.push.desired import Built, Desired
+from app.push.ledger import Ledger
+from app.push.link import Link, NoAnswer, NotUnderstood, new_nonce
+from app.push.plan import Memory, Overtake, Push, Reason, plan
+from app.push.states import PushEvent, PushState, advance
+from app.store.pushes import PushRow
+from dataplane.protocol.control import (
+    SNAPSHOT_TYPES,
+    Ack,
+    Nack,
+    Observed,
+    Snapshot,
+    SnapshotType,
+)
+
+HELLO_TIMEOUT_S = 1.0
+HELLO_FIRST_S = 0.05
+HELLO_MOST_S = 1.0
+POLL_S = 2.0
+"""The database is looked at this often even when nobody called: another replica may have written."""
+
+
+@dataclass
+class PushCounts:
+    """Pushes by their end, since the process started."""
+
+    ended: dict[str, int] = field(default_factory=dict)
+
+
+class Worker:
+    """One control URL."""
+
+    def __init__(
+        self,
+        link: Link,
+        fleet: Fleet,
+        desired: Desired,
+        ledger: Ledger,
+        hub: FactHub,
+        counts: PushCounts,
+        timeout_s: float,
+    ) -> None:
+        self._link = link
+        self._fleet = fleet
+        self._desired = desired
+        self._ledger = ledger
+        self._hub = hub
+        self._counts = counts
+        self._timeout_s = timeout_s
+        self._memory: dict[SnapshotType, Memory] = {}
+        self._pause_s = HELLO_FIRST_S
+        self._log = structlog.get_logger().bind(url=link.url)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StoreUnavailable when the database is away; the caller starts it again."""
+        while True:
+            node = self._fleet.at_url(self._link.url)
+            if node is None or not node.welcomed:
+                if not await self._join():
+                    await asyncio.sleep(self._pause_s)
+                    self._pause_s = min(self._pause_s * 2, HELLO_MOST_S)
+                continue
+            self._pause_s = HELLO_FIRST_S
+            await self._desired.refresh()
+            wait_s = POLL_S
+            pushed = False
+            for kind in SNAPSHOT_TYPES:
+                step_wait_s = await self._step(node, kind)
+                pushed |= step_wait_s is None
+                wait_s = min(wait_s, POLL_S if step_wait_s is None else step_wait_s)
+            if not pushed:
+                await self._fleet.pulse.wait(wait_s)
+
+    async def _join(self) -> bool:
+        try:
+            welcome = await self._link.hello(HELLO_TIMEOUT_S)
+        except NoAnswer:
+            return False
+        except NotUnderstood as error:
+            self._log.warning("node.refused_hello", reason=str(error))
+            return False
+        node = self._fleet.welcome(welcome, self._link.url, time.monotonic(), time.time())
+        self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
+        self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
+        self._hub.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
+        await self._ledger.joined(node)
+        await self.resync()
+        return True
+
+    async def resync(self) -> None:
+        """Take the node's full state now; a node that does not answer will be asked again by the next gap or hello."""
+        node = self._fleet.at_url(self._link.url)
+        if node is None:
+            return
+        try:
+            description = await self._link.describe(HELLO_TIMEOUT_S)
+        except (NoAnswer, NotUnderstood) as error:
+            self._log.warning("node.not_described", reason=str(error))
+            return
+        self._fleet.heartbeat(node.name, description.stats, time.monotonic(), time.time())
+        self._hub.touch()
+
+    async def _step(self, node: Node, kind: SnapshotType) -> float | None:
+        """Do what the plan says for one type; seconds until there may be more, None when something was done."""
+        memory = self._memory[kind]
+        built = self._desired.built(kind)
+        now = time.monotonic()
+        step = plan(built.wanted, node.observed.get(kind), memory, now)
+        if isinstance(step, Push):
+            await self._push(node, kind, built, memory, step.reason)
+            return None
+        if isinstance(step, Overtake):
+            self._log.warning("generation.overtaken", type=kind, node=node.name, generation=step.generation)
+            await self._ledger.overtake(kind, step.generation)
+            return None
+        return POLL_S if step.until is None else max(step.until - now, 0.0)
+
+    async def _push(
+        self, node: Node, kind: SnapshotType, built: Built, memory: Memory, reason: Reason
+    ) -> None:
+        wanted = built.wanted
+        if reason == "drift":
+            self._log.warning("node.drifted", node=node.name, type=kind, generation=wanted.generation)
+            self._hub.publish("node.drifted", node.name, type=kind, generation=wanted.generation)
+        row = PushRow(
+            type=kind,
+            node=node.name,
+            generation=wanted.generation,
+            digest=wanted.digest,
+            state="",
+            reason=reason,
+            attempt=memory.failures + 1,
+            size_bytes=len(built.body),
+            bodies=0,
+            sent_at=time.time(),
+            faults=[],
+        )
+        with span("push", node=node.name, type=kind, generation=wanted.generation, reason=reason):
+            state = await self._deliver(node, kind, built, memory, row)
+        row.state = state.name.lower()
+        self._counts.ended[row.state] = self._counts.ended.get(row.state, 0) + 1
+        self._log.info(
+            "push.ended",
+            node=node.name,
+            type=kind,
+            generation=row.generation,
+            state=row.state,
+            reason=reason,
+            attempt=row.attempt,
+        )
+        self._hub.publish(
+            f"push.{row.state}",
+            node.name,
+            type=kind,
+            generation=row.generation,
+            reason=reason,
+            faults=row.faults,
+        )
+        await self._ledger.ended(node, kind, row)
+
+    async def _deliver(
+        self, node: Node, kind: SnapshotType, built: Built, memory: Memory, row: PushRow
+    ) -> PushState:
+        state = PushState.SENT
+
+        def needed(count: int) -> None:
+            nonlocal state
+            state = advance(state, PushEvent.NEED_BODIES)
+            row.bodies = count
+
+        wanted = built.wanted
+        snapshot = Snapshot(
+            type=kind,
+            store=wanted.store,
+            generation=wanted.generation,
+            nonce=new_nonce(),
+            digest=wanted.digest,
+            body=built.body,
+            traceparent=traceparent(),
+        )
+        try:
+            answer = await self._unless_gone(
+                node, self._link.push(snapshot, self._desired.bodies, needed, self._timeout_s)
+            )
+        except NoAnswer as error:
+            return self._failed(PushEvent.TIMEOUT, state, str(error), memory, row)
+        except NotUnderstood as error:
+            return self._failed(PushEvent.REFUSE, state, str(error), memory, row)
+        row.answered_at = time.time()
+        return advance(state, self._answered(node, kind, wanted.store, answer, memory, row))
+
+    async def _unless_gone(self, node: Node, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
+        """The answer, without waiting out the time when the process that should give it is known to be gone."""
+        talking = asyncio.ensure_future(push)
+        gone = asyncio.ensure_future(self._fleet.pulse.until(lambda: not node.welcomed, self._timeout_s * 4))
+        try:
+            await asyncio.wait({talking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if talking.done():
+                return talking.result()
+            raise NoAnswer("the node went away")
+        finally:
+            for task in (talking, gone):
+                task.cancel()
+            await asyncio.wait({talking, gone})
+
+    def _failed(
+        self, event: PushEvent, state: PushState, message: str, memory: Memory, row: PushRow
+    ) -> PushState:
+        memory.failed(time.monotonic())
+        row.faults = [{"path": "", "code": event.name.lower(), "message": message}]
+        return advance(state, event)
+
+    def _answered(
+        self, node: Node, kind: SnapshotType, store: str, answer: Ack | Nack, memory: Memory, row: PushRow
+    ) -> PushEvent:
+        now = time.monotonic()
+        if isinstance(answer, Ack):
+            observed = Observed(answer.generation, answer.digest, store)
+            memory.succeeded(observed)
+            row.applied_s = answer.applied_s
+            self._fleet.acked(node, kind, observed, now)
+            return PushEvent.ACK
+        memory.nacked(row.generation, now)
+        row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
+        refusal = Refusal(row.generation, row.answered_at or row.sent_at, answer.errors)
+        self._fleet.nacked(node, kind, refusal, answer.observed)
+        return PushEvent.NACK

@@ -1,0 +1,40 @@
+"""Pushes: what was sent to nodes and how they answered."""
+
+from typing import Literal
+
+import msgspec
+
+PushStateName = Literal["acked", "nacked", "timed_out", "refused"]
+PushReason = Literal["joined", "change", "drift", "retry"]
+TypeName = Literal["quotas", "pins"]
+
+
+class PushFault(msgspec.Struct, frozen=True):
+    path: str
+    """e.g. `quotas[3].limit_bytes`."""
+    code: str
+    message: str
+
+
+class PushAnswer(msgspec.Struct, frozen=True):
+    id: int
+    type: TypeName
+    node: str
+    generation: int
+    digest: str
+    state: PushStateName
+    reason: PushReason
+    attempt: int
+    size_bytes: int
+    bodies: int
+    """Pin bodies that the node asked for."""
+    sent_at: float
+    answered_at: float | None
+    applied_s: float | None
+    """What the node spent on validating and applying."""
+    faults: list[PushFault]
+
+
+class PushList(msgspec.Struct, frozen=True):
+    items: list[PushAnswer]
+    total: int

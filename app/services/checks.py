@@ -1,0 +1,93 @@
+"""Rules for single fields, gathered so that a request is told all its faults at once."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.errors import FieldError, Invalid, NotFound
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.salts import salt_of
+from dataplane.protocol.units import parse_size
+
+T = TypeVar("T")
+
+MAX_NOTE_CHARACTERS = 1024
+MAX_MODEL_CHARACTERS = 256
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+
+
+class Faults:
+    """Collects faults; `check` runs a rule and keeps what it has to say."""
+
+    def __init__(self) -> None:
+        self.errors: list[FieldError] = []
+
+    def add(self, path: str, message: str) -> None:
+        self.errors.append(FieldError(path, message))
+
+    def check(self, path: str, rule: Callable[[], T]) -> T | None:
+        """The rule's result, or None after it raised ValueError or ProtocolError."""
+        try:
+            return rule()
+        except ProtocolError as error:
+            self.add(error.field or path, error.message)
+        except ValueError as error:
+            self.add(path, str(error))
+        return None
+
+    def stop(self) -> None:
+        """Raise Invalid when there are any."""
+        if self.errors:
+            first = self.errors[0]
+            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            raise Invalid(f"{first.path}: {first.message}{more}", self.errors)
+
+
+def tenant(name: str) -> str:
+    """The salt behind a tenant's shown name. Raises ProtocolError, ValueError."""
+    if not name:
+        raise ValueError("expected a tenant; the empty salt is shown as '_default'")
+    return salt_of(name)
+
+
+def tenant_in_path(name: str) -> str:
+    """The same for a name in the path, raising Invalid."""
+    faults = Faults()
+    salt = faults.check("tenant", lambda: tenant(name))
+    faults.stop()
+    assert salt is not None
+    return salt
+
+
+def pin_name(name: str) -> str:
+    """Raises Invalid."""
+    if _NAME.fullmatch(name) is None:
+        faults = Faults()
+        faults.add("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        faults.stop()
+    return name
+
+
+def size(value: int | str | None) -> int | None:
+    """Bytes; None stays None. Raises ValueError."""
+    return None if value is None else parse_size(value)
+
+
+def note(text: str) -> str:
+    """Raises ValueError."""
+    if len(text) > MAX_NOTE_CHARACTERS:
+        raise ValueError(f"expected at most {MAX_NOTE_CHARACTERS} characters, got {len(text)}")
+    if not all(character.isprintable() or character in "\n\t" for character in text):
+        raise ValueError("expected printable characters")
+    return text
+
+
+def model(name: str) -> str:
+    """Raises ValueError."""
+    if not 1 <= len(name) <= MAX_MODEL_CHARACTERS or not name.isprintable():
+        raise ValueError(f"expected 1 to {MAX_MODEL_CHARACTERS} printable characters")
+    return name
+
+
+def missing(kind: str, name: str) -> NotFound:
+    return NotFound(f"there is no {kind} {name!r}")

@@ -1,0 +1,65 @@
+"""Nodes, as they are known here."""
+
+import msgspec
+
+from app.ingest.fleet import Fleet, Node
+from app.schemas.nodes import NodeAnswer, NodeFault, NodeList, NodeNumbers, ObservedState
+from app.services import checks
+from app.services.progress import Progress
+from dataplane.protocol.events import NodeStats
+
+
+class Nodes:
+    def __init__(self, progress: Progress, fleet: Fleet) -> None:
+        self._progress = progress
+        self._fleet = fleet
+
+    def get(self, name: str) -> NodeAnswer:
+        """Raises NotFound."""
+        node = self._fleet.nodes.get(name)
+        if node is None:
+            raise checks.missing("node", name)
+        return self._answer(node)
+
+    def page(self) -> NodeList:
+        """All of them, by name."""
+        answers = [self._answer(node) for _, node in sorted(self._fleet.nodes.items())]
+        return NodeList(answers, len(answers))
+
+    def _answer(self, node: Node) -> NodeAnswer:
+        return NodeAnswer(
+            name=node.name,
+            state=self._progress.state(node).value,
+            epoch=node.epoch,
+            pid=node.pid,
+            release=node.release,
+            engine_socket=node.engine_socket,
+            control_url=node.control_url,
+            capacity_bytes=node.capacity_bytes,
+            seen_at=node.seen_at,
+            desired=self._progress.generations(),
+            observed={
+                kind: ObservedState(seen.generation, seen.digest, seen.store)
+                for kind, seen in node.observed.items()
+            },
+            faults=[
+                NodeFault(
+                    type=kind, generation=refusal.generation, at=refusal.at, **msgspec.structs.asdict(fault)
+                )
+                for kind, refusal in node.refused.items()
+                for fault in refusal.faults
+            ],
+            stats=None if node.live_stats is None else _numbers(node.live_stats),
+        )
+
+
+def _numbers(stats: NodeStats) -> NodeNumbers:
+    return NodeNumbers(
+        at=stats.at,
+        uptime_s=stats.uptime_s,
+        armed=stats.armed,
+        pool=stats.pool,
+        totals=stats.totals,
+        refused=stats.refused,
+        engines=stats.engines,
+    )

@@ -1,0 +1,129 @@
+"""Pins: prefixes that must stay, and how much of them is there."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from app.ingest.fleet import Fleet
+from app.schemas.pins import PinAnswer, PinList, PinPut
+from app.services import checks
+from app.services.changes import Author, Changes
+from app.services.pin_intent import PinIntent, resolve
+from app.services.progress import Progress
+from app.store import pins
+from app.store.database import Database
+from app.store.pins import PinRow
+from dataplane.protocol.events import PinStats
+from dataplane.protocol.salts import shown
+
+
+class Pins:
+    """Get, put, delete; a put of what is already there changes nothing (a `ttl_s` always does: it moves the end)."""
+
+    def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+
+    async def get(self, name: str) -> PinAnswer:
+        """Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        async with self._database.read() as session:
+            row = await pins.get(session, name)
+        if row is None:
+            raise checks.missing("pin", name)
+        return self.answers([row])[0]
+
+    async def page(self, limit: int, offset: int) -> PinList:
+        async with self._database.read() as session:
+            rows, total = await pins.page(session, limit, offset)
+        return PinList(self.answers(rows), total)
+
+    async def put(self, name: str, asked: PinPut, by: Author, wait_s: float = 0.0) -> tuple[PinAnswer, bool]:
+        """The record, and whether it is new. Raises Invalid."""
+        checks.pin_name(name)
+        # Off the loop: hashing a million tokens takes longer than others should wait.
+        intent = await asyncio.to_thread(resolve, asked, time.time())
+        async with self._changes.begin("pins", "pin", by) as change:
+            row = await pins.get(change.session, name)
+            created = row is None
+            before = None if row is None else _audited(row)
+            old_digest = None if row is None else row.keys_digest
+            await pins.put_body(change.session, intent.digest, intent.body, change.now)
+            if row is None:
+                row = PinRow(name=name, created_at=change.now)
+                change.session.add(row)
+            _fill(row, intent)
+            after = _audited(row)
+            if before != after:
+                row.generation, row.updated_at = change.generation, change.now
+                change.made("create" if created else "update", name, before, after)
+            if old_digest not in (None, intent.digest):
+                await pins.drop_unused_body(change.session, str(old_digest))
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row])[0], created
+
+    async def delete(self, name: str, by: Author, wait_s: float = 0.0) -> None:
+        """Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        async with self._changes.begin("pins", "pin", by) as change:
+            row = await pins.get(change.session, name)
+            if row is None:
+                raise checks.missing("pin", name)
+            change.made("delete", name, _audited(row), None)
+            await change.session.delete(row)
+            await pins.drop_unused_body(change.session, row.keys_digest)
+        if wait_s:
+            await self._progress.wait("pins", change.generation, wait_s)
+
+    def answers(self, rows: Sequence[PinRow]) -> list[PinAnswer]:
+        """Records with what the nodes say about their blocks."""
+        seen: dict[str, list[PinStats]] = {}
+        for stats in self._fleet.stats():
+            for pin in stats.pins:
+                seen.setdefault(pin.name, []).append(pin)
+        now = time.time()
+        return [self._answer(row, seen.get(row.name, []), now) for row in rows]
+
+    def _answer(self, row: PinRow, seen: list[PinStats], now: float) -> PinAnswer:
+        return PinAnswer(
+            name=row.name,
+            model=row.model,
+            tenant=shown(row.tenant),
+            strength="guaranteed",
+            key_count=row.key_count,
+            keys_digest=row.keys_digest,
+            expires_at=row.expires_at,
+            note=row.note,
+            generation=row.generation,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            resolved=sum(pin.resolved for pin in seen) or row.key_count,
+            resident=sum(pin.resident for pin in seen),
+            bytes=sum(pin.bytes for pin in seen),
+            guaranteed=sum(pin.guaranteed for pin in seen),
+            expired=row.expires_at is not None and row.expires_at <= now,
+            status=self._progress.status("pins", row.generation),
+        )
+
+
+def _fill(row: PinRow, intent: PinIntent) -> None:
+    row.model, row.tenant, row.strength = intent.model, intent.salt, "guaranteed"
+    row.key_count, row.keys_digest = intent.key_count, intent.digest
+    row.expires_at, row.note = intent.expires_at, intent.note
+
+
+def _audited(row: PinRow) -> dict[str, Any]:
+    """What an audit entry keeps: the digest stands for the keys."""
+    return {
+        "model": row.model,
+        "tenant": shown(row.tenant),
+        "strength": row.strength,
+        "key_count": row.key_count,
+        "keys_digest": row.keys_digest,
+        "expires_at": row.expires_at,
+        "note": row.note,
+    }

@@ -1,0 +1,85 @@
+"""Settings of the management plane: values only, read once by the command that starts it.
+
+The shared names (`Common`) are those of the README; the table here is `[app]` in `larder.toml`, or `LARDER_APP__…`.
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dataplane.protocol.settings import Common, SettingsError, read
+
+URL_VARIABLE = "LARDER_URL"
+"""Where the command line finds the API. Not a setting of a process, so it is hidden from the settings reader."""
+
+
+class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The `[app]` table."""
+
+    embedded_data_plane: bool = True
+    """Start and supervise a data plane; false: connect to the one that runs at the control URL."""
+    allow_open_bind: bool = False
+    """Allow an http_host that other machines can reach although requests are not authenticated."""
+    allowed_hosts: str = ""
+    """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
+    allowed_origins: str = ""
+    """Origins, separated by commas, whose pages may call the API besides the dashboard's own."""
+    body_limit_bytes: int = 16 << 20
+    """Largest accepted request body."""
+    push_timeout_s: float = 5.0
+    """How long a node may take to answer a snapshot."""
+    node_lost_s: float = 3.0
+    """A node that was silent this long is lost; nodes publish every half second."""
+    shutdown_grace_s: float = 3.0
+    """Time for open requests, and then for the data plane, to end before they are cut off."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log lines that are written."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto`: columns on a terminal, JSON lines elsewhere."""
+    web_dist: str = ""
+    """Folder of the built dashboard; default `web/dist` beside the code."""
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    """Everything a management plane is started with."""
+
+    common: Common
+    app: AppSettings
+
+    @property
+    def state_dir(self) -> Path:
+        return Path(self.common.state_dir)
+
+
+def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the file and the environment. Raises SettingsError."""
+    source = os.environ if environ is None else environ
+    visible = {name: value for name, value in source.items() if name != URL_VARIABLE}
+    common, app = read("app", AppSettings, config=config, environ=visible)
+    return Settings(common=common, app=app)
+
+
+def check_bind(settings: Settings) -> None:
+    """SettingsError when the API, which authenticates nobody, would be open to other machines unasked."""
+    host = settings.common.http_host
+    if settings.app.allow_open_bind or is_loopback(host):
+        return
+    raise SettingsError(
+        f"http_host {host!r} can be reached from other machines, and Larder does not authenticate requests yet: "
+        "anyone there could change quotas and pins. Use 127.0.0.1, or set LARDER_APP__ALLOW_OPEN_BIND=true when "
+        "something in front of it lets only the right people through."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name other than localhost counts as open."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

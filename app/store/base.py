@@ -1,0 +1,29 @@
+"""The declarative base and what all tables share. Times are Unix seconds, sizes are bytes."""
+
+from typing import Annotated
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+# SQLite numbers rows only in columns of type INTEGER.
+RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+Name = Annotated[str, mapped_column(sa.String(128))]
+LongName = Annotated[str, mapped_column(sa.String(256))]
+Digest = Annotated[str, mapped_column(sa.String(64))]
+Seconds = Annotated[float, mapped_column(sa.Double())]
+Whole = Annotated[int, mapped_column(sa.BigInteger())]
+
+
+class Base(DeclarativeBase):
+    """Base of all rows; constraint names are the same in both databases, so that migrations can name them."""
+
+    metadata = sa.MetaData(naming_convention=NAMING)

@@ -1,0 +1,67 @@
+"""Nodes that said who they are, and what each has applied of every type."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import Base, Digest, Name, Seconds, Whole
+
+
+class NodeRow(Base):
+    __tablename__ = "nodes"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    control_url: Mapped[str] = mapped_column(sa.Text())
+    events_url: Mapped[str] = mapped_column(sa.Text())
+    epoch: Mapped[Name]
+    pid: Mapped[Whole]
+    release: Mapped[Name]
+    engine_socket: Mapped[str] = mapped_column(sa.Text())
+    capacity_bytes: Mapped[Whole]
+    first_seen_at: Mapped[Seconds]
+    seen_at: Mapped[Seconds]
+    """When it last said hello or answered a push; being alive now is not written here."""
+
+
+class ObservationRow(Base):
+    """The last answer of a node about one type."""
+
+    __tablename__ = "observations"
+
+    node: Mapped[Name] = mapped_column(sa.ForeignKey("nodes.name", ondelete="CASCADE"), primary_key=True)
+    type: Mapped[Name] = mapped_column(primary_key=True)
+    store: Mapped[Name]
+    generation: Mapped[Whole]
+    digest: Mapped[Digest]
+    nacked_generation: Mapped[int | None] = mapped_column(sa.BigInteger())
+    nacked_at: Mapped[float | None] = mapped_column(sa.Double())
+    faults: Mapped[list[dict[str, Any]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    updated_at: Mapped[Seconds]
+
+
+async def all_nodes(session: AsyncSession) -> Sequence[NodeRow]:
+    return (await session.scalars(sa.select(NodeRow).order_by(NodeRow.name))).all()
+
+
+async def all_observations(session: AsyncSession) -> Sequence[ObservationRow]:
+    return (await session.scalars(sa.select(ObservationRow))).all()
+
+
+async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
+    """Insert or update. Names of nodes that this one replaces at its control URL are forgotten and returned."""
+    replaced = sa.select(NodeRow).where(NodeRow.control_url == row.control_url, NodeRow.name != row.name)
+    gone = list((await session.scalars(replaced)).all())
+    for old in gone:
+        await session.delete(old)
+    known = await session.get(NodeRow, row.name)
+    if known is not None:
+        row.first_seen_at = known.first_seen_at
+    await session.merge(row)
+    return [old.name for old in gone]
+
+
+async def save_observation(session: AsyncSession, row: ObservationRow) -> None:
+    await session.merge(row)

@@ -1,0 +1,71 @@
+"""Pin records, and the packed keys they refer to by digest."""
+
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import Base, Digest, LongName, Name, Seconds, Whole
+
+
+class PinBodyRow(Base):
+    """Packed keys, 32 bytes each, under the SHA-256 of exactly these bytes; shared by pins that name the same keys."""
+
+    __tablename__ = "pin_bodies"
+
+    digest: Mapped[Digest] = mapped_column(primary_key=True)
+    body: Mapped[bytes] = mapped_column(sa.LargeBinary())
+    created_at: Mapped[Seconds]
+
+
+class PinRow(Base):
+    __tablename__ = "pins"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[LongName]
+    tenant: Mapped[Name]
+    """The salt; empty for the default tenant."""
+    strength: Mapped[Name]
+    key_count: Mapped[Whole]
+    keys_digest: Mapped[Digest] = mapped_column(sa.ForeignKey("pin_bodies.digest"), index=True)
+    expires_at: Mapped[float | None] = mapped_column(sa.Double())
+    note: Mapped[str] = mapped_column(sa.Text())
+    generation: Mapped[Whole]
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+async def get(session: AsyncSession, name: str) -> PinRow | None:
+    return await session.get(PinRow, name)
+
+
+async def all_pins(session: AsyncSession) -> Sequence[PinRow]:
+    return (await session.scalars(sa.select(PinRow).order_by(PinRow.name))).all()
+
+
+async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence[PinRow], int]:
+    """One page by name, and how many there are."""
+    query = sa.select(PinRow).order_by(PinRow.name).limit(limit).offset(offset)
+    total = await session.scalar(sa.select(sa.func.count()).select_from(PinRow))
+    return (await session.scalars(query)).all(), total or 0
+
+
+async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) -> None:
+    """Keep a body; the caller holds the lock of `pins`, so nobody else adds the same one meanwhile."""
+    if await session.get(PinBodyRow, digest) is None:
+        session.add(PinBodyRow(digest=digest, body=body, created_at=now))
+        await session.flush()
+
+
+async def drop_unused_body(session: AsyncSession, digest: str) -> None:
+    """Forget a body that no pin names any more."""
+    await session.flush()
+    used = sa.select(PinRow.name).where(PinRow.keys_digest == digest).exists()
+    await session.execute(sa.delete(PinBodyRow).where(PinBodyRow.digest == digest, ~used))
+
+
+async def bodies(session: AsyncSession, digests: Iterable[str]) -> dict[str, bytes]:
+    """The bodies that are known among `digests`."""
+    query = sa.select(PinBodyRow.digest, PinBodyRow.body).where(PinBodyRow.digest.in_(list(digests)))
+    return {row.digest: row.body for row in await session.execute(query)}

@@ -1,0 +1,58 @@
+"""What was sent to nodes and how they answered; the newest are kept, the rest is forgotten."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import Base, Digest, Name, RowNumber, Seconds, Whole
+
+KEPT = 10_000
+PRUNE_EVERY = 100
+
+
+class PushRow(Base):
+    __tablename__ = "pushes"
+    __table_args__ = (sa.Index("ix_pushes_node_type", "node", "type"),)
+
+    id: Mapped[int] = mapped_column(RowNumber, primary_key=True, autoincrement=True)
+    type: Mapped[Name]
+    node: Mapped[Name]
+    generation: Mapped[Whole]
+    digest: Mapped[Digest]
+    state: Mapped[Name]
+    """A name of `push.states.PushState`, in lower case."""
+    reason: Mapped[Name]
+    """Why it was sent: `change`, `joined`, `drift` or `retry`."""
+    attempt: Mapped[Whole]
+    size_bytes: Mapped[Whole]
+    bodies: Mapped[Whole]
+    """Pin bodies that the node asked for."""
+    sent_at: Mapped[Seconds]
+    answered_at: Mapped[float | None] = mapped_column(sa.Double())
+    applied_s: Mapped[float | None] = mapped_column(sa.Double())
+    faults: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON())
+
+
+async def add(session: AsyncSession, row: PushRow) -> None:
+    """Insert; now and then forget what is older than the newest `KEPT`."""
+    session.add(row)
+    await session.flush()
+    if row.id % PRUNE_EVERY == 0:
+        await session.execute(sa.delete(PushRow).where(PushRow.id <= row.id - KEPT))
+
+
+async def newest(
+    session: AsyncSession, *, kind: str | None, node: str | None, state: str | None, limit: int
+) -> tuple[Sequence[PushRow], int]:
+    """Newest first, filtered, and how many match."""
+    wanted = [
+        column == value
+        for column, value in ((PushRow.type, kind), (PushRow.node, node), (PushRow.state, state))
+        if value is not None
+    ]
+    query = sa.select(PushRow).where(*wanted).order_by(PushRow.id.desc()).limit(limit)
+    total = await session.scalar(sa.select(sa.func.count()).select_from(PushRow).where(*wanted))
+    return (await session.scalars(query)).all(), total or 0

@@ -1,0 +1,42 @@
+"""How alembic reaches the database: on the connection it was handed, or on the one the settings name.
+
+Every migration is a transaction, on SQLite too: its DDL is transactional once the driver is told to BEGIN.
+"""
+
+import asyncio
+
+import sqlalchemy as sa
+from alembic import context
+
+from app.settings import load
+from app.store.database import Database
+from app.store.tables import metadata
+
+
+def migrate(connection: sa.Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        transactional_ddl=True,
+        transaction_per_migration=True,
+        render_as_batch=connection.dialect.name == "sqlite",
+        compare_type=True,
+        compare_server_default=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def connect_and_migrate() -> None:
+    database = Database(load().common.database_url)
+    async with database.engine.execution_options(larder_write=True).connect() as connection:
+        await connection.run_sync(migrate)
+        await connection.commit()
+    await database.close()
+
+
+handed = context.config.attributes.get("connection")
+if handed is not None:
+    migrate(handed)
+else:
+    asyncio.run(connect_and_migrate())
