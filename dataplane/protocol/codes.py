@@ -80,6 +80,14 @@ class Code(IntEnum):
     TOO_MANY = 105, "The snapshot has more records than this data plane takes."
 
 
+_BY_NUMBER = {int(code): code for code in Code}
+
+
+def code_of(number: int) -> Code:
+    """The code with a wire number; UNSUPPORTED for one that this version does not know."""
+    return _BY_NUMBER.get(number, Code.UNSUPPORTED)
+
+
 class Outcome(IntEnum):
     """What `reserve` answers for one key, besides a refusal (any `Code`)."""
 

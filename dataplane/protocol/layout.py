@@ -204,14 +204,15 @@ class IndexMemory:
         first = same.argmax(axis=1)
         chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
         descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
-        control, rows, good = self._confirm(descriptors, words, space)
+        control, rows, good = self.confirm(descriptors, words, space)
         good &= same.any(axis=1)
         if np.count_nonzero(same) > count:  # a tag twice among sixteen entries: rare, so look one by one
             self._find_again(same, entries, words, space, descriptors, control, rows, good)
         descriptors[~good] = -1
         return descriptors, control, rows
 
-    def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
+    def confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
+        """Control words and hot rows of descriptors, and which of them carry the given keys, whole and not FREE."""
         # `take` copies a strided source whole, so control words are taken from the flat rows.
         at = descriptors * HOT_WORDS
         before = self._hot_words.take(at, mode="clip")
@@ -236,7 +237,7 @@ class IndexMemory:
         for i in np.nonzero((same.sum(axis=1) > 1) & ~good)[0]:
             for entry in entries[i][same[i]]:
                 candidate = np.array([(int(entry) & 0xFFFFFFFF) - 1], np.int64)
-                word, row, right = self._confirm(candidate, words[i : i + 1], space)
+                word, row, right = self.confirm(candidate, words[i : i + 1], space)
                 if right[0]:
                     descriptors[i], control[i], rows[i], good[i] = candidate[0], word[0], row[0], True
                     break

@@ -1,0 +1,269 @@
+"""The client that engines hold: the hot path in shared memory, the rest over the link."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from dataplane.client.leases import Lease
+from dataplane.client.link import ClientEvent, Link
+from dataplane.client.reservations import Committed, Reservation
+from dataplane.client.world import World
+from dataplane.protocol import barrier
+from dataplane.protocol import engine as wire
+from dataplane.protocol.codes import Code, ProtocolError, code_of
+from dataplane.protocol.keys import tenant_fingerprint
+from dataplane.protocol.layout import U64, pack_keys
+from dataplane.protocol.salts import check_salt
+from dataplane.protocol.spaces import Space, check_space
+
+Keys = Sequence[bytes] | bytes | U64
+
+_log = logging.getLogger("larder.client")
+_fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
+
+
+def attach(
+    path: str | os.PathLike[str],
+    spaces: Sequence[Space | wire.SpaceRequest],
+    *,
+    group: str = "",
+    engine: str = "",
+    timeout_s: float = 1.0,
+    on_event: Callable[[ClientEvent], None] | None = None,
+) -> Client:
+    """A client of the data plane at an engine socket, attached if one is there.
+
+    `spaces` are the KV spaces of this process, written unless wrapped in `SpaceRequest(space, writes=False)`. `group`
+    names the engine group (default: this process alone). `timeout_s` bounds every wait. `on_event` hears of lost and
+    regained connections and of refusals (default: the log "larder.client").
+
+    Raises ValueError for wrong arguments, AttachRefused when the data plane refuses the engine, and
+    `barrier.UnsupportedMachine` off x86-64. A missing data plane raises nothing: the client misses until one comes.
+    """
+    barrier.check_machine()
+    if not spaces:
+        raise ValueError("expected at least one space")
+    if timeout_s <= 0:
+        raise ValueError(f"timeout_s must be positive, got {timeout_s}")
+    requests = [each if isinstance(each, wire.SpaceRequest) else wire.SpaceRequest(each) for each in spaces]
+    for at, request in enumerate(requests):
+        try:
+            check_space(request.space, f"spaces[{at}]")
+        except ProtocolError as error:
+            raise ValueError(f"{error.field}: {error.message}") from None
+    link = Link(
+        str(Path(path)), group or f"pid-{os.getpid()}", engine, requests, timeout_s, on_event or _log_event
+    )
+    link.attach()
+    return Client(link, len(requests))
+
+
+def _log_event(event: ClientEvent) -> None:
+    level = logging.INFO if event.name == "attached" else logging.WARNING
+    _log.log(level, "larder.%s %s", event.name, event.detail)
+
+
+class Client:
+    """One engine process's access to the cache. Made by `attach`."""
+
+    def __init__(self, link: Link, spaces: int) -> None:
+        self._link = link
+        self._spaces = spaces
+        self._lock = threading.RLock()
+        self._closed = False
+        _clients.add(self)
+
+    @property
+    def connected(self) -> bool:
+        """Attached to a data plane, as far as known."""
+        return self._link.attached
+
+    @property
+    def epoch(self) -> int:
+        """Which start of a data plane the readable memory is of; 0 for none."""
+        return self._link.world.epoch if self._link.world is not None else 0
+
+    # ---- reading
+
+    def lookup(self, keys: Keys, *, tenant: str = "") -> int:
+        """Leading blocks of a chain that are cached now, in every space of this client. Sends no message.
+
+        The answer is a promise of nothing: only `acquire` holds blocks.
+        """
+        words = pack_keys(keys)
+        with self._lock:
+            world = self._world()
+            if world is None:
+                return 0
+            hits = len(words)
+            for number in world.spaces:
+                hits = world.hits(words[:hits], number) if hits else 0
+            world.note_lookup(_fingerprint(tenant), len(words), hits)
+            return hits
+
+    def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:
+        """Hold the leading cached blocks of a chain, in all spaces of this client (or the one at position `space`).
+
+        `len(lease)` may be less than a look-up said, also 0. Sends no message, except for segments not seen before.
+        """
+        words = pack_keys(keys)
+        lease = Lease()
+        with self._lock:
+            world = self._world()
+            if world is None:
+                return lease
+            numbers = world.spaces if space is None else [world.spaces[space]]
+            for number in numbers:
+                self._map_missing(world, words, number)
+                if not self._hold(world, lease, words, number):
+                    break
+            return lease
+
+    def _hold(self, world: World, lease: Lease, words: U64, space: int) -> int:
+        if world.membarrier:
+            descriptors, rows = world.hold(words, space)
+        else:
+            answer = self._link.ask(lambda number: wire.Lease(number, space, words.tobytes()))
+            if not isinstance(answer, wire.Leased):
+                descriptors = np.empty(0, np.int64)
+            else:
+                descriptors = np.frombuffer(answer.descriptors, np.uint32).astype(np.int64)
+            rows = world.held_rows(descriptors)
+        mapped = [segment in world.segments for segment in (rows[:, 5] >> np.uint64(32)).tolist()]
+        kept = mapped.index(False) if False in mapped else len(mapped)
+        if kept < len(descriptors):
+            world.drop(descriptors[kept:])
+        lease.add(world, descriptors[:kept], rows[:kept])
+        world.note_touches(descriptors[:kept], rows[:kept])
+        return kept
+
+    def _map_missing(self, world: World, words: U64, space: int) -> None:
+        wanted = world.unmapped(words, space) if len(words) else []
+        while wanted and self._link.attached and self._link.world is world:
+            part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
+            if not isinstance(self._link.ask(partial(_map_request, part)), wire.Mapped):
+                return
+
+    # ---- writing
+
+    def reserve(self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0) -> Reservation:
+        """Ask for room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
+
+        Give the whole chain of the request, ancestors first: blocks that are there already are touched with the rest,
+        so that ancestors outlive their descendants. One round trip. Raises ValueError for wrong arguments; everything
+        else is an outcome.
+        """
+        words = pack_keys(keys)
+        if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
+            raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
+        if nbytes < 1:
+            raise ValueError(f"nbytes must be positive, got {nbytes}")
+        try:
+            check_salt(tenant)
+        except ProtocolError as error:
+            raise ValueError(f"tenant: {error.message}") from None
+        reservation = Reservation(len(words), nbytes, self._commit, self._abort)
+        with self._lock:
+            world = self._world()
+            if world is None:
+                return reservation
+            answer = self._link.ask(
+                lambda number: wire.Reserve(number, world.spaces[space], tenant, words.tobytes(), nbytes)
+            )
+            if isinstance(answer, wire.Reserved):
+                self._grant(reservation, world, answer)
+            elif isinstance(answer, wire.Refused):
+                reservation.refuse(code_of(answer.code))
+                self._tell_refused("reserve", answer)
+            elif isinstance(answer, Code):
+                reservation.refuse(answer)
+        return reservation
+
+    def _grant(self, reservation: Reservation, world: World, answer: wire.Reserved) -> None:
+        segments = set(np.frombuffer(answer.segments, np.uint32).tolist()) - {0}
+        if answer.reservation and not segments <= world.segments.keys():
+            missing = sorted(segments - world.segments.keys())
+            self._link.ask(lambda number: wire.Map(number, missing))
+        if answer.reservation and not segments <= world.segments.keys():
+            self._link.send_abort(answer.reservation)
+            reservation.refuse(Code.UNAVAILABLE)
+            return
+        reservation.grant(world, answer)
+
+    def _commit(self, world: World, reservation: int, slots: bytes, checksums: bytes) -> Committed:
+        with self._lock:
+            if (
+                self._link.world is not world
+            ):  # its data plane is gone; numbers mean other things to the next one
+                return Committed(0, Code.UNAVAILABLE)
+            answer = self._link.ask(lambda number: wire.Commit(number, reservation, slots, checksums))
+            if isinstance(answer, wire.Committed):
+                return Committed(answer.blocks)
+            if isinstance(answer, wire.Refused):
+                self._tell_refused("commit", answer)
+                return Committed(0, code_of(answer.code))
+            return Committed(0, answer if isinstance(answer, Code) else Code.MALFORMED)
+
+    def _abort(self, world: World, reservation: int) -> None:
+        with self._lock:
+            if self._link.world is world:
+                self._link.ask(lambda number: wire.Abort(number, reservation))
+
+    def _tell_refused(self, what: str, answer: wire.Refused) -> None:
+        self._link.tell(
+            ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
+        )
+
+    # ---- the end
+
+    def _world(self) -> World | None:
+        if self._closed:
+            return None
+        self._link.maintain()
+        return self._link.world
+
+    def close(self) -> None:
+        """Let everything go. Leases and views that are still in use stay valid until they are collected."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            world = self._link.world
+            if self._link.attached and world is not None and world.idle:
+                self._link.ask(lambda number: wire.Detach(number))
+            self._link.close()
+
+    def abandon(self) -> None:
+        """In a forked child: forget everything without a word; the parent owns it."""
+        self._closed = True
+        self._lock = threading.RLock()
+        self._link.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _map_request(segments: list[int], number: int) -> wire.Map:
+    return wire.Map(number, segments)
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

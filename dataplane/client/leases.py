@@ -1,0 +1,98 @@
+"""Leases: blocks that may be read until they are let go."""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.client.world import Window, World
+from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Hold:
+    """Raised counters. Lowers them when nothing refers to it any more: neither the lease nor any view."""
+
+    __slots__ = ("_descriptors", "world")
+
+    def __init__(self, world: World, descriptors: I64) -> None:
+        self.world = world
+        self._descriptors = descriptors
+
+    def __del__(self) -> None:
+        self.world.drop(self._descriptors)
+
+
+class Lease:
+    """Leading blocks of a chain, held in place; `len(lease)` of them.
+
+    The blocks stay until the lease was released *and* the last view of it was collected.
+    """
+
+    __slots__ = ("_held", "_hold", "_length")
+
+    def __init__(self) -> None:
+        self._hold: list[_Hold] = []
+        self._held: list[list[tuple[int, int, int]]] = []
+        self._length = 0
+
+    def add(self, world: World, descriptors: I64, rows: U64) -> None:
+        """Take over raised counters of one space."""
+        self._hold.append(_Hold(world, descriptors))
+        segments = (rows[:, HOT_SPACE_SEGMENT] >> np.uint64(32)).tolist()
+        self._held.append(
+            list(zip(segments, rows[:, HOT_OFFSET].tolist(), rows[:, HOT_NBYTES].tolist(), strict=True))
+        )
+        self._length = min(len(each) for each in self._held)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def nbytes(self, i: int, space: int = 0) -> int:
+        """Size of block `i` in bytes."""
+        return self._held[space][i][2]
+
+    def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
+        """Block `i` as a read-only array over the arena; copies nothing."""
+        if not self._hold:
+            raise ValueError("the lease was released")
+        if not -self._length <= i < self._length:
+            raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
+        hold = self._hold[space]
+        segment, offset, nbytes = self._held[space][i]
+        return Window(hold, hold.world.segments[segment], offset, nbytes, writable=False).array()
+
+    def view(self, i: int, space: int = 0) -> memoryview:
+        """Block `i` as a read-only memoryview over the arena; copies nothing."""
+        return self.array(i, space).data
+
+    def tensor(
+        self, i: int, dtype: torch.dtype | None = None, shape: tuple[int, ...] | None = None, space: int = 0
+    ) -> torch.Tensor:
+        """Block `i` as a tensor over the arena (uint8 unless told otherwise). Writing to it is undefined."""
+        import torch
+
+        with warnings.catch_warnings():  # torch has no read-only tensors and says so
+            warnings.simplefilter("ignore", UserWarning)
+            flat: Any = torch.from_numpy(self.array(i, space))
+        typed = flat if dtype is None else flat.view(dtype)
+        result: torch.Tensor = typed if shape is None else typed.view(shape)
+        return result
+
+    def release(self) -> None:
+        """Let go; views that are still in use keep their blocks until they are collected."""
+        self._hold = []
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

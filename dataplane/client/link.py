@@ -1,0 +1,288 @@
+"""The connection to the data plane: attach, ask, notice that it is gone, attach again. No wait is unbounded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataplane.client.world import World, map_shared
+from dataplane.protocol import barrier
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError, code_of
+from dataplane.protocol.engine import (
+    MAX_FDS_PER_DATAGRAM,
+    VERSION,
+    Abort,
+    Attach,
+    Attached,
+    EngineReply,
+    EngineRequest,
+    Mapped,
+    Refused,
+    Reserved,
+    SpaceRequest,
+)
+from dataplane.protocol.layout import LayoutError, area_bytes, index_bytes
+
+RECEIVE_BYTES = 256 * 1024
+FIRST_RETRY_S = 0.02
+LAST_RETRY_S = 1.0
+CHECK_INTERVAL_S = 0.1
+
+_decoder = decoder(EngineReply)
+
+
+class AttachRefused(Exception):
+    """A data plane is there and does not take this engine: `code` and the sentence it gave."""
+
+    def __init__(self, code: Code, message: str, field: str) -> None:
+        super().__init__(f"{code.name.lower()}: {message}" + (f" ({field})" if field else ""))
+        self.code = code
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvent:
+    """Something an engine may want to log: `attached`, `lost`, `refused`, `timeout`, `commit_refused`."""
+
+    name: str
+    detail: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Link:
+    """One engine process's connection. The caller serialises calls."""
+
+    def __init__(
+        self,
+        path: str,
+        group: str,
+        engine: str,
+        spaces: list[SpaceRequest],
+        timeout_s: float,
+        tell: Callable[[ClientEvent], None],
+    ) -> None:
+        self.world: World | None = None
+        """Memory that may be read: of the present attachment, or of one whose data plane crashed."""
+        self.attached = False
+        self._path = path
+        self._group = group
+        self._engine = engine
+        self._spaces = spaces
+        self._timeout_s = timeout_s
+        self.tell = tell
+        self._socket: socket.socket | None = None
+        self._next_id = 0
+        self._unanswered: set[int] = set()
+        """Requests that timed out; until their answers came, new requests are refused at once."""
+        self._retry_at = 0.0
+        self._retry_s = FIRST_RETRY_S
+        self._check_at = 0.0
+        self._membarrier = barrier.register()
+
+    # ---- keeping the connection
+
+    def attach(self) -> None:
+        """Connect and attach now, waiting at most the time-out. Raises AttachRefused when the data plane says no."""
+        self._begin()
+        if self._socket is not None:
+            self._finish(time.monotonic() + self._timeout_s, first=True)
+
+    def maintain(self) -> None:
+        """Notice a lost connection and work on a new one, without waiting. Cheap when nothing is wrong."""
+        now = time.monotonic()
+        if self.attached:
+            if now >= self._check_at:
+                self._check_at = now + CHECK_INTERVAL_S
+                self._take_late_answers()
+        elif self._socket is not None:
+            self._finish(now, first=False)
+        elif now >= self._retry_at:
+            self._begin()
+
+    def _begin(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            connection.setblocking(False)
+            connection.connect(self._path)
+            request = Attach(
+                self._take_id(), VERSION, self._group, self._spaces, self._engine, self._membarrier
+            )
+            connection.send(encode(request))
+        except OSError:  # not there, or its backlog is full
+            connection.close()
+            self._later()
+            return
+        self._socket = connection
+
+    def _finish(self, deadline: float, *, first: bool) -> None:
+        try:
+            answer, fds = self._receive(deadline)
+        except TimeoutError:
+            if time.monotonic() - deadline > self._timeout_s:
+                self._drop("no answer to attach")
+            return
+        except (OSError, ProtocolError) as error:
+            self._drop(str(error))
+            return
+        if isinstance(answer, Attached) and len(fds) == 2:
+            self._enter(answer, fds)
+            return
+        _close(fds)
+        self._drop("attach refused")
+        if isinstance(answer, Refused):
+            self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
+            if first:
+                raise AttachRefused(code_of(answer.code), answer.message, answer.field)
+
+    def _enter(self, answer: Attached, fds: list[int]) -> None:
+        try:
+            index = map_shared(fds[0], os.fstat(fds[0]).st_size, writable=False)
+            area = map_shared(fds[1], os.fstat(fds[1]).st_size, writable=True)
+            world = World(
+                index, area, answer.spaces, answer.client, answer.epoch, membarrier=answer.membarrier
+            )
+            if len(index) < index_bytes(world.index.max_blocks) or len(area) < area_bytes(
+                world.index.max_blocks
+            ):
+                raise LayoutError("the data plane's memory is smaller than its header says")
+        except (LayoutError, OSError, ValueError) as error:
+            self._drop(f"unusable memory: {error}")
+            return
+        finally:
+            _close(fds)
+        self.world = world
+        self.attached = True
+        self._retry_s = FIRST_RETRY_S
+        self._unanswered.clear()
+        self.tell(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
+
+    def _drop(self, reason: str) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        was, self.attached = self.attached, False
+        self._unanswered.clear()
+        if self.world is not None and self.world.closed:
+            self.world = None  # it stopped in good order: let its memory go
+        self._later()
+        if was:
+            self.tell(ClientEvent("lost", reason))
+
+    def _later(self) -> None:
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
+
+    # ---- asking
+
+    def ask(self, make: Callable[[int], EngineRequest]) -> EngineReply | Code:
+        """Send a request and wait for its answer, at most the time-out; a Code when there is none."""
+        if not self.attached or self._socket is None:
+            return Code.UNAVAILABLE
+        if self._unanswered:
+            self._take_late_answers()
+            if self._unanswered or not self.attached:
+                return Code.UNAVAILABLE
+        number = self._take_id()
+        try:
+            self._socket.settimeout(self._timeout_s)
+            self._socket.send(encode(make(number)))
+            return self._answer(number)
+        except TimeoutError:
+            self._unanswered.add(number)
+            self.tell(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
+            return Code.TIMEOUT
+        except (OSError, ProtocolError) as error:
+            self._drop(str(error))
+            return Code.UNAVAILABLE
+
+    def _answer(self, number: int) -> EngineReply:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            answer, fds = self._receive(deadline)
+            self._keep(answer, fds)
+            if answer.id == number:
+                return answer
+            self._late(answer)
+
+    def _receive(self, deadline: float) -> tuple[EngineReply, list[int]]:
+        """The next answer. Raises TimeoutError, OSError (also when the connection ended) and ProtocolError."""
+        assert self._socket is not None
+        left = deadline - time.monotonic()
+        self._socket.settimeout(max(0.0, left))
+        try:
+            data, fds, _, _ = socket.recv_fds(
+                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            raise TimeoutError from None
+        if not data:
+            _close(fds)
+            raise ConnectionResetError("the data plane closed the connection")
+        try:
+            answer: EngineReply = decode(_decoder, data)
+        except ProtocolError:
+            _close(fds)
+            raise
+        return answer, fds
+
+    def _keep(self, answer: EngineReply, fds: list[int]) -> None:
+        """Map memory that came with an answer."""
+        if (
+            isinstance(answer, (Reserved, Mapped))
+            and self.world is not None
+            and len(fds) == len(answer.grants)
+        ):
+            self.world.add_segments(answer.grants, fds)
+        else:
+            _close(fds)
+
+    def _late(self, answer: EngineReply) -> None:
+        """An answer that nobody waits for any more: what it reserved is given back."""
+        self._unanswered.discard(answer.id)
+        if isinstance(answer, Reserved) and answer.reservation:
+            self.send_abort(answer.reservation)
+
+    def _take_late_answers(self) -> None:
+        """Read what lies in the socket, without waiting; notices a closed connection."""
+        while self._socket is not None:
+            try:
+                answer, fds = self._receive(0.0)
+                self._keep(answer, fds)
+                self._late(answer)
+            except TimeoutError:
+                return
+            except (OSError, ProtocolError) as error:
+                self._drop(str(error))
+
+    def send_abort(self, reservation: int) -> None:
+        """Give a reservation up without waiting for the answer."""
+        if self._socket is None:
+            return
+        number = self._take_id()
+        with suppress(OSError):
+            self._socket.settimeout(self._timeout_s)
+            self._socket.send(encode(Abort(number, reservation)))
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def close(self) -> None:
+        """End the connection for good."""
+        self._retry_at = float("inf")
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self.attached = False
+        self.world = None
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

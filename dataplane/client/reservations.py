@@ -1,0 +1,120 @@
+"""Reservations: room for missing blocks, a half-made thing until it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.client.world import Window, World
+from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a commit."""
+
+    blocks: int
+    """Blocks that every reader can see now."""
+    code: Code | None = None
+    """Why nothing was published; None when it was."""
+
+
+class Reservation:
+    """One outcome a key. Fill `view(i)` for each `i` in `writable`, then `commit`; leaving the with-block without it
+    aborts, and nothing of it was ever readable."""
+
+    def __init__(
+        self,
+        keys: int,
+        nbytes: int,
+        commit: Callable[[World, int, bytes, bytes], Committed],
+        abort: Callable[[World, int], None],
+    ) -> None:
+        self.nbytes = nbytes
+        self.outcomes: npt.NDArray[np.uint8] = np.full(keys, Code.UNAVAILABLE, np.uint8)
+        """An `Outcome` or a `Code` for each key."""
+        self.number = 0
+        self._world: World | None = None
+        self._segments: list[int] = []
+        self._offsets: list[int] = []
+        self._commit = commit
+        self._abort = abort
+
+    def grant(self, world: World, answer: Reserved) -> None:
+        """Take the data plane's answer in."""
+        self._world = world
+        self.outcomes = np.frombuffer(answer.outcomes, np.uint8)
+        self._segments = np.frombuffer(answer.segments, np.uint32).tolist()
+        self._offsets = np.frombuffer(answer.offsets, np.uint64).tolist()
+        self.number = answer.reservation
+
+    def refuse(self, code: Code) -> None:
+        """Refuse every key."""
+        self.outcomes[:] = code
+
+    @property
+    def writable(self) -> list[int]:
+        """Positions to fill."""
+        found: list[int] = np.flatnonzero(self.outcomes == Outcome.WRITE).tolist()
+        return found
+
+    @property
+    def refused(self) -> dict[Code, int]:
+        """Refused keys by reason."""
+        codes, counts = np.unique(self.outcomes, return_counts=True)
+        known = (Outcome.WRITE, Outcome.PRESENT, Outcome.BUSY)
+        return {
+            code_of(code): number
+            for code, number in zip(codes.tolist(), counts.tolist(), strict=True)
+            if code not in known
+        }
+
+    def array(self, i: int) -> npt.NDArray[np.uint8]:
+        """Where to write block `i`: a writable array of `nbytes` bytes over the arena."""
+        if self._world is None or not self.number:
+            raise ValueError("nothing is reserved, or the reservation has ended")
+        if self.outcomes[i] != Outcome.WRITE:
+            raise ValueError(f"key {i} is not to be written: outcome {int(self.outcomes[i])}")
+        segment = self._world.segments[self._segments[i]]
+        return Window(self._world, segment, self._offsets[i], self.nbytes, writable=True).array()
+
+    def view(self, i: int) -> memoryview:
+        """Where to write block `i`: a writable memoryview of `nbytes` bytes over the arena."""
+        return self.array(i).data
+
+    def commit(
+        self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None
+    ) -> Committed:
+        """Publish what was written: all of `writable`, or the given positions (the rest is aborted).
+
+        `checksums` has 16 bytes for each published position. Do not write to the views afterwards.
+        """
+        if checksums is not None and any(len(each) != CHECKSUM_BYTES for each in checksums):
+            raise ValueError(f"expected checksums of {CHECKSUM_BYTES} bytes")
+        if positions is not None and not len(positions):
+            self.abort()
+            return Committed(0)
+        if not self.number or self._world is None:
+            return Committed(0)
+        number, self.number = self.number, 0
+        slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
+        return self._commit(self._world, number, slots, b"".join(checksums or ()))
+
+    def abort(self) -> None:
+        """Give the reservation up; does nothing when it has ended."""
+        if self.number and self._world is not None:
+            number, self.number = self.number, 0
+            self._abort(self._world, number)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
