@@ -141,7 +141,10 @@ def main(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
-        with _plane(attach, pool_bytes) as plane, _progress(len(requests), quiet=as_json) as progress:
+        with (
+            _plane(attach, pool_bytes, pool_blocks or 0) as plane,
+            _progress(len(requests), quiet=as_json) as progress,
+        ):
             outcome = _run(plan, plane, progress)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -171,9 +174,9 @@ def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, att
     return -(-size // PAGE) * PAGE
 
 
-def _plane(attach: Path | None, pool_bytes: int) -> AbstractContextManager[planes.Plane]:
+def _plane(attach: Path | None, pool_bytes: int, max_blocks: int) -> AbstractContextManager[planes.Plane]:
     if attach is None:
-        return planes.own(pool_bytes)
+        return planes.own(pool_bytes, max_blocks)
     if not attach.is_socket():
         raise click.UsageError(f"--attach: there is no engine socket at {attach}.")
     return nullcontext(planes.running(str(attach)))

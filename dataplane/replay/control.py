@@ -37,7 +37,7 @@ class ControlLink:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(url)
-        self._replies: msgspec.msgpack.Decoder[ControlReply] = codec.decoder(ControlReply)  # type: ignore[arg-type]
+        self._replies: msgspec.msgpack.Decoder[ControlReply] = codec.decoder(ControlReply)
 
     def __enter__(self) -> "ControlLink":
         return self

@@ -64,7 +64,7 @@ def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda reques
         for pipe in pipes:
             ready = _receive(pipe)
             if isinstance(ready, Ready) and not ready.connected:
-                raise PlaneError(f"no data plane took an engine at {plane.engine_socket}")
+                raise PlaneError(ready.refusal or f"no data plane answered at {plane.engine_socket}")
         start = time.perf_counter() + _START_DELAY_S
         for pipe in pipes:
             pipe.send(Start(start))

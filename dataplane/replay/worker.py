@@ -5,13 +5,15 @@ keys, waits for the common start, reports `Progress` and ends with `Finished`. W
 and the process ends.
 """
 
+import os
 import signal
 import time
+from collections import Counter
 from multiprocessing.connection import Connection
 
 import msgspec
 
-from dataplane.client import attach
+from dataplane.client import AttachRefused, attach
 from dataplane.protocol.spaces import Space
 from dataplane.replay.chains import Chains
 from dataplane.replay.content import VERSION
@@ -44,6 +46,8 @@ class Assignment(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     connected: bool
+    refusal: str = ""
+    """Why a data plane that is there did not take the engine."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -62,16 +66,6 @@ class Finished(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-class Reconnects:
-    """Counts how often the client attached again; the client calls it with every event of its connection."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, *event: object) -> None:
-        """To be completed."""
-
-
 def space_of(block_bytes: int) -> Space:
     """The replay's space for a block size: runs of another size or content never meet."""
     return Space(model=MODEL, layout=f"replay:{VERSION}:{block_bytes}", block_bytes=block_bytes)
@@ -80,15 +74,19 @@ def space_of(block_bytes: int) -> Space:
 def work(assignment: Assignment, pipe: Connection) -> None:
     """The process's main function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    reconnects = Reconnects()
-    client = attach(
-        assignment.socket_path,
-        [space_of(assignment.block_bytes)],
-        group=f"replay-{assignment.number}",
-        engine="larder replay",
-        timeout_s=assignment.timeout_s,
-        on_event=reconnects,
-    )
+    events: Counter[str] = Counter()
+    try:
+        client = attach(
+            assignment.socket_path,
+            [space_of(assignment.block_bytes)],
+            group=f"replay-{os.getppid()}-{assignment.number}",
+            engine="larder replay",
+            timeout_s=assignment.timeout_s,
+            on_event=lambda event: events.update([event.name]),
+        )
+    except AttachRefused as refused:
+        pipe.send(Ready(connected=False, refusal=str(refused)))
+        return
     try:
         chains = Chains()
         requests = [(job, chains.keys(job.tenant, job.ids)) for job in assignment.jobs]
@@ -105,7 +103,7 @@ def work(assignment: Assignment, pipe: Connection) -> None:
             if time.perf_counter() - told_at >= PROGRESS_S:
                 pipe.send(Progress(number))
                 told_at = time.perf_counter()
-        engine.tally.reconnects = reconnects.count
+        engine.tally.reconnects = events["attached"] - 1
     except (BrokenPipeError, EOFError):
         return  # nobody is left to tell
     finally:

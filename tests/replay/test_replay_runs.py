@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,21 +41,21 @@ def _replay(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
 
 
-def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict:
+def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, Any]:
     assert done.returncode == code, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result.keys() >= NAMES
     assert result["lookup_us"].keys() == {"p50", "p99"}
     assert len(done.stdout.splitlines()) == 1
     return result
 
 
-def _assert_every_block_is_counted_once(result: dict) -> None:
+def _assert_every_block_is_counted_once(result: dict[str, Any]) -> None:
     told = sum(result[name] for name in ("blocks_hit", "blocks_stored", "blocks_present", "blocks_busy"))
     assert result["blocks_requested"] == told + sum(result["blocks_refused"].values())
 
 
-def _assert_bytes_are_right(result: dict) -> None:
+def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["verify_errors"] == 0
     assert result["blocks_verified"] == result["blocks_hit"]
     assert result["bytes_in"] == result["blocks_stored"] * result["block_bytes"]
@@ -157,6 +158,7 @@ def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, pl
 
 
 def test_a_control_socket_of_another_data_plane_is_not_asked(plane: Plane, socket_dir):
+    assert plane.control_url is not None
     elsewhere = socket_dir / "engine.sock"
     (socket_dir / "control.sock").symlink_to(plane.control_url.removeprefix("ipc://"))
     assert running(plane.engine_socket).control_url == plane.control_url
@@ -182,7 +184,7 @@ def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_
         children = _pids_with_engines(socket_dir, engines=2)
         os.kill(process.pid, signal_number)
         assert process.wait(20) == 128 + signal_number
-        assert process.stdout.read() == b""
+        assert process.communicate()[0] == b""
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not list(socket_dir.glob("larder-*"))
 
