@@ -79,6 +79,15 @@ TENANTS = {
     "evicted_blocks": Declared("larder_tenant_evicted_blocks", C, "Blocks evicted.", ("node", "tenant")),
     "refused_blocks": Declared("larder_tenant_refused_blocks", C, "Blocks refused.", ("node", "tenant")),
 }
+_SUMMED = (
+    "bytes",
+    "blocks",
+    "requested_blocks",
+    "hit_blocks",
+    "stored_blocks",
+    "evicted_blocks",
+    "refused_blocks",
+)
 REQUESTS = Declared("larder_http_requests", C, "Answered HTTP requests.", ("method", "status"))
 PUSHES = Declared("larder_pushes", C, "Pushes to nodes, by how they ended.", ("state",))
 EVENTS = Declared("larder_events_received", C, "Events received from nodes.")
@@ -166,15 +175,7 @@ def bounded(tenants: list[TenantStats], rest: TenantStats | None) -> list[Tenant
     if not folded:
         return kept
     other = TenantStats(tenant=OTHER)
-    for name in (
-        "bytes",
-        "blocks",
-        "requested_blocks",
-        "hit_blocks",
-        "stored_blocks",
-        "evicted_blocks",
-        "refused_blocks",
-    ):
+    for name in _SUMMED:
         setattr(other, name, sum(getattr(t, name) for t in folded))
     return [*kept, other]
 

@@ -1,0 +1,52 @@
+"""The `larder` command. Each command is a module that is imported when it is called: `--help` must be fast."""
+
+import sys
+from importlib import import_module
+
+import click
+
+from app import __version__
+
+_COMMANDS = {
+    "up": ("app.cli.up:up", "Start Larder: API, dashboard and data plane."),
+    "status": ("app.cli.status:status", "Show nodes, pool, tenants and pins."),
+    "quota": ("app.cli.quotas:quota", "How many bytes a tenant may keep."),
+    "pin": ("app.cli.pins:pin", "Prefixes that must stay."),
+    "openapi": ("app.cli.openapi:openapi", "Print the API's description as JSON."),
+    "replay": ("app.cli.passthrough:replay", "Replay a request trace against a data plane."),
+    "demo": ("app.cli.passthrough:demo", "Start Larder with a real load to look at."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help; imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="larder")
+def larder() -> None:
+    """Larder: a control tower for LLM KV caches."""
+
+
+def main() -> None:
+    """Console entry: exit code 0, 1 for a failure told in one sentence, 2 for wrong usage."""
+    try:
+        larder.main(prog_name="larder", standalone_mode=True)
+    except BrokenPipeError:  # the reader of our output (head, less) went away
+        sys.stderr.close()
+        sys.exit(1)

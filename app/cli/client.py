@@ -1,0 +1,76 @@
+"""Talks to the API for the command line: answers as dicts, failures as one sentence and exit code 1."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import click
+import httpx
+import msgspec
+
+from app.settings import URL_VARIABLE, load
+from dataplane.protocol.settings import SettingsError
+
+TIMEOUT_S = 60.0
+
+url_option = click.option("--url", envvar=URL_VARIABLE, help="Where the API is; default from the settings.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
+wait_option = click.option(
+    "--wait",
+    metavar="TIME",
+    default=None,
+    help="Wait until the nodes acknowledged, at most this long, such as 2s.",
+)
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def call(
+    url: str | None,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    query: Mapping[str, str | None] | None = None,
+) -> Any:
+    """The answer's JSON, None when it has none. Raises ClickException with the problem's sentence."""
+    base = (url or default_url()).rstrip("/")
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    try:
+        response = httpx.request(
+            method, base + path, json=body, params=parameters, timeout=TIMEOUT_S, trust_env=False
+        )
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
+    except httpx.HTTPError as error:
+        raise click.ClickException(
+            f"no Larder answers at {base} ({error}); start one with 'larder up'"
+        ) from None
+    if response.is_success:
+        return response.json() if response.content else None
+    raise click.ClickException(_sentence(response, base))
+
+
+def default_url() -> str:
+    """Of the Larder that runs with these settings on this machine."""
+    try:
+        common = load(environ=os.environ).common
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(common.http_host, common.http_host)
+    return f"http://{host}:{common.http_port}"
+
+
+def _sentence(response: httpx.Response, base: str) -> str:
+    try:
+        problem = response.json()
+        return str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"{base} answered {response.status_code}, which is not an answer of Larder"
+
+
+def print_json(answer: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())

@@ -1,0 +1,83 @@
+"""`larder status`."""
+
+from typing import Any
+
+import click
+
+from app.cli import show
+from app.cli.client import call, json_option, print_json, url_option
+
+
+@click.command()
+@url_option
+@json_option
+def status(url: str | None, as_json: bool) -> None:
+    """Show nodes, pool, tenants and pins."""
+    overview = call(url, "GET", "/api/v1/overview")
+    if as_json:
+        print_json(overview)
+        return
+    _head(overview)
+    if overview["nodes"]:
+        _nodes(overview["nodes"])
+    if overview["tenants"]:
+        _tenants(overview["tenants"], overview["tenants_total"])
+    if overview["pins"]:
+        _pins(overview["pins"], overview["pins_total"])
+
+
+def _head(overview: dict[str, Any]) -> None:
+    pool, rates = overview["pool"], overview["rates"]
+    click.echo(
+        f"{'ready' if overview['ready'] else 'not ready'}, quotas {'enforced' if overview['armed'] else 'not enforced'}"
+    )
+    click.echo(
+        f"pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
+        f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks,"
+        f" hit ratio {show.percent(rates['hit_ratio'])} (last minute)"
+    )
+
+
+def _nodes(nodes: list[dict[str, Any]]) -> None:
+    rows = []
+    for node in nodes:
+        engines = "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
+        applied = ", ".join(f"{kind} {seen['generation']}" for kind, seen in sorted(node["observed"].items()))
+        rows.append([node["name"], node["state"], str(node["pid"]), engines, applied or "-"])
+    click.echo()
+    show.table("Nodes", ["name", "state", "pid ", "engines ", "applied"], rows)
+    for node in nodes:
+        for fault in node["faults"]:
+            click.echo(f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']}")
+
+
+def _tenants(tenants: list[dict[str, Any]], total: int) -> None:
+    rows = [
+        [
+            tenant["tenant"],
+            show.size(tenant["bytes"]),
+            show.size(tenant["limit_bytes"]),
+            str(tenant["blocks"]),
+            "over" if tenant["over_limit"] else "",
+            tenant["note"],
+        ]
+        for tenant in tenants[:20]
+    ]
+    click.echo()
+    show.table(f"Tenants ({total})", ["tenant", "used ", "limit ", "blocks ", "", "note"], rows)
+
+
+def _pins(pins: list[dict[str, Any]], total: int) -> None:
+    rows = [
+        [
+            pin["name"],
+            pin["tenant"],
+            pin["model"],
+            f"{pin['resident']}/{pin['resolved']}",
+            show.size(pin["bytes"]),
+            show.ends(pin["expires_at"]),
+        ]
+        for pin in pins[:20]
+    ]
+    click.echo()
+    show.table(f"Pins ({total})", ["name", "tenant", "model", "resident ", "bytes ", "ends"], rows)

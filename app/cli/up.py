@@ -1,0 +1,152 @@
+"""`larder up`: one process that serves the API and the dashboard, pushes, listens, and keeps the data plane running."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.settings import Settings, check_bind, load
+from dataplane.protocol.settings import SettingsError
+
+if TYPE_CHECKING:  # the real import takes half a second: only when something is served
+    from app.asgi import App
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
+)
+@click.option("--print-config", is_flag=True, help="Print the settings in force as JSON and stop.")
+def up(config: str | None, print_config: bool) -> None:
+    """Start Larder: API, dashboard and data plane, in the foreground until SIGTERM or Ctrl-C."""
+    if config is not None:
+        os.environ["LARDER_CONFIG"] = config  # the data plane reads the same file
+    try:
+        settings = load(config)
+        if not print_config:
+            check_bind(settings)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    if print_config:
+        from app.cli.client import print_json
+
+        print_json(settings)
+        return
+    with _alone(settings), _listening(settings) as listener:
+        sys.exit(_serve(settings, listener))
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings) -> Iterator[None]:
+    """Two planes on one state directory would fight over its sockets."""
+    folder = Path(settings.common.state_dir)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise click.ClickException(f"the state directory {folder} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise click.ClickException(
+            f"another Larder runs with the state directory {folder}; stop it, or set LARDER_STATE_DIR"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The bound socket, before anything else is started: a port in use is the most common mistake."""
+    host, port = settings.common.http_host, settings.common.http_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {reason}; set LARDER_HTTP_PORT to another port"
+        ) from None
+    with listener:
+        yield listener
+
+
+def _serve(settings: Settings, listener: socket.socket) -> int:
+    import asyncio
+
+    import structlog
+    import uvloop
+
+    from app import __version__
+    from app.asgi import create_app
+    from app.observe.log import configure
+
+    configure(settings.app.log_level, settings.app.log_format)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    structlog.get_logger().info(
+        "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
+    )
+    app = create_app(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(settings, app, listener, url))
+
+
+async def _run(settings: Settings, app: "App", listener: socket.socket, url: str) -> int:
+    import asyncio
+
+    import structlog
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Signals are ours: uvicorn would raise them again at its end, and the exit code would not be 0."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                structlog.get_logger().info("larder.started", url=url)
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.app.shutdown_grace_s)),
+        )
+    )
+
+    def stop(name: str) -> None:
+        structlog.get_logger().info("larder.stopping", signal=name)
+        server.should_exit = True
+        app.parts.hub.close()  # open streams end now instead of at the end of the grace time
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    await server.serve(sockets=[listener])
+    if not server.started:
+        return 1
+    structlog.get_logger().info("larder.stopped")
+    return 0
