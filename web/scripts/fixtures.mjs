@@ -45,13 +45,14 @@ const busyTotals = totals({
 
 const tenant = (name, of = {}) => ({
   tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, over_limit: false, managed: true,
-  requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: null, ...of,
+  requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
 });
 
 const pin = (name, of) => ({
   name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', key_count: of.resolved / 4,
-  expires_at: null, note: null, resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, expired: false,
-  status: 'effective', ...of,
+  keys_digest: digest(name, of.resolved), expires_at: null, note: '', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
+  resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, expired: false,
+  status: { accepted: true, applied: true, nodes: { 'gpu-a1': { observed_generation: 9, state: 'in_sync' } } }, ...of,
 });
 
 const engine = (client, pid, of = {}) => ({
@@ -62,19 +63,21 @@ const engine = (client, pid, of = {}) => ({
 const TYPES = ['pins', 'policy', 'quotas'];
 const digest = (type, generation) => (type.length * 7919 + generation * 104_729).toString(16).padStart(8, '0').repeat(8);
 const desired = (quotas, pins) => ({ pins, policy: 1, quotas });
-const observed = (of) => Object.fromEntries(TYPES.filter((t) => of[t]).map((t) => [t, { generation: of[t], digest: digest(t, of[t]) }]));
+const observed = (of) => Object.fromEntries(TYPES.filter((t) => of[t]).map((t) => [t, { generation: of[t], digest: digest(t, of[t]), store: 'b0c4a6e2' }]));
 
 const node = (name, of = {}) => ({
   name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
-  engine_socket: '/run/user/1000/larder/engine.sock', seen_at: AT - 0.3, desired: desired(14, 9),
+  engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:5570`, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
   observed: observed({ quotas: 14, pins: 9, policy: 1 }), faults: [], stats: null, ...of,
 });
 
-const stats = (nodePool, nodeTotals, engines) => ({ pool: nodePool, totals: nodeTotals, engines });
+const stats = (nodePool, nodeTotals, engines) => ({
+  at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines,
+});
 
-let seq = 0;
-const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: ++seq, node: from, fields: { at: AT - ago, ...fields } });
-const facts = (...list) => list.sort((a, b) => b.at - a.at);
+const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: 0, node: from, fields });
+/** The newest twenty, oldest first, counted in that order. */
+const facts = (...list) => list.sort((a, b) => a.at - b.at).slice(-20).map((f, i) => ({ ...f, seq: i + 1 }));
 
 const busyPool = pool({ ready_bytes: 46.4 * GiB, reserved_bytes: 1.25 * GiB, pinned_bytes: 6.1 * GiB, padding_bytes: 310 * MiB });
 const half = (p) => pool({
@@ -93,10 +96,10 @@ const busyTenants = [
 
 const busyPins = [
   pin('assistant-system-prompt', { resolved: 512, resident: 512, note: 'Release 2026-02, do not remove before April' }),
-  pin('code-search-tools', { tenant: 'code-search', strength: 'permanent', resolved: 1_792, resident: 1_792 }),
-  pin('launch-day-prefix', { strength: 'soft', resolved: 1_024, resident: 611, guaranteed: 0, expires_at: AT + 2 * 3600 + 840 }),
+  pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
+  pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840 }),
   pin('warmup-next-model', { model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
-  pin('incident-1182', { tenant: 'rag-support', resolved: 256, resident: 0, bytes: 0, guaranteed: 0, expired: true, expires_at: AT - 1_260, status: 'expired' }),
+  pin('incident-1182', { tenant: 'rag-support', resolved: 256, resident: 0, bytes: 0, guaranteed: 0, expired: true, expires_at: AT - 1_260 }),
 ];
 
 const engines = [
@@ -108,7 +111,7 @@ function busy() {
   return {
     at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
     rates: { hit_ratio: 0.8123, hit_ratio_total: 0.759, bytes_in_per_s: 412 * MiB, bytes_out_per_s: 2.31 * GiB, evicted_blocks_per_s: 204.2 },
-    tenants: busyTenants, pins: busyPins,
+    tenants: busyTenants, tenants_total: busyTenants.length, pins: busyPins, pins_total: busyPins.length,
     nodes: [
       node('gpu-a1', { stats: stats(half(busyPool), busyTotals, engines) }),
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
@@ -118,9 +121,9 @@ function busy() {
     ],
     refused: { over_limit: 1_012, pool_full: 171, too_many_reservations: 21 },
     recent: facts(
-      fact('blocks.stored', 1, { client: 1, space: '9c1f', tenant: 'chat', blocks: 64, bytes: 128 * MiB }),
+      fact('blocks.stored', 1, { space: '9c1f', tenant: 'chat', events: 4, blocks: 64, bytes: 128 * MiB }),
       fact('blocks.evicted', 1, { tenant: 'batch-eval', reason: 'room', blocks: 64, bytes: 128 * MiB }),
-      fact('blocks.stored', 3, { client: 2, space: '9c1f', tenant: 'code-search', blocks: 32, bytes: 64 * MiB }, 'gpu-a2'),
+      fact('blocks.stored', 3, { space: '9c1f', tenant: 'code-search', events: 2, blocks: 32, bytes: 64 * MiB }, 'gpu-a2'),
       fact('blocks.evicted', 3, { tenant: 'code-search', reason: 'limit', blocks: 32, bytes: 64 * MiB }, 'gpu-a2'),
       fact('segment.created', 44, { segment: 190, space: '9c1f', bytes: 256 * MiB }),
       fact('snapshot.applied', 221, { type: 'quotas', generation: 14, digest: digest('quotas', 14), traceparent: '' }),
@@ -136,7 +139,7 @@ function busy() {
 const empty = () => ({
   at: AT, armed: false, ready: false, pool: pool({ capacity_bytes: 0, pin_budget_bytes: 0, max_blocks: 0 }), totals: totals(),
   rates: { hit_ratio: null, hit_ratio_total: null, bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
-  tenants: [], pins: [], nodes: [], refused: {}, recent: [],
+  tenants: [], tenants_total: 0, pins: [], pins_total: 0, nodes: [], refused: {}, recent: [],
 });
 
 function fresh() {
@@ -166,8 +169,9 @@ function overLimit() {
     ],
     pins: [
       ...o.pins,
-      pin('eval-harness', { tenant: 'batch-eval', resolved: 4_096, resident: 3_802, guaranteed: 1_990, expires_at: AT + 5_400, status: 'degraded' }),
+      pin('eval-harness', { tenant: 'batch-eval', resolved: 4_096, resident: 3_802, guaranteed: 1_990, expires_at: AT + 5_400 }),
     ],
+    pins_total: o.pins.length + 1,
     nodes: [{ ...o.nodes[0], stats: stats(full, busyTotals, [engines[0], gone]) }],
     refused: { ...o.refused, over_limit: 22_940, pool_full: 1_806 },
     recent: facts(
@@ -183,8 +187,8 @@ function nacked() {
   const o = busy();
   const [first, second] = o.nodes;
   const faults = [
-    { path: 'quotas[3].limit_bytes', code: 'BAD_FIELD', message: 'limit_bytes must be at least floor_bytes (8 GiB).' },
-    { path: 'quotas[5].tenant', code: 'BAD_SALT', message: 'cache_salt must not contain "/".' },
+    { type: 'quotas', generation: 15, at: AT - 12, path: 'quotas[3].limit_bytes', code: 'BAD_FIELD', message: 'limit_bytes must be at least floor_bytes (8 GiB).' },
+    { type: 'quotas', generation: 15, at: AT - 12, path: 'quotas[5].tenant', code: 'BAD_SALT', message: 'cache_salt must not contain "/".' },
   ];
   return {
     ...o,
@@ -194,14 +198,16 @@ function nacked() {
       node('gpu-a3', { state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, stats: stats(half(busyPool), busyTotals, []) }),
       node('gpu-a4', { state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2 }),
     ],
-    recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'), ...o.recent),
+    recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'),
+      fact('push.nacked', 12, { type: 'quotas', generation: 15, reason: 'changed', faults: faults.map(({ path, code, message }) => ({ path, code, message })) }, 'gpu-a2'), ...o.recent),
   };
 }
 
 function lost() {
   const o = busy();
   const [first, second] = o.nodes;
-  return { ...o, ready: false, armed: true, nodes: [first, { ...second, state: 'lost', seen_at: AT - 204 }] };
+  // Sums are over living nodes.
+  return { ...o, ready: false, pool: half(busyPool), nodes: [first, { ...second, state: 'lost', seen_at: AT - 204, stats: null }] };
 }
 
 function thousandTenants() {
@@ -220,7 +226,8 @@ function thousandTenants() {
     });
   });
   tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
-  return { ...o, tenants };
+  // The API names the largest 500 and counts the rest.
+  return { ...o, tenants: tenants.slice(0, 500), tenants_total: 1_000 };
 }
 
 /** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */
@@ -255,7 +262,6 @@ function text(value) {
 const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, empty };
 for (const [name, make] of Object.entries(states)) {
   seed = 8470;
-  seq = 0;
   const overview = make();
   const past = name === 'empty' || name === 'fresh' ? none : history(overview);
   // Bytes are whole numbers.

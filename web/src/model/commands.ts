@@ -2,8 +2,12 @@
 
 export const START_NODE = 'larder up';
 
-export const ATTACH_VLLM =
-  'vllm serve MODEL --kv-transfer-config \'{"kv_connector": "LarderConnector", ' +
-  '"kv_connector_module_path": "dataplane.engines.vllm", "kv_role": "kv_both"}\'';
-
 export const TRY_DEMO = 'larder demo';
+
+/** What attaches a Python process to the data plane behind the socket. */
+export function attachLine(socket: string): string {
+  return [
+    'from dataplane.client import Space, attach',
+    `client = attach("${socket || 'ENGINE_SOCKET'}", [Space(model="my-model", block_bytes=2 << 20)], group="engine-0")`,
+  ].join('\n');
+}

@@ -19,6 +19,12 @@ export function merged(known: Fact[], news: Fact[]): Fact[] {
 export type FactTone = 'good' | 'warn' | 'bad' | 'plain';
 
 const TONE: Record<string, FactTone> = {
+  'node.joined': 'good',
+  'node.lost': 'bad',
+  'node.drifted': 'warn',
+  'push.acked': 'good',
+  'push.nacked': 'bad',
+  'push.refused': 'bad',
   'node.started': 'good',
   'node.stopping': 'warn',
   'engine.attached': 'good',
@@ -34,7 +40,7 @@ const TONE: Record<string, FactTone> = {
 };
 
 export function factTone(fact: Fact): FactTone {
-  return TONE[fact.name] ?? 'plain';
+  return TONE[fact.name] ?? (fact.name.startsWith('push.') ? 'warn' : 'plain');
 }
 
 /** The traffic of blocks: what fills the list on a busy node and is rarely what one looks for. */
@@ -49,6 +55,8 @@ const blocks = (f: Fields): string => `${plural(number(f, 'blocks'), 'block')}, 
 
 const SENTENCE: Record<string, (f: Fields) => string> = {
   'node.started': (f) => `pid ${text(f, 'pid')}, pool of ${bytes(number(f, 'capacity_bytes'))}`,
+  'node.joined': (f) => `pid ${text(f, 'pid')}, release ${text(f, 'release')}`,
+  'node.drifted': (f) => `${text(f, 'type')} generation ${text(f, 'generation')} is pushed again`,
   'node.stopping': () => 'the node is going down in good order',
   'engine.attached': (f) => `${text(f, 'engine')}, pid ${text(f, 'pid')}, group ${text(f, 'group')}`,
   'engine.detached': (f) =>
@@ -71,10 +79,16 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
   'pin.expired': (f) => text(f, 'name'),
 };
 
+function pushSentence(f: Fields): string {
+  const faults = Array.isArray(f.faults) ? f.faults.length : 0;
+  return `${text(f, 'type')} generation ${text(f, 'generation')}` + (faults ? `: ${plural(faults, 'fault')}` : '');
+}
+
 /** A fact that this page does not know yet is shown with its fields. */
 export function factSentence(fact: Fact): string {
   const known = SENTENCE[fact.name];
   if (known) return known(fact.fields);
+  if (fact.name.startsWith('push.')) return pushSentence(fact.fields);
   return Object.entries(fact.fields)
     .filter(([key]) => key !== 'at')
     .map(([key, value]) => `${key} ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`)

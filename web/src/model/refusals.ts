@@ -12,14 +12,14 @@ interface Sample {
 export class RefusalWindow {
   #samples: Sample[] = [];
 
-  add(overview: Overview): void {
+  /** The overview as it is at `now`, the server's time. */
+  add(overview: Overview, now: number): void {
     const last = this.#samples.at(-1);
-    if (last && overview.at < last.at) return;
     const fell = last && Object.entries(last.refused).some(([code, n]) => (overview.refused[code] ?? 0) < n);
     // A node restarted or left: its counters are gone, and a difference would lie.
     if (fell) this.#samples = [];
-    this.#samples.push({ at: overview.at, refused: overview.refused });
-    while ((this.#samples[1]?.at ?? Infinity) <= overview.at - WINDOW_S) this.#samples.shift();
+    this.#samples.push({ at: now, refused: overview.refused });
+    while ((this.#samples[1]?.at ?? Infinity) <= now - WINDOW_S) this.#samples.shift();
   }
 
   /** Codes with refusals inside the window only. */

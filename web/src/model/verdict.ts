@@ -52,7 +52,7 @@ function heading(findings: Finding[]): string {
 
 function readiness(overview: Overview): Finding[] {
   if (overview.nodes.length === 0) {
-    return [{ level: 'warn', title: 'No node has joined', detail: 'Nothing is cached until one does.', panel: 'nodes' }];
+    return [{ level: overview.ready ? 'warn' : 'bad', title: 'No node has joined', detail: 'Nothing is cached until one does.', panel: 'nodes' }];
   }
   const found: Finding[] = [];
   const explained = overview.nodes.some((node) => node.state !== 'in_sync');
@@ -78,7 +78,7 @@ function readiness(overview: Overview): Finding[] {
 function nodeFindings(node: Node, now: number): Finding[] {
   switch (node.state) {
     case 'lost': {
-      const silence = node.seen_at === null ? 'It was never heard.' : `Last heard ${duration(now - node.seen_at)} ago.`;
+      const silence = node.seen_at === 0 ? 'It was never heard.' : `Last heard ${duration(now - node.seen_at)} ago.`;
       return [{ level: 'bad', title: `Node ${node.name} is lost`, detail: silence, panel: 'nodes' }];
     }
     case 'nacked': {
@@ -88,7 +88,7 @@ function nodeFindings(node: Node, now: number): Finding[] {
         {
           level: 'bad',
           title: `Node ${node.name} refused what was pushed`,
-          detail: fault ? `${fault.path}: ${fault.message}${more}` : 'It keeps its last good state.',
+          detail: fault ? `${fault.type} generation ${fault.generation}, ${fault.path}: ${fault.message}${more}` : 'It keeps its last good state.',
           panel: 'nodes',
         },
       ];

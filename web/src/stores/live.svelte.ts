@@ -43,17 +43,26 @@ export class Live {
   historyProblem = $state.raw<Problem | null>(null);
   #nowMs = $state(0);
   #receivedMs = $state(0);
+  /**
+   * How far the server's clock is ahead of this one. A quiet server repeats an overview with its old time: the largest
+   * difference ever seen is the right one.
+   */
+  #aheadS = $state(-Infinity);
 
   /** Seconds since the last overview came, by this browser's clock. */
   readonly ageS = $derived(Math.max(0, (this.#nowMs - this.#receivedMs) / 1000));
   /** Unix seconds by the server's clock, so that a wrong clock here does not move expiries. */
-  readonly now = $derived((this.overview?.at ?? 0) + this.ageS);
+  readonly now = $derived(this.#nowMs / 1000 + this.#aheadS);
+  /** The same when the last overview came: how far the charts reach. */
+  readonly receivedAt = $derived(this.#receivedMs / 1000 + this.#aheadS);
   readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
 
   readonly #deps: LiveDeps;
   readonly #stream: Pick<Stream, 'open' | 'close' | 'now'>;
   readonly #refusals = new RefusalWindow();
   #arrivals = 0;
+  /** The overview at the last point of the history. */
+  #charted: Overview | null = null;
 
   constructor(deps: LiveDeps = BROWSER) {
     this.#deps = deps;
@@ -122,7 +131,8 @@ export class Live {
   async #loadHistory(): Promise<void> {
     try {
       const history = await this.#deps.getHistory(HISTORY_S);
-      this.history = this.overview ? continued(history, this.overview) : history;
+      this.history = history;
+      this.#charted = this.overview;
       this.historyProblem = null;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -133,10 +143,18 @@ export class Live {
   #take(overview: Overview): void {
     this.#arrivals += 1;
     this.#receivedMs = this.#nowMs = this.#deps.nowMs();
+    this.#aheadS = Math.max(this.#aheadS, overview.at - this.#receivedMs / 1000);
     this.overview = overview;
-    this.history = continued(this.history, overview);
+    this.#chart(overview);
     this.facts = merged(this.facts, overview.recent);
-    this.#refusals.add(overview);
+    this.#refusals.add(overview, this.receivedAt);
     this.refusedLastMinute = this.#refusals.lastMinute();
+  }
+
+  #chart(overview: Overview): void {
+    const history = continued(this.history, this.#charted, overview, this.receivedAt);
+    if (!history) return;
+    this.history = history;
+    this.#charted = overview;
   }
 }

@@ -1,0 +1,80 @@
+import { describe, expect, it } from 'vitest';
+import { ago, bytes, bytesPerSecond, count, duration, percent, plural, share } from './format';
+
+const KiB = 1024;
+const MiB = 1024 * KiB;
+const GiB = 1024 * MiB;
+
+describe('sizes', () => {
+  it.each([
+    [0, '0 B'],
+    [1023, '1023 B'],
+    [KiB, '1.00 KiB'],
+    [1.5 * GiB, '1.50 GiB'],
+    [47.7 * GiB, '47.7 GiB'],
+    [512 * MiB, '512 MiB'],
+    [999.4 * MiB, '999 MiB'],
+    [999.6 * MiB, '0.98 GiB'],
+    [2 ** 60, '1024 PiB'],
+    [-3 * KiB, '-3.00 KiB'],
+  ])('%d bytes are %s', (value, text) => expect(bytes(value)).toBe(text));
+
+  it('never shows more than three digits between 1 KiB and 999 PiB', () => {
+    for (let power = 10; power < 59; power += 0.01) expect(bytes(2 ** power).replace(/\D/g, '').length).toBe(3);
+  });
+
+  it('says per second for a rate', () => expect(bytesPerSecond(2 * MiB)).toBe('2.00 MiB/s'));
+});
+
+describe('counts', () => {
+  it.each([
+    [0, '0'],
+    [90_843, '90,843'],
+    [99_999, '99,999'],
+    [131_072, '131 k'],
+    [999_700, '1.00 M'],
+    [18_402_118, '18.4 M'],
+  ])('%d is %s', (value, text) => expect(count(value)).toBe(text));
+
+  it('agrees with its noun', () => {
+    expect(plural(1, 'node')).toBe('1 node');
+    expect(plural(0, 'node')).toBe('0 nodes');
+    expect(plural(2_000, 'entry', 'entries')).toBe('2,000 entries');
+  });
+});
+
+describe('ratios', () => {
+  it.each([
+    [null, '–'],
+    [Number.NaN, '–'],
+    [0, '0 %'],
+    [0.0001, '<0.1 %'],
+    [0.8123, '81.2 %'],
+    [0.99999, '99.9 %'],
+    [1, '100 %'],
+    [1.0917, '109.2 %'],
+  ])('%d is %s', (value, text) => expect(percent(value)).toBe(text));
+
+  it('is a share between 0 and 1, also of nothing', () => {
+    expect(share(1, 0)).toBe(0);
+    expect(share(3, 2)).toBe(1);
+    expect(share(-1, 2)).toBe(0);
+  });
+});
+
+describe('times', () => {
+  it.each([
+    [-5, '0 s'],
+    [59.4, '59 s'],
+    [60, '1 min'],
+    [204, '3 min 24 s'],
+    [7_980, '2 h 13 min'],
+    [3 * 86_400, '3 d'],
+    [3 * 86_400 + 3_600, '3 d 1 h'],
+  ])('%d seconds are %s', (value, text) => expect(duration(value)).toBe(text));
+
+  it('calls a moment ago now', () => {
+    expect(ago(0.9)).toBe('now');
+    expect(ago(12)).toBe('12 s ago');
+  });
+});

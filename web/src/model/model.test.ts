@@ -1,0 +1,165 @@
+import { describe, expect, it } from 'vitest';
+import type { Overview } from '../api/types';
+import { state } from '../fixtures/states';
+import { factSentence, merged } from './facts';
+import { HISTORY_S, NO_HISTORY, bridged, continued, withHoles } from './history';
+import { applied } from './nodes';
+import { pinState } from './pins';
+import { RefusalWindow } from './refusals';
+import { arranged } from './tenants';
+import { judge } from './verdict';
+
+const { overview: busy, history } = state('busy');
+const told = (overview: Overview, refused = {}) => judge(overview, refused, overview.at);
+const titles = (overview: Overview, refused = {}) => told(overview, refused).findings.map((f) => f.title);
+
+describe('the verdict', () => {
+  it('is calm when all is well', () => {
+    expect(told(busy)).toEqual({ level: 'good', title: 'All is well', findings: [] });
+    expect(told(state('fresh').overview).level).toBe('good');
+  });
+
+  it('begins with the worst', () => {
+    const { level, title, findings } = told(state('nacked').overview);
+    expect(level).toBe('bad');
+    expect(title).toBe('1 problem, 1 warning');
+    expect(findings.map((f) => f.level)).toEqual(['bad', 'warn', 'note']);
+    expect(findings[0]?.detail).toContain('quotas[3].limit_bytes');
+    expect(findings[1]?.detail).toBe('quotas 14 of 15');
+  });
+
+  it('names a lost node and how long it is silent', () => {
+    const lost = told(state('lost').overview).findings[0];
+    expect(lost?.title).toBe('Node gpu-a2 is lost');
+    expect(lost?.detail).toBe('Last heard 3 min 24 s ago.');
+  });
+
+  it('tells of limits, pins and quarantine', () => {
+    expect(titles(state('over-limit').overview)).toEqual([
+      'Tenant chat is over its limit by 2.20 GiB',
+      'Pin eval-harness is degraded',
+      '2.40 GiB are quarantined',
+    ]);
+    expect(titles(state('thousand-tenants').overview)).toEqual(['3 tenants are over their limits']);
+  });
+
+  it('warns of refusals of the last minute, not of old ones', () => {
+    expect(titles(busy, { pool_full: 3, over_limit: 12 })).toEqual(['15 blocks refused in the last minute']);
+  });
+
+  it('says that quotas are not enforced, and what is missing altogether', () => {
+    expect(titles({ ...busy, armed: false })).toEqual(['Quotas are not enforced']);
+    expect(titles({ ...busy, ready: false })).toEqual(['Larder is not ready']);
+    expect(titles(state('empty').overview)).toEqual(['No node has joined']);
+  });
+});
+
+describe('the history', () => {
+  it('goes on with the step of its points and forgets what is older than an hour', () => {
+    const end = history.at.at(-1) as number;
+    expect(continued(history, busy, busy, end + 4)).toBeNull();
+    const next = continued(history, busy, busy, end + 10);
+    expect(next?.at.at(-1)).toBe(end + 10);
+    expect(continued(history, busy, busy, end + HISTORY_S + 1)?.at).toHaveLength(1);
+  });
+
+  it('takes the hit ratio of a step from the counters at its ends', () => {
+    const later = { ...busy, totals: { ...busy.totals, requested_blocks: busy.totals.requested_blocks + 10, hit_blocks: busy.totals.hit_blocks + 4 } };
+    expect(continued(NO_HISTORY, busy, later, busy.at)?.hit_ratio).toEqual([0.4]);
+    expect(continued(NO_HISTORY, busy, busy, busy.at)?.hit_ratio).toEqual([null]);
+    expect(continued(NO_HISTORY, later, busy, busy.at)?.hit_ratio).toEqual([null]);
+    expect(continued(NO_HISTORY, null, busy, busy.at)?.hit_ratio).toEqual([null]);
+  });
+
+  it('draws no line across a hole', () => {
+    expect(withHoles([0, 5, 10, 100, 105], [1, 2, 3, 4, 5])).toEqual([
+      [0, 5, 10, 55, 100, 105],
+      [1, 2, 3, null, 4, 5],
+    ]);
+    expect(withHoles([])).toEqual([[]]);
+  });
+
+  it('bridges short pauses of requests and leaves long ones open', () => {
+    expect(bridged([0, 10, 20, 30], [0.5, null, null, 0.6], 60)).toEqual([0.5, undefined, undefined, 0.6]);
+    expect(bridged([0, 10, 90], [0.5, null, 0.6], 60)).toEqual([0.5, null, 0.6]);
+    expect(bridged([0, 10], [null, 0.6], 60)).toEqual([null, 0.6]);
+  });
+});
+
+describe('refusals of the last minute', () => {
+  const refused = (counts: Record<string, number>): Overview => ({ ...busy, refused: counts });
+
+  it('are the growth of the counters inside the window', () => {
+    const window = new RefusalWindow();
+    window.add(refused({ pool_full: 10 }), 0);
+    expect(window.lastMinute()).toEqual({});
+    window.add(refused({ pool_full: 13, over_limit: 2 }), 30);
+    expect(window.lastMinute()).toEqual({ pool_full: 3, over_limit: 2 });
+    window.add(refused({ pool_full: 13, over_limit: 2 }), 95);
+    expect(window.lastMinute()).toEqual({});
+  });
+
+  it('start anew when a counter fell, because a node went', () => {
+    const window = new RefusalWindow();
+    window.add(refused({ pool_full: 10 }), 0);
+    window.add(refused({ pool_full: 2 }), 10);
+    expect(window.lastMinute()).toEqual({});
+  });
+});
+
+describe('tenants', () => {
+  const { tenants } = state('thousand-tenants').overview;
+  const view = { search: '', overOnly: false, sortBy: 'bytes' } as const;
+
+  it('come largest first, equal ones by name', () => {
+    const sizes = arranged(tenants, view).map((t) => t.bytes);
+    expect(sizes).toEqual([...sizes].sort((a, b) => b - a));
+    const equal = tenants.slice(0, 9).map((t) => ({ ...t, bytes: 0 }));
+    expect(arranged(equal, view)).toEqual(arranged(equal, { ...view, sortBy: 'tenant' }));
+  });
+
+  it('are found by a part of the name and by being over the limit', () => {
+    expect(arranged(tenants, { ...view, search: ' COST-centre ' })).toHaveLength(1);
+    expect(arranged(tenants, { ...view, overOnly: true })).toHaveLength(3);
+  });
+});
+
+it('a pin is judged by what it holds', () => {
+  const [pin] = busy.pins;
+  if (!pin) throw new Error('no pin');
+  const of = (changes: Partial<typeof pin>) => pinState({ ...pin, expired: false, resolved: 8, resident: 8, guaranteed: 8, ...changes });
+  expect(of({})).toBe('held');
+  expect(of({ resident: 5, guaranteed: 5 })).toBe('partial');
+  expect(of({ resident: 0, guaranteed: 0 })).toBe('absent');
+  expect(of({ guaranteed: 3 })).toBe('degraded');
+  expect(of({ guaranteed: 3, expired: true })).toBe('expired');
+});
+
+it('a node shows each type that it should have or has', () => {
+  const joining = state('nacked').overview.nodes.find((node) => node.state === 'joining');
+  if (!joining) throw new Error('no joining node');
+  expect(applied(joining)).toEqual([
+    { type: 'pins', desired: 9, observed: null, same: false },
+    { type: 'policy', desired: 1, observed: null, same: false },
+    { type: 'quotas', desired: 15, observed: null, same: false },
+  ]);
+});
+
+describe('facts', () => {
+  const fact = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', fields });
+
+  it('are sentences', () => {
+    expect(factSentence(fact('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2.00 KiB, for room');
+    expect(factSentence(fact('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
+  });
+
+  it('that are new to the page are shown with their fields', () => {
+    expect(factSentence(fact('moon.rose', { over: 'hill', times: [1, 2] }))).toBe('over hill, times [1,2]');
+  });
+
+  it('are kept up to a bound', () => {
+    const many = Array.from({ length: 300 }, (_, i) => ({ ...fact('x', {}), seq: i, at: i }));
+    expect(merged([], many)).toHaveLength(200);
+    expect(merged([], many)[0]?.seq).toBe(299);
+  });
+});

@@ -1,0 +1,190 @@
+import { flushSync } from 'svelte';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { ApiError } from '../api/client';
+import type { StreamHandlers } from '../api/stream';
+import type { History, Overview } from '../api/types';
+import { state } from '../fixtures/states';
+import { Live, STALE_S } from './live.svelte';
+
+const DOWN = new ApiError({ type: 'about:blank', title: 'The API is unreachable', status: 0 });
+const { overview: recorded, history } = state('busy');
+const at = (later: number): Overview => ({ ...recorded, at: recorded.at + later });
+
+let clockMs: number;
+let handlers: StreamHandlers;
+let answer: () => Promise<Overview>;
+const stream = { open: vi.fn(), close: vi.fn(), now: vi.fn() };
+const getHistory = vi.fn<() => Promise<History>>();
+
+function make(): Live {
+  return new Live({
+    getOverview: () => answer(),
+    getHistory,
+    stream: (given) => {
+      handlers = given;
+      return stream;
+    },
+    nowMs: () => clockMs,
+  });
+}
+
+const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+/** Time goes on by so many seconds, a tick a second, as in the page. */
+function pass(live: Live, seconds: number): void {
+  for (let i = 0; i < seconds; i += 1) {
+    clockMs += 1_000;
+    live.tick();
+  }
+  flushSync();
+}
+
+beforeEach(() => {
+  vi.clearAllMocks();
+  // The browser's clock is an hour behind the server's.
+  clockMs = (recorded.at - 3_600) * 1000;
+  answer = () => Promise.resolve(at(0));
+  getHistory.mockResolvedValue(history);
+});
+
+describe('starting', () => {
+  it('shows the loaded overview before the stream says anything', async () => {
+    const live = make();
+    live.start();
+    await settled();
+    expect(stream.open).toHaveBeenCalledOnce();
+    expect(live.overview?.at).toBe(recorded.at);
+    expect(live.history.at.length).toBeGreaterThan(100);
+    expect(live.connection).toBe('connecting');
+    expect(live.stale).toBe(false);
+  });
+
+  it('says why there is nothing to show', async () => {
+    answer = () => Promise.reject(DOWN);
+    getHistory.mockRejectedValue(DOWN);
+    const live = make();
+    live.start();
+    await settled();
+    expect(live.overview).toBeNull();
+    expect(live.problem?.title).toBe('The API is unreachable');
+  });
+
+  it('prefers what the stream sent meanwhile to a late answer', async () => {
+    const live = make();
+    live.start();
+    handlers.overview(at(5));
+    await settled();
+    expect(live.overview?.at).toBe(recorded.at + 5);
+  });
+});
+
+describe('age', () => {
+  it('counts from the arrival and marks old numbers stale', () => {
+    const live = make();
+    handlers.overview(at(0));
+    pass(live, STALE_S);
+    expect(live.ageS).toBe(STALE_S);
+    expect(live.stale).toBe(false);
+    pass(live, 1);
+    expect(live.stale).toBe(true);
+    handlers.overview(at(STALE_S + 1));
+    expect(live.ageS).toBe(0);
+    expect(live.stale).toBe(false);
+  });
+
+  it("tells the server's time whatever this clock says", () => {
+    const live = make();
+    handlers.overview(at(0));
+    pass(live, 7);
+    expect(live.now).toBeCloseTo(recorded.at + 7);
+  });
+
+  it('is not set back when a quiet server repeats an old overview', () => {
+    const live = make();
+    handlers.overview(at(0));
+    pass(live, 5);
+    handlers.overview(at(0));
+    expect(live.ageS).toBe(0);
+    expect(live.now).toBeCloseTo(recorded.at + 5);
+    expect(live.history.at.at(-1)).toBeCloseTo(recorded.at + 5);
+  });
+});
+
+describe('a broken stream', () => {
+  it('makes the numbers stale and asks the API why', async () => {
+    const live = make();
+    handlers.overview(at(0));
+    answer = () => Promise.reject(DOWN);
+    handlers.broken(500);
+    await settled();
+    expect(live.connection).toBe('reconnecting');
+    expect(live.stale).toBe(true);
+    expect(live.problem?.title).toBe('The API is unreachable');
+    expect(live.overview?.at).toBe(recorded.at);
+  });
+
+  it('keeps the numbers fresh from the API while only the stream is broken', async () => {
+    const live = make();
+    handlers.overview(at(0));
+    answer = () => Promise.resolve(at(30));
+    handlers.broken(500);
+    await settled();
+    expect(live.overview?.at).toBe(recorded.at + 30);
+    expect(live.problem).toBeNull();
+    expect(live.stale).toBe(true);
+  });
+
+  it('is over with the next overview, which also fills the hole in the history', async () => {
+    const live = make();
+    handlers.overview(at(0));
+    handlers.broken(500);
+    await settled();
+    getHistory.mockClear();
+    handlers.overview(at(60));
+    expect(live.connection).toBe('live');
+    expect(live.stale).toBe(false);
+    expect(getHistory).toHaveBeenCalledOnce();
+  });
+});
+
+describe('waking up', () => {
+  it('catches up at once after a sleep', () => {
+    const live = make();
+    handlers.overview(at(0));
+    clockMs += 600_000;
+    live.wake();
+    expect(stream.now).toHaveBeenCalledOnce();
+    expect(live.stale).toBe(true);
+    handlers.overview(at(600));
+    expect(live.stale).toBe(false);
+  });
+
+  it('does nothing when nothing was missed', () => {
+    const live = make();
+    handlers.overview(at(0));
+    clockMs += 2_000;
+    live.wake();
+    expect(stream.now).not.toHaveBeenCalled();
+  });
+
+  it('does not wait for the back-off when the network is back', async () => {
+    const live = make();
+    handlers.overview(at(0));
+    handlers.broken(30_000);
+    await settled();
+    live.wake();
+    expect(stream.now).toHaveBeenCalledOnce();
+  });
+});
+
+describe('facts', () => {
+  it('are shown once each, newest first', () => {
+    const live = make();
+    const newer = { name: 'pin.expired', at: recorded.at + 1, seq: 99, node: 'gpu-a1', fields: { name: 'x' } };
+    handlers.overview(at(0));
+    handlers.fact(newer);
+    handlers.overview({ ...at(1), recent: [...recorded.recent, newer] });
+    expect(live.facts[0]).toEqual(newer);
+    expect(live.facts).toHaveLength(recorded.recent.length + 1);
+  });
+});
