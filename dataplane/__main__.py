@@ -40,12 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
     from dataplane.observe.log import configure
     from dataplane.transport.engine import SocketInUse
 
-    configure()
+    log = configure()
     try:
         return serve(settings)
     except (UnsupportedMachine, SocketInUse, StateInUse, OSError, MemoryError) as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 1
+    finally:
+        log.close()
 
 
 if __name__ == "__main__":

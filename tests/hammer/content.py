@@ -1,0 +1,39 @@
+"""What the hammer stores: chains of blocks whose every byte follows from their key."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from hashlib import sha256
+
+import numpy as np
+import numpy.typing as npt
+
+CHAINS = 300
+MAX_CHAIN = 12
+MODEL = "hammer"
+SIZES = (4096, 5000, 12_288, 40_000, 65_536, 100_000, 262_144, 300_000)
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@lru_cache(maxsize=CHAINS)
+def chain(number: int) -> tuple[list[bytes], int]:
+    """Keys of a chain, and the size of its blocks in bytes."""
+    rng = random.Random(number)
+    keys = [sha256(b"%d/%d" % (number, at)).digest() for at in range(rng.randint(1, MAX_CHAIN))]
+    return keys, rng.choice(SIZES)
+
+
+def pick(rng: random.Random) -> int:
+    """A chain's number, skewed so that some are asked again and again."""
+    return int(CHAINS * rng.random() ** 2.5)
+
+
+def expected(key: bytes, nbytes: int) -> npt.NDArray[np.uint8]:
+    """The bytes of a block: each 8-byte word depends on the key and on its position."""
+    seed = np.uint64(int.from_bytes(key[:8], "little") | 1)
+    words = np.arange(1, (nbytes + 7) // 8 + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        words = (words * _STEP) ^ (words * seed)
+    return words.view(np.uint8)[:nbytes]

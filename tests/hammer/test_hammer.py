@@ -1,0 +1,204 @@
+"""The memory protocol under fire: four readers, two writers, eviction pressure, random sizes, random kills.
+
+`LARDER_TEST_HAMMER_S` sets the seconds; 60 in CI, 12 elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from dataplane.client import Space, attach
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.control import ControlReply, Describe, Description
+from dataplane.protocol.events import NodeStats
+from tests.hammer.content import MODEL
+
+POOL_BYTES = 24 << 20
+READERS, WRITERS = 4, 2
+KILL_INTERVAL_S = 1.0
+
+
+def seconds() -> float:
+    return float(os.environ.get("LARDER_TEST_HAMMER_S", "60" if os.environ.get("CI") == "true" else "12"))
+
+
+@dataclass
+class Hammer:
+    """A data plane and the engines that beat on it."""
+
+    plane: subprocess.Popen[str]
+    folder: Path
+    engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    kills: int = 0
+    _seed: int = 0
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "engine.sock")
+
+    def start(self, role: str) -> None:
+        self._seed += 1
+        report = self.folder / f"report-{self._seed}.jsonl"
+        command = [
+            sys.executable,
+            "-m",
+            "tests.hammer.engine",
+            role,
+            self.socket,
+            str(self._seed),
+            str(report),
+        ]
+        self.engines[f"{role}-{self._seed}"] = subprocess.Popen(command)
+
+    def kill(self, name: str) -> None:
+        process = self.engines.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.kills += 1
+
+    def lines(self) -> Iterator[dict[str, object]]:
+        for path in self.folder.glob("report-*.jsonl"):
+            for line in path.read_text().splitlines():
+                yield json.loads(line)
+
+    def wrong(self) -> list[dict[str, object]]:
+        return [line for line in self.lines() if "wrong" in line]
+
+    def totals(self) -> dict[str, int]:
+        last: dict[object, dict[str, object]] = {}
+        for line in self.lines():
+            if "pid" in line:
+                last[line["pid"]] = line
+        names = ("blocks", "stored", "aborted", "refused")
+        return {name: sum(int(str(line[name])) for line in last.values()) for name in names}
+
+    def describe(self) -> NodeStats:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as control:
+            control.linger = 0
+            control.connect(f"ipc://{self.folder / 'control.sock'}")
+            control.send(encode(Describe("hammer")))
+            assert control.poll(5000), "the data plane answers on its control socket"
+            answer = decode(decoder(ControlReply), control.recv())
+        assert isinstance(answer, Description)
+        return answer.stats
+
+    def run(self, duration_s: float, *, until_wrong: bool = False) -> None:
+        """Beat for a while, killing an engine now and then and starting another of its kind."""
+        rng = random.Random(7)
+        for _ in range(READERS):
+            self.start("reader")
+        for _ in range(WRITERS):
+            self.start("writer")
+        end = time.monotonic() + duration_s
+        while time.monotonic() < end:
+            time.sleep(KILL_INTERVAL_S)
+            assert self.plane.poll() is None, "the data plane lives"
+            for name, engine in self.engines.items():
+                assert engine.poll() is None, f"{name} never fails by itself"
+            if until_wrong and self.wrong():
+                return
+            victim = rng.choice(sorted(self.engines))
+            self.kill(victim)
+            self.start(victim.split("-")[0])
+
+    def settle(self) -> NodeStats:
+        """Kill every engine; the state once the data plane has noticed."""
+        for name in list(self.engines):
+            self.kill(name)
+        deadline = time.monotonic() + 10
+        while (stats := self.describe()).engines and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return stats
+
+    def stop(self) -> dict[str, object]:
+        self.plane.terminate()
+        out, _ = self.plane.communicate(timeout=10)
+        assert self.plane.returncode == 0
+        result: dict[str, object] = json.loads(out.splitlines()[-1])
+        return result
+
+
+@contextmanager
+def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
+    environ = {
+        **os.environ,
+        "LARDER_STATE_DIR": str(folder),
+        "LARDER_POOL_BYTES": str(POOL_BYTES),
+        "LARDER_DATAPLANE__SEGMENT_BYTES": "4MiB",
+    }
+    plane = subprocess.Popen(
+        [sys.executable, "-m", "tests.hammer.plane", *options],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    beaten = Hammer(plane, folder)
+    try:
+        deadline = time.monotonic() + 20
+        while not (folder / "engine.sock").exists():
+            assert plane.poll() is None and time.monotonic() < deadline, "the data plane starts"
+            time.sleep(0.02)
+        yield beaten
+    finally:
+        for engine in [*beaten.engines.values(), plane]:
+            engine.kill()
+            engine.wait()
+        if plane.stdout is not None:
+            plane.stdout.close()
+
+
+@pytest.mark.timeout(240)
+def test_no_byte_is_wrong_and_nothing_leaks_when_engines_are_killed_at_random(socket_dir: Path) -> None:
+    with hammer(socket_dir) as beaten:
+        beaten.run(seconds())
+        assert beaten.wrong() == []
+        totals = beaten.totals()
+        assert totals["blocks"] > 1000, totals
+        assert totals["stored"] > 1000, totals
+        stats = beaten.settle()
+        assert stats.engines == [], "every killed engine was noticed"
+        assert stats.pool.reserved_bytes == 0
+        assert stats.pool.quarantined_bytes == 0
+        assert stats.pool.used_bytes == sum(tenant.bytes for tenant in stats.tenants)
+        assert_whole_pool_is_usable(beaten)
+        result = beaten.stop()
+        assert result["faults"] == []
+        assert int(str(result["evicted"])) > 1000, "there was pressure"
+        assert int(str(result["put_back"])) > 0, "eviction met readers"
+
+
+@pytest.mark.timeout(240)
+def test_with_the_counter_scan_off_the_hammer_finds_wrong_bytes(socket_dir: Path) -> None:
+    with hammer(socket_dir, "--no-scan") as beaten:
+        beaten.run(60, until_wrong=True)
+        assert beaten.wrong(), "the hammer proves nothing if it cannot find the errors that the scan prevents"
+
+
+def assert_whole_pool_is_usable(beaten: Hammer) -> None:
+    """No counter leaked: every old block can be evicted for new ones."""
+    block = 64 << 10
+    keys = [sha256(b"fresh%d" % at).digest() for at in range(POOL_BYTES // block)]
+    with (
+        attach(beaten.socket, [Space(model=MODEL)], timeout_s=5) as client,
+        client.reserve(keys, block) as room,
+    ):
+        assert room.refused == {}
+        assert len(room.writable) == len(keys)
+    pool = msgspec.to_builtins(beaten.describe().pool)
+    assert pool["used_bytes"] == 0, pool
