@@ -31,7 +31,7 @@ from dataplane.protocol.events import (
     NodeStats,
     ObservedDigest,
 )
-from dataplane.protocol.layout import IndexMemory, is_ready, leading
+from dataplane.protocol.layout import HOT_NBYTES, IndexMemory, is_ready, leading
 from dataplane.protocol.states import State
 
 MAX_GROUP_CHARACTERS = 128
@@ -296,7 +296,7 @@ class Node:
         )
 
     def check(self) -> list[str]:
-        """Contradictions between the books; empty when all is well. For tests and for `larder doctor`; O(blocks)."""
+        """Contradictions between the books; empty when all is well. O(blocks): for audits, not for every day."""
         pool = self.pool
         blocks = list(pool.table.blocks.values())
         faults = []
@@ -311,9 +311,15 @@ class Node:
         if evictable != len(pool.order.all):
             faults.append(f"order holds {len(pool.order.all)} blocks, {evictable} are evictable")
         control = pool.table.memory.control
-        live = int(np.count_nonzero(control & np.uint64(0xFF)))
-        if live != len(blocks):
-            faults.append(f"{live} descriptors are not FREE, {len(blocks)} blocks are known")
+        live = np.flatnonzero(control & np.uint64(0xFF))
+        if len(live) != len(blocks):
+            faults.append(f"{len(live)} descriptors are not FREE, {len(blocks)} blocks are known")
+        described = int(pool.table.memory.hot[live, HOT_NBYTES].sum())
+        known = sum(block.nbytes for block in blocks)
+        if described != known or pool.used_bytes - pool.padding_bytes != known:
+            faults.append(
+                f"block bytes: descriptors {described}, blocks {known}, pool without padding {pool.used_bytes - pool.padding_bytes}"
+            )
         entries = int(np.count_nonzero(pool.table.memory.entries))
         listed = sum(block.entry is not None for block in blocks)
         if entries != listed:

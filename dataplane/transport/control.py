@@ -110,7 +110,10 @@ class ControlServer:
             return self._welcome(message)
         if isinstance(message, Describe):
             now = self._clock()
-            return Description(message.nonce, self._last_seq(), self._node.stats(now), self._observed())
+            faults = self._node.check() if message.audit else []
+            return Description(
+                message.nonce, self._last_seq(), self._node.stats(now), self._observed(), faults
+            )
         if isinstance(message, Snapshot):
             return self._snapshot(peer, message)
         return self._bodies(peer, message)

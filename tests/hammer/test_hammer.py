@@ -152,7 +152,8 @@ def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
     try:
         deadline = time.monotonic() + 20
         while not (folder / "engine.sock").exists():
-            assert plane.poll() is None and time.monotonic() < deadline, "the data plane starts"
+            assert plane.poll() is None, "the data plane starts"
+            assert time.monotonic() < deadline, "the data plane starts in time"
             time.sleep(0.02)
         yield beaten
     finally:
