@@ -28,7 +28,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def trace() -> list[list[int]]:
-    return make_trace(400)
+    return make_trace(250)
 
 
 @pytest.fixture(scope="module")

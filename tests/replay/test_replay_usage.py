@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from dataplane.replay.__main__ import main
+from dataplane.replay.command import main
 from tests.replay.traces import write_trace
 
 

@@ -1,0 +1,197 @@
+"""The command line of the replay.
+
+Exit codes: 0 every byte read was right; 1 the run failed or a byte was wrong; 2 wrong usage or a bad trace; 128 plus
+the number of the signal that stopped it.
+"""
+
+import json
+import math
+import signal
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES
+from dataplane.protocol.units import format_size, parse_size
+from dataplane.replay import plane as planes
+from dataplane.replay.report import as_object, as_table
+from dataplane.replay.run import EngineFailed, Outcome, Plan, replay
+from dataplane.replay.tenants import Shares, parse_shares
+from dataplane.replay.trace import TraceError, read_trace
+
+DEFAULT_BLOCK_BYTES = 4096
+DEFAULT_POOL_BYTES = 256 << 20
+MAX_ENGINES = 64
+PAGE = 4096
+
+
+def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if size == 0:
+        raise click.BadParameter("expected at least 1 byte")
+    return size
+
+
+def _block_size(context: click.Context, parameter: click.Parameter, text: str) -> int:
+    size = _size(context, parameter, text)
+    assert size is not None
+    if size % 32 or size > MAX_BLOCK_BYTES:
+        raise click.BadParameter(
+            f"expected a multiple of 32 bytes, at most {format_size(MAX_BLOCK_BYTES)}, got {size}"
+        )
+    return size
+
+
+def _shares(context: click.Context, parameter: click.Parameter, text: str | None) -> Shares | None:
+    if text is None:
+        return None
+    try:
+        return parse_shares(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _speed(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"expected a number above 0, got {value}")
+    return value
+
+
+@click.command(
+    name="replay", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--engines",
+    type=click.IntRange(1, MAX_ENGINES),
+    default=1,
+    show_default=True,
+    help="Engine processes; request i goes to engine i mod N.",
+)
+@click.option("--pool-blocks", type=click.IntRange(min=1), metavar="N", help="Room for exactly N blocks.")
+@click.option(
+    "--pool", metavar="SIZE", callback=_size, help="Size of the pool, e.g. 1GiB.  [default: 256MiB]"
+)
+@click.option(
+    "--block-bytes",
+    metavar="SIZE",
+    callback=_block_size,
+    default=str(DEFAULT_BLOCK_BYTES),
+    show_default=True,
+    help="Bytes of a block. Real KV blocks are far larger; a page is enough to see what stays, "
+    "and long traces fit in memory.",
+)
+@click.option(
+    "--policy", type=click.Choice(["lru"]), default="lru", show_default=True, help="Eviction policy."
+)
+@click.option(
+    "--tenants",
+    metavar="A=0.5,B=0.5",
+    callback=_shares,
+    help="Give requests to tenants by weight; the same request always to the same one.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests.")
+@click.option(
+    "--speed",
+    type=float,
+    metavar="X",
+    callback=_speed,
+    help="Keep the trace's times, X times faster.  [default: as fast as possible]",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line of standard output.")
+@click.option(
+    "--attach",
+    metavar="SOCKET",
+    type=click.Path(path_type=Path),
+    help="Engine socket of a running data plane; without it one is started for the replay.",
+)
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Check every byte that is read.")
+def main(
+    trace: Path,
+    engines: int,
+    pool_blocks: int | None,
+    pool: int | None,
+    block_bytes: int,
+    policy: str,
+    tenants: Shares | None,
+    limit: int | None,
+    speed: float | None,
+    as_json: bool,
+    attach: Path | None,
+    verify: bool,
+) -> None:
+    """Drive real engine processes with TRACE (Mooncake format: one JSON object a line with timestamp in ms,
+    input_length, output_length and hash_ids) and check every byte that comes back."""
+    pool_bytes = _pool_bytes(pool_blocks, pool, block_bytes, attach)
+    try:
+        requests = read_trace(trace, limit)
+    except TraceError as error:
+        raise click.UsageError(str(error)) from None
+    plan = Plan(requests, engines, block_bytes, tenants, speed, verify)
+    # As Ctrl-C does, SIGTERM and SIGHUP stop the data plane and the engines too.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        with (
+            _plane(attach, pool_bytes, pool_blocks or 0) as plane,
+            _progress(len(requests), quiet=as_json) as progress,
+        ):
+            outcome = _run(plan, plane, progress)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except (planes.PlaneError, EngineFailed) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(as_object(outcome)))
+    else:
+        Console().print(as_table(outcome))
+    sys.exit(1 if outcome.tally.verify_errors else 0)
+
+
+def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, attach: Path | None) -> int:
+    if pool_blocks is not None and pool is not None:
+        raise click.UsageError("--pool and --pool-blocks say the same thing; give one of them.")
+    if attach is not None and (pool_blocks is not None or pool is not None):
+        raise click.UsageError(
+            "--attach uses a pool that is there; --pool and --pool-blocks have no effect on it."
+        )
+    size = pool if pool is not None else DEFAULT_POOL_BYTES
+    if pool_blocks is not None:
+        size = pool_blocks * block_bytes
+    if attach is None and size < block_bytes:
+        raise click.UsageError(
+            f"A pool of {format_size(size)} has no room for a block of {format_size(block_bytes)}."
+        )
+    return -(-size // PAGE) * PAGE
+
+
+def _plane(attach: Path | None, pool_bytes: int, max_blocks: int) -> AbstractContextManager[planes.Plane]:
+    if attach is None:
+        return planes.own(pool_bytes, max_blocks)
+    if not attach.is_socket():
+        raise click.UsageError(f"--attach: there is no engine socket at {attach}.")
+    return nullcontext(planes.running(str(attach)))
+
+
+def _progress(requests: int, *, quiet: bool) -> Progress:
+    """A bar on standard error, for people who look."""
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(
+        *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
+    )
+    progress.add_task("replay", total=requests)
+    return progress
+
+
+def _run(plan: Plan, plane: planes.Plane, progress: Progress) -> Outcome:
+    task = progress.task_ids[0]
+    return replay(plan, plane, lambda served: progress.update(task, completed=served))

@@ -1,0 +1,55 @@
+"""The data plane is killed in the middle of a replay and comes back: misses in between, and no wrong byte."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dataplane.replay.control import ControlLink
+from tests.replay.traces import make_trace, write_trace
+
+BLOCK_BYTES = 4096
+
+
+@contextmanager
+def _data_plane(folder: Path) -> Iterator[ControlLink]:
+    """A data plane on a folder, asked over its control socket; killed without a chance to say anything."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {"LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "16MiB"}
+    with (
+        (folder / "log").open("ab") as log,
+        subprocess.Popen([sys.executable, "-m", "dataplane"], env=environ, stdout=log, stderr=log) as process,
+        ControlLink(f"ipc://{folder}/control.sock") as link,
+    ):
+        try:
+            link.hello(30.0, lambda: process.poll() is None)
+            yield link
+        finally:
+            process.kill()
+
+
+def _wait_for_stored_blocks(link: ControlLink, blocks: int) -> None:
+    while link.describe(5.0).stats.totals.stored_blocks < blocks:
+        pass
+
+
+def test_a_killed_data_plane_costs_misses_and_nothing_else(socket_dir, tmp_path):
+    trace = make_trace(200)
+    path = write_trace(tmp_path / "trace.jsonl", trace, every_ms=25)
+    arguments = ["--attach", socket_dir / "engine.sock", "--engines", 2, "--speed", 1, "--json"]
+    command = [sys.executable, "-m", "dataplane.replay", str(path), *map(str, arguments)]
+    with _data_plane(socket_dir) as link:
+        replay = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        _wait_for_stored_blocks(link, 20)
+    with _data_plane(socket_dir):
+        printed, _ = replay.communicate(timeout=45)
+    assert replay.returncode == 0
+    result = json.loads(printed)
+    assert result["requests"] == len(trace)
+    assert result["verify_errors"] == 0
+    assert result["blocks_verified"] == result["blocks_hit"] > 0
+    assert result["reconnects"] == 2
+    assert result["accounting"]["pool_bytes_equal"]
