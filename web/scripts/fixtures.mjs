@@ -24,6 +24,7 @@ const pool = (of = {}) => {
     capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0,
     pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, ...of,
   };
+  for (const key of Object.keys(p)) p[key] = Math.round(p[key]);
   p.used_bytes = p.ready_bytes + p.reserved_bytes + p.quarantined_bytes;
   p.committed_bytes = Math.ceil(p.used_bytes / (256 * MiB)) * 256 * MiB;
   p.segments = p.committed_bytes / (256 * MiB);
@@ -227,7 +228,7 @@ function thousandTenants() {
   });
   tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
   // The API names the largest 500 and counts the rest.
-  return { ...o, tenants: tenants.slice(0, 500), tenants_total: 1_000 };
+  return { ...o, tenants: tenants.sort((a, b) => b.bytes - a.bytes).slice(0, 500), tenants_total: 1_000 };
 }
 
 /** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */

@@ -1,0 +1,87 @@
+"""A browser, and pages that watch themselves: any message on the console, failed request or foreign address fails."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.require import require
+from tests.web.player import DIST, Player, playing
+
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    require(chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)")
+    require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=QUIET)
+        yield launched
+        launched.close()
+
+
+class Watched:
+    """A page, the server that it talks to, and what went wrong in it."""
+
+    def __init__(self, page: Page, player: Player) -> None:
+        self.page = page
+        self.player = player
+        self.play = player.play
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        self.expects_failures = False
+        """Set by tests that break the server on purpose: the browser reports failed requests on the console."""
+        page.on("console", lambda message: self._console(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on("request", lambda request: self._request(request.url))
+
+    def _console(self, kind: str, text: str) -> None:
+        if not (self.expects_failures and text.startswith("Failed to load resource")):
+            self.complaints.append(f"{kind}: {text}")
+
+    def _request(self, url: str) -> None:
+        if not url.startswith(self.player.url):
+            self.foreign.append(url)
+
+    def open(self) -> Page:
+        self.page.goto(self.player.url)
+        return self.page
+
+
+OpenState = Callable[..., Watched]
+
+
+@pytest.fixture
+def open_state(browser: Browser) -> Iterator[OpenState]:
+    """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank."""
+    watched: list[Watched] = []
+    with ExitStack() as stack:
+
+        def start(name: str, width: int = 1440, *, dark: bool = False, opened: bool = True) -> Watched:
+            player = stack.enter_context(playing(name))
+            context: BrowserContext = browser.new_context(
+                viewport={"width": width, "height": 900},
+                color_scheme="dark" if dark else "light",
+                timezone_id="UTC",
+                reduced_motion="reduce",
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(10_000)
+            one = Watched(context.new_page(), player)
+            watched.append(one)
+            if opened:
+                one.open().locator("#verdict-title").wait_for()
+            return one
+
+        yield start
+    for one in watched:
+        assert one.foreign == []
+        assert one.complaints == []

@@ -1,0 +1,165 @@
+"""A tiny server that plays the dashboard's fixtures: the built page, the API's three reads, and the event stream.
+
+It stands in for the app where a test needs a state that is hard to bring about for real. Every answer carries the
+strict content security policy, so what works here works under it.
+"""
+
+import json
+import mimetypes
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+WEB = Path(__file__).parents[2] / "web"
+DIST = WEB / "dist"
+FIXTURES = WEB / "src" / "fixtures"
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+BEAT_S = 0.2
+
+
+def fixture(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
+    return loaded
+
+
+@dataclass
+class Play:
+    """What is played now; a test changes it while the page runs."""
+
+    overview: dict[str, Any]
+    history: dict[str, Any]
+    problem: dict[str, Any] | None = None
+    """Answered by the API instead of its data."""
+    html: bool = False
+    """A proxy's page is answered instead of the API."""
+    slow: bool = False
+    """The API does not answer until this is false."""
+    streaming: bool = True
+    """False ends the open streams and refuses new ones."""
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    """Sent once each, in order."""
+    beating: bool = True
+    """False keeps the stream open and silent."""
+    started: float = field(default_factory=time.monotonic)
+    streams: int = 0
+    """How many were opened."""
+    stopped: bool = False
+
+    def now(self) -> dict[str, Any]:
+        """The overview with its clock going on from the recorded time."""
+        return {**self.overview, "at": self.overview["at"] + time.monotonic() - self.started}
+
+    @property
+    def on_air(self) -> bool:
+        return self.streaming and not self.stopped
+
+    def show(self, name: str) -> None:
+        loaded = fixture(name)
+        self.overview, self.history = loaded["overview"], loaded["history"]
+
+
+class Player(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Player
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        pass
+
+    def do_GET(self) -> None:
+        play, path = self.server.play, self.path.partition("?")[0]
+        try:
+            if path == "/api/v1/events":
+                self.stream(play)
+            elif path.startswith("/api/"):
+                while play.slow and not play.stopped:
+                    time.sleep(0.02)
+                self.api(play, path)
+            else:
+                self.page(path)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the browser went away
+
+    def api(self, play: Play, path: str) -> None:
+        if play.html:
+            self.answer(200, "text/html", b"<h1>Welcome</h1>")
+        elif play.problem is not None:
+            self.answer(play.problem["status"], "application/problem+json", json.dumps(play.problem).encode())
+        elif path == "/api/v1/overview":
+            self.answer(200, "application/json", json.dumps(play.now()).encode())
+        elif path == "/api/v1/overview/history":
+            self.answer(200, "application/json", json.dumps(play.history).encode())
+        else:
+            self.answer(
+                404, "application/problem+json", b'{"type":"about:blank","title":"Not found","status":404}'
+            )
+
+    def stream(self, play: Play) -> None:
+        if not play.on_air:
+            self.answer(503, "text/plain", b"")
+            return
+        play.streams += 1
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.end_headers()
+        while play.on_air:
+            while play.facts:
+                self.event("fact", play.facts.pop(0))
+            if play.beating:
+                self.event("overview", play.now())
+            time.sleep(BEAT_S)
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+        self.wfile.flush()
+
+    def page(self, path: str) -> None:
+        file = (DIST / ("index.html" if path == "/" else path.lstrip("/"))).resolve()
+        if not file.is_relative_to(DIST) or not file.is_file():
+            self.answer(404, "text/plain", b"")
+            return
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        self.answer(200, kind, file.read_bytes())
+
+    def answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def playing(name: str) -> Iterator[Player]:
+    """A server that plays the fixture of that name."""
+    loaded = fixture(name)
+    player = Player(Play(loaded["overview"], loaded["history"]))
+    thread = threading.Thread(target=player.serve_forever, kwargs={"poll_interval": 0.05}, name="player")
+    thread.start()
+    try:
+        yield player
+    finally:
+        player.play.stopped = True
+        player.shutdown()
+        thread.join()
+        player.server_close()

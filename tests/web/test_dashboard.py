@@ -1,0 +1,400 @@
+"""The built dashboard in a browser, under the strict content security policy, in each state that it must show.
+
+`open_state` fails a test whose page wrote to the console, threw, or asked another address than its own for anything.
+"""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.conftest import OpenState
+from tests.web.test_recorded_states import NAMES
+
+pytestmark = pytest.mark.browser
+
+PROBLEM = {
+    "type": "urn:larder:problem:store-unavailable",
+    "title": "The database does not answer",
+    "status": 503,
+    "detail": "no connection to the database within 5 s",
+    "instance": "/api/v1/overview",
+    "request_id": "req-1182",
+}
+
+
+def panel(page: Page, name: str):
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def verdict(page: Page):
+    return page.locator("#verdict-title")
+
+
+# ---- every state
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [390, 1440])
+def test_every_state_fits_the_screen(open_state: OpenState, name: str, width: int):
+    page = open_state(name, width, dark=width == 390).page
+    expect(page.get_by_role("status")).to_have_text("Live")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    spilled = page.evaluate(
+        """() => [...document.querySelectorAll('section')].flatMap((section) => {
+             const right = section.getBoundingClientRect().right;
+             return [...section.querySelectorAll('*')]
+               .filter((e) => e.getBoundingClientRect().right > right + 0.5 && !e.closest('.cut'))
+               .map((e) => section.id + ' ' + e.tagName + ' ' + e.className);
+           })"""
+    )
+    assert spilled == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["busy", "nacked", "over-limit"])
+def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
+    """Contrast of at least 4.5 (WCAG AA) for every piece of text against what is painted behind it."""
+    page = open_state(name, dark=dark).page
+    poor = page.evaluate(
+        """() => {
+          const parse = (c) => (c.match(/[\\d.]+/g) ?? []).map(Number);
+          const light = (c) => c.slice(0, 3).map((v) => v / 255)
+            .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+          const behind = (e) => {
+            for (; e; e = e.parentElement) {
+              const c = parse(getComputedStyle(e).backgroundColor);
+              if (c.length === 3 || c[3] > 0) return c;
+            }
+            return [255, 255, 255];
+          };
+          const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+          const poor = new Set();
+          while (walker.nextNode()) {
+            const e = walker.currentNode.parentElement;
+            if (!walker.currentNode.data.trim() || e.closest('noscript, .unseen')) continue;
+            const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+            const ratio = (a + 0.05) / (b + 0.05);
+            if (ratio < 4.5) poor.add(`${walker.currentNode.data.trim()} ${ratio.toFixed(2)}`);
+          }
+          return [...poor];
+        }"""
+    )
+    assert poor == []
+
+
+# ---- what each state says
+
+
+def test_a_busy_cache_is_well(open_state: OpenState):
+    page = open_state("busy").page
+    expect(verdict(page)).to_have_text("All is well")
+    expect(page.get_by_text("2 nodes in sync")).to_be_visible()
+    expect(page.get_by_text("Quotas enforced")).to_be_visible()
+    pool = panel(page, "Pool")
+    expect(pool).to_contain_text("47.7 GiB used of 64.0 GiB, 74.5 %")
+    for text in ("Ready", "46.4 GiB", "6.10 GiB", "Reserved", "1.25 GiB", "Quarantined", "Free", "16.3 GiB"):
+        expect(pool).to_contain_text(text)
+    expect(pool.get_by_role("img", name=re.compile("^Pool of 64.0 GiB: ready 46.4 GiB"))).to_be_visible()
+    expect(panel(page, "Hit ratio")).to_contain_text("81.2 % in the last minute")
+    expect(panel(page, "Traffic")).to_contain_text("2.31 GiB/s")
+    expect(panel(page, "Refused blocks")).to_contain_text("over limit")
+    expect(panel(page, "Recent facts")).to_contain_text("engine.attached")
+
+
+def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
+    page = open_state("busy").page
+    widths = panel(page, "Pool").locator(".bar span").evaluate_all("all => all.map((e) => e.offsetWidth)")
+    bar = panel(page, "Pool").locator(".bar").evaluate("e => e.offsetWidth")
+    assert len(widths) == 3
+    assert sum(widths) / bar == pytest.approx(47.65 / 64, abs=0.01)
+    for name in ("Pool", "Hit ratio", "Traffic"):
+        painted = (
+            panel(page, name)
+            .locator("canvas")
+            .evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v > 0)")
+        )
+        assert painted, name
+    expect(
+        page.get_by_role("img", name=re.compile("^Hit ratio over the last hour. Hit ratio: now "))
+    ).to_be_visible()
+
+
+def test_tenants_show_use_against_limit(open_state: OpenState):
+    page = open_state("over-limit").page
+    tenants = panel(page, "Tenants")
+    rows = tenants.get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("chat")
+    expect(rows.nth(1)).to_contain_text("over limit")
+    expect(rows.nth(1)).to_contain_text("26.2 GiB of 24.0 GiB")
+    expect(rows.nth(1)).to_contain_text("109.2 %")
+    expect(rows.nth(5)).to_contain_text("_default")
+    expect(rows.nth(5)).to_contain_text("unmanaged")
+    expect(rows.nth(5)).to_contain_text("no quota")
+    expect(rows.nth(6)).to_contain_text("no limit")
+    expect(tenants.get_by_role("img", name="chat uses 26.2 GiB of 24.0 GiB")).to_be_visible()
+    expect(page).to_have_title("Larder: 2 warnings")
+
+
+def test_over_limit_degraded_and_quarantined_are_told_first(open_state: OpenState):
+    page = open_state("over-limit").page
+    expect(verdict(page)).to_have_text("2 warnings")
+    expect(page.get_by_role("link", name="Tenant chat is over its limit by 2.20 GiB")).to_be_visible()
+    expect(page.get_by_role("link", name="Pin eval-harness is degraded")).to_be_visible()
+    expect(page.get_by_role("link", name="2.40 GiB are quarantined")).to_be_visible()
+    engine = panel(page, "Nodes").get_by_role("listitem").filter(has_text="disconnected").last
+    expect(engine).to_contain_text("pid 18377")
+    expect(engine).to_contain_text("2.40 GiB quarantined")
+
+
+def test_pins_show_residency_and_expiry(open_state: OpenState):
+    page = open_state("over-limit").page
+    pins = panel(page, "Pins")
+    first = pins.get_by_role("listitem").first
+    expect(first).to_contain_text("eval-harness")
+    expect(first).to_contain_text("degraded")
+    expect(first).to_contain_text("3,802 of 4,096 resident")
+    expect(first).to_contain_text("1,990 guaranteed")
+    expect(first).to_contain_text("7.43 GiB")
+    expect(first).to_contain_text(re.compile(r"expires in 1 h (30|29) min|expires in 1 h \d+ min"))
+    last = pins.get_by_role("listitem").last
+    expect(last).to_contain_text("incident-1182")
+    expect(last).to_contain_text(re.compile("expired 21 min"))
+    expect(pins).to_contain_text("never expires")
+
+
+def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
+    page = open_state("nacked").page
+    expect(verdict(page)).to_have_text("1 problem, 1 warning")
+    nodes = panel(page, "Nodes")
+    for mark in ("nacked", "behind", "joining", "in sync"):
+        expect(nodes.get_by_text(mark, exact=True)).to_be_visible()
+    faults = nodes.get_by_role("list", name="Faults of gpu-a2")
+    expect(faults).to_contain_text("quotas[3].limit_bytes")
+    expect(faults).to_contain_text("limit_bytes must be at least floor_bytes (8 GiB).")
+    expect(faults).to_contain_text("BAD_FIELD")
+    row = nodes.get_by_role("table", name="Generations of gpu-a2").get_by_role("row", name="quotas")
+    expect(row).to_contain_text("15")
+    expect(row).to_contain_text("not applied")
+    expect(nodes.get_by_role("list", name="Generations of gpu-a1, as desired")).to_contain_text("quotas 15")
+
+
+def test_a_lost_node_makes_larder_not_ready(open_state: OpenState):
+    page = open_state("lost").page
+    expect(verdict(page)).to_have_text("1 problem")
+    expect(page.get_by_text("Not ready", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Node gpu-a2 is lost")).to_be_visible()
+    expect(panel(page, "Nodes").get_by_text("lost", exact=True)).to_be_visible()
+    expect(page.locator("link[rel=icon]")).to_have_attribute("href", "./favicon-bad.svg")
+
+
+def test_a_fresh_cache_says_how_to_attach(open_state: OpenState):
+    page = open_state("fresh").page
+    expect(verdict(page)).to_have_text("All is well")
+    tenants = panel(page, "Tenants")
+    expect(tenants).to_contain_text("No tenant has stored anything yet")
+    expect(tenants).to_contain_text('attach("/run/user/1000/larder/engine.sock"')
+    expect(panel(page, "Hit ratio")).to_contain_text("nothing asked")
+    expect(panel(page, "Pins")).to_contain_text("Nothing is pinned")
+    expect(panel(page, "Refused blocks")).to_contain_text("No block was refused")
+    expect(panel(page, "Nodes")).to_contain_text("No engine is attached.")
+
+
+def test_without_a_node_the_page_says_how_to_start_one(open_state: OpenState):
+    page = open_state("empty").page
+    expect(page.get_by_role("link", name="No node has joined")).to_be_visible()
+    expect(panel(page, "Nodes")).to_contain_text("larder up")
+
+
+def test_the_attach_line_can_be_copied(open_state: OpenState):
+    page = open_state("fresh").page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the lines that attach an engine").click()
+    assert "from dataplane.client import" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_a_thousand_tenants_can_be_searched_and_sorted(open_state: OpenState):
+    page = open_state("thousand-tenants").page
+    tenants = panel(page, "Tenants")
+    expect(tenants).to_contain_text("1,000 tenants, the largest 500 here")
+    expect(tenants.get_by_role("row")).to_have_count(16)
+    tenants.get_by_role("button", name="Show 100 more").click()
+    expect(tenants.get_by_role("row")).to_have_count(116)
+    tenants.get_by_role("button", name="3 over limit").click()
+    expect(tenants.get_by_role("row")).to_have_count(4)
+    tenants.get_by_role("button", name="3 over limit").click()
+    tenants.get_by_role("button", name="Refused").click()
+    expect(tenants.get_by_role("columnheader", name="Refused")).to_have_attribute("aria-sort", "descending")
+    expect(tenants.get_by_role("row").nth(1)).to_contain_text("over limit")
+    search = tenants.get_by_role("searchbox", name="Find a tenant")
+    search.fill("cost-centre")
+    expect(tenants.get_by_role("row")).to_have_count(2)
+    search.fill("nobody")
+    expect(tenants).to_contain_text("No tenant matches “nobody”")
+
+
+# ---- the connection
+
+
+def test_the_page_follows_the_stream(open_state: OpenState):
+    one = open_state("busy")
+    one.play.facts.append({"name": "engine.gone", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
+                           "fields": {"client": 1, "pid": 7, "group": "llama-70b-z", "released_blocks": 2,
+                                      "released_bytes": 4096}})  # fmt: skip
+    facts = one.page.get_by_role("list", name="Recent facts, newest first")
+    expect(facts.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4.00 KiB")
+    one.play.show("over-limit")
+    expect(verdict(one.page)).to_have_text("3 warnings")
+    expect(panel(one.page, "Refused blocks")).to_contain_text("+21,928")
+
+
+def test_a_broken_stream_greys_the_numbers_until_it_is_back(open_state: OpenState):
+    one = open_state("busy")
+    one.expects_failures = True
+    one.play.streaming = False
+    expect(one.page.get_by_role("status")).to_have_text("Reconnecting")
+    expect(one.page.get_by_text(re.compile(r"data is \d+ s old"))).to_be_visible()
+    expect(one.page.locator("[data-stale=true]")).to_have_css("filter", "grayscale(1)")
+    expect(panel(one.page, "Pool")).to_contain_text("47.7 GiB")
+    expect(one.page).to_have_title("Larder: no fresh data")
+    one.play.streaming = True
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+    expect(one.page.locator("[data-stale=true]")).to_have_count(0)
+    assert one.play.streams >= 2
+
+
+def test_a_silent_stream_is_given_up_and_opened_again(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.page.clock.install()
+    one.open().locator("#verdict-title").wait_for()
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+    one.play.beating = False
+    one.page.clock.run_for(11_000)
+    expect(one.page.locator("[data-stale=true]")).to_have_count(1)
+    opened = one.play.streams
+    one.page.clock.run_for(3_000)
+    one.play.beating = True
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+    assert one.play.streams > opened
+
+
+def test_a_tab_that_slept_catches_up(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.page.clock.install()
+    one.open().locator("#verdict-title").wait_for()
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+    one.play.beating = False
+    one.page.clock.fast_forward(3_600_000)
+    one.play.show("over-limit")
+    one.play.beating = True
+    one.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(verdict(one.page)).to_contain_text("warnings")
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+
+
+def test_a_problem_is_shown_beside_the_last_numbers(open_state: OpenState):
+    one = open_state("busy")
+    one.expects_failures = True
+    one.play.problem, one.play.streaming = PROBLEM, False
+    alert = one.page.get_by_role("alert")
+    expect(alert).to_contain_text("The database does not answer")
+    expect(alert).to_contain_text("no connection to the database within 5 s")
+    expect(alert).to_contain_text("request req-1182")
+    expect(panel(one.page, "Pool")).to_contain_text("47.7 GiB")
+    one.play.problem, one.play.streaming = None, True
+    one.page.get_by_role("button", name="Try now").click()
+    expect(alert).to_have_count(0)
+
+
+def test_an_api_that_is_down_from_the_start_is_the_page(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.expects_failures = True
+    one.play.problem, one.play.streaming = PROBLEM, False
+    one.open()
+    expect(one.page.get_by_role("alert")).to_contain_text("The database does not answer")
+    one.play.problem, one.play.streaming = None, True
+    expect(verdict(one.page)).to_have_text("All is well")
+
+
+def test_an_unreachable_api_is_told_in_words(open_state: OpenState):
+    one = open_state("busy")
+    one.expects_failures = True
+    one.page.context.set_offline(True)
+    one.play.streaming = False
+    expect(one.page.get_by_role("alert")).to_contain_text("The API is unreachable")
+    one.play.streaming = True
+    one.page.context.set_offline(False)
+    expect(one.page.get_by_role("status")).to_have_text("Live")
+
+
+def test_another_server_in_the_way_is_told(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.expects_failures = True
+    one.play.html, one.play.streaming = True, False
+    one.open()
+    expect(one.page.get_by_role("alert")).to_contain_text("Is a proxy in between?")
+
+
+def test_a_slow_api_shows_that_the_page_is_loading(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.play.slow, one.play.beating = True, False
+    one.open()
+    expect(one.page.get_by_text("Loading the state of the cache")).to_be_attached()
+    one.play.slow, one.play.beating = False, True
+    expect(verdict(one.page)).to_have_text("All is well")
+
+
+# ---- keyboard and colours
+
+
+def test_everything_can_be_reached_by_keyboard_and_shows_its_focus(open_state: OpenState):
+    page = open_state("thousand-tenants").page
+    wanted = page.evaluate("document.querySelectorAll('a, button, input, summary, [tabindex=\"0\"]').length")
+    seen = set()
+    for _ in range(wanted):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => { const e = document.activeElement;
+                       return [e.tagName + (e.ariaLabel ?? e.textContent), getComputedStyle(e).outlineStyle]; }"""
+        )
+        assert outline != "none", name
+        seen.add(name)
+    assert any("Find a tenant" in name for name in seen)
+    assert any("Pause" in name for name in seen)
+    assert any("engines attached" in name for name in seen)
+
+
+def test_a_finding_leads_to_its_panel(open_state: OpenState):
+    page = open_state("lost").page
+    page.get_by_role("link", name="Node gpu-a2 is lost").focus()
+    page.keyboard.press("Enter")
+    expect(panel(page, "Nodes")).to_be_in_viewport()
+
+
+def test_the_facts_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
+    one = open_state("busy")
+    facts = panel(one.page, "Recent facts")
+    facts.get_by_role("button", name="Hide traffic").click()
+    expect(facts).not_to_contain_text("blocks.stored")
+    facts.get_by_role("button", name="Pause").click()
+    one.play.facts.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
+                           "fields": {"name": "late-pin"}})  # fmt: skip
+    # The overview that comes after the fact is the signal that the fact was heard.
+    one.play.overview = {**one.play.overview, "ready": False}
+    expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
+    assert one.play.facts == []
+    expect(facts).not_to_contain_text("late-pin")
+    facts.get_by_role("button", name="Pause").click()
+    expect(facts).to_contain_text("late-pin")
+
+
+def test_charts_follow_the_colour_scheme(open_state: OpenState):
+    page = open_state("busy").page
+    colours = "c => [...new Set(c.getContext('2d').getImageData(c.width / 2, 0, 1, c.height).data)].join()"
+    canvas = panel(page, "Pool").locator("canvas")
+    light = canvas.evaluate(colours)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        f"before => ({colours})(document.querySelector('#pool canvas')) !== before", arg=light
+    )

@@ -1,0 +1,34 @@
+"""The dashboard's fixtures are what the API says: each is decoded with the app's own shapes."""
+
+import msgspec
+import pytest
+
+from app.schemas.overview import Overview, Series
+from tests.web.player import FIXTURES, fixture
+
+NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
+
+
+def test_every_state_that_the_page_must_show_has_a_fixture():
+    assert NAMES == ["busy", "empty", "fresh", "lost", "nacked", "over-limit", "thousand-tenants"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixture_has_the_shape_of_the_api_and_nothing_else(name):
+    loaded = fixture(name)
+    overview = msgspec.convert(loaded["overview"], Overview)
+    history = msgspec.convert(loaded["history"], Series)
+    assert msgspec.to_builtins(overview) == loaded["overview"]
+    assert msgspec.to_builtins(history) == loaded["history"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixture_adds_up(name):
+    overview = msgspec.convert(fixture(name)["overview"], Overview)
+    pool = overview.pool
+    assert pool.used_bytes == pool.ready_bytes + pool.reserved_bytes + pool.quarantined_bytes
+    assert pool.used_bytes <= pool.capacity_bytes
+    assert pool.pinned_bytes <= min(pool.ready_bytes, pool.pin_budget_bytes)
+    assert [t.bytes for t in overview.tenants] == sorted((t.bytes for t in overview.tenants), reverse=True)
+    assert all(pin.guaranteed <= pin.resident <= pin.resolved for pin in overview.pins)
+    assert [fact.at for fact in overview.recent] == sorted(fact.at for fact in overview.recent)
