@@ -111,10 +111,10 @@ web/dist/index.html: web/node_modules/.package-lock.json $(WEB_SOURCES)
 	@echo "building web/dist"; $(WITH_NODE) npm run --silent build
 	@touch $@
 
-webtypes: web/node_modules/.package-lock.json
-	@echo "npm run check in web"; $(WITH_NODE) npm run --silent --if-present check
+webtypes: $(INSTALLED) web/node_modules/.package-lock.json
+	@echo "npm run check in web"; $(WITH_NODE) npm run --silent check && npm run --silent api:check
 
 webtest: web
 ifneq ($(HAS_WEB),)
-	@echo "npm test in web"; $(WITH_NODE) npm test --silent --if-present
+	@echo "npm test in web"; $(WITH_NODE) npm test --silent
 endif
