@@ -6,18 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
-from dataplane.protocol.settings import Common, read
+from app.settings import check_bind, load
+from dataplane.protocol.settings import Common
 
 ROOT = Path(__file__).parents[2]
 FILES = ["docker-compose.yml", "deploy/postgres.yml"]
-
-
-class Nothing(msgspec.Struct):
-    """A section without settings: only the shared ones are looked at."""
 
 
 def services(file: str) -> dict[str, dict[str, Any]]:
@@ -72,12 +68,15 @@ def test_every_service_says_when_it_is_healthy() -> None:
 
 def test_the_containers_settings_are_settings_that_larder_knows() -> None:
     environ = {file: environment_of_larder(file) for file in FILES}
-    common, _ = read("app", Nothing, environ=environ["docker-compose.yml"])
+    settings = load(environ=environ["docker-compose.yml"])
+    check_bind(settings)
+    common = settings.common
     assert (common.http_host, common.http_port) == ("0.0.0.0", Common().http_port)
     assert common.pool_bytes == 1 << 30
     assert common.database_url == "sqlite+aiosqlite:////var/lib/larder/larder.db"
+    assert settings.app.allowed_hosts == "larder"
 
-    common, _ = read("app", Nothing, environ=environ["docker-compose.yml"] | environ["deploy/postgres.yml"])
+    common = load(environ=environ["docker-compose.yml"] | environ["deploy/postgres.yml"]).common
     assert common.database_url == "postgresql+asyncpg://larder:secret@postgres:5432/larder"
 
 
