@@ -87,7 +87,7 @@ describe('the history', () => {
 });
 
 describe('refusals of the last minute', () => {
-  const refused = (counts: Record<string, number>): Overview => ({ ...busy, refused: counts });
+  const refused = (counts: Record<string, number>): Overview => ({ ...busy, recent: [], refused: counts });
 
   it('are the growth of the counters inside the window', () => {
     const window = new RefusalWindow();
@@ -97,6 +97,17 @@ describe('refusals of the last minute', () => {
     expect(window.lastMinute()).toEqual({ pool_full: 3, over_limit: 2 });
     window.add(refused({ pool_full: 13, over_limit: 2 }), 95);
     expect(window.lastMinute()).toEqual({});
+  });
+
+  it('are taken from the recent facts for the time before the page was opened', () => {
+    const window = new RefusalWindow();
+    const { overview } = state('over-limit');
+    window.add(overview, overview.at);
+    expect(window.lastMinute()).toEqual({ over_limit: 48 });
+    expect(window.covered).toBe(false);
+    window.add(overview, overview.at + 60);
+    expect(window.lastMinute()).toEqual({});
+    expect(window.covered).toBe(true);
   });
 
   it('start anew when a counter fell, because a node went', () => {

@@ -1,4 +1,7 @@
-/** How many blocks were refused in the last minute, from counters that only grow while a node lives. */
+/**
+ * How many blocks were refused in the last minute: the growth of counters, which only grow while a node lives; and for
+ * the time before the page was opened, the refusals among the recent facts.
+ */
 
 import type { Overview } from '../api/types';
 
@@ -11,25 +14,43 @@ interface Sample {
 
 export class RefusalWindow {
   #samples: Sample[] = [];
+  #earlier: { at: number; code: string; blocks: number }[] = [];
 
   /** The overview as it is at `now`, the server's time. */
   add(overview: Overview, now: number): void {
     const last = this.#samples.at(-1);
+    if (!last) this.#earlier = told(overview);
     const fell = last && Object.entries(last.refused).some(([code, n]) => (overview.refused[code] ?? 0) < n);
     // A node restarted or left: its counters are gone, and a difference would lie.
     if (fell) this.#samples = [];
     this.#samples.push({ at: now, refused: overview.refused });
     while ((this.#samples[1]?.at ?? Infinity) <= now - WINDOW_S) this.#samples.shift();
+    this.#earlier = this.#earlier.filter((refusal) => refusal.at > now - WINDOW_S);
+  }
+
+  /** The whole window was watched. */
+  get covered(): boolean {
+    return (this.#samples.at(-1)?.at ?? 0) - (this.#samples[0]?.at ?? 0) >= WINDOW_S;
   }
 
   /** Codes with refusals inside the window only. */
   lastMinute(): Record<string, number> {
     const first = this.#samples[0];
     const last = this.#samples.at(-1);
-    if (!first || !last) return {};
-    const grown = Object.entries(last.refused).map(([code, n]) => [code, n - (first.refused[code] ?? 0)] as const);
-    return Object.fromEntries(grown.filter(([, n]) => n > 0));
+    const sums: Record<string, number> = {};
+    const add = (code: string, blocks: number): void => {
+      if (blocks > 0) sums[code] = (sums[code] ?? 0) + blocks;
+    };
+    for (const { code, blocks } of this.#earlier) add(code, blocks);
+    for (const [code, n] of Object.entries(last?.refused ?? {})) add(code, n - (first?.refused[code] ?? 0));
+    return sums;
   }
+}
+
+function told(overview: Overview): { at: number; code: string; blocks: number }[] {
+  return overview.recent
+    .filter((fact) => fact.name === 'blocks.refused')
+    .map((fact) => ({ at: fact.at, code: String(fact.fields.code), blocks: Number(fact.fields.blocks) || 0 }));
 }
 
 /** What each code says, for the operator. The full list is in the documentation of errors. */

@@ -35,8 +35,10 @@ export class Live {
   overview = $state.raw<Overview | null>(null);
   history = $state.raw<History>(NO_HISTORY);
   facts = $state.raw<Fact[]>([]);
-  /** Refused blocks of the last minute by code, as far as this page has watched. */
+  /** Refused blocks of the last minute by code, as far as is known. */
   refusedLastMinute = $state.raw<Record<string, number>>({});
+  /** A whole minute was watched. */
+  minuteWatched = $state(false);
   connection = $state<Connection>('connecting');
   /** Why the API did not answer the last time; null when it did. */
   problem = $state.raw<Problem | null>(null);
@@ -149,6 +151,7 @@ export class Live {
     this.facts = merged(this.facts, overview.recent);
     this.#refusals.add(overview, this.receivedAt);
     this.refusedLastMinute = this.#refusals.lastMinute();
+    this.minuteWatched = this.#refusals.covered;
   }
 
   #chart(overview: Overview): void {
