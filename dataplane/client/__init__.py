@@ -10,8 +10,8 @@
         reservation.commit()               # leaving the block without it aborts
 
 A missing, slow or restarting data plane is a miss and an event, never an exception in the engine; every wait is
-bounded by `timeout_s`. Only wrong arguments raise ValueError, and `attach` raises `AttachRefused` when a data plane is there and
-says no. Clients may be shared by threads; they do not survive `fork` (the child's copy is closed).
+bounded by `timeout_s`. Only wrong arguments raise ValueError, and `attach` raises `AttachRefused` when a data plane
+is there and says no. Clients may be shared by threads; they do not survive `fork` (the child's copy is closed).
 
 Imports numpy and the protocol only; torch is imported by `Lease.tensor` alone.
 """

@@ -20,7 +20,7 @@ from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code, ProtocolError, code_of
 from dataplane.protocol.keys import tenant_fingerprint
-from dataplane.protocol.layout import U64, pack_keys
+from dataplane.protocol.layout import I64, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import Space, check_space
 
@@ -120,33 +120,34 @@ class Client:
             world = self._world()
             if world is None:
                 return lease
-            numbers = world.spaces if space is None else [world.spaces[space]]
-            for number in numbers:
-                self._map_missing(world, words, number)
+            for number in world.spaces if space is None else [world.spaces[space]]:
                 if not self._hold(world, lease, words, number):
                     break
             return lease
 
     def _hold(self, world: World, lease: Lease, words: U64, space: int) -> int:
-        if world.membarrier:
-            descriptors, rows = world.hold(words, space)
-        else:
-            answer = self._link.ask(lambda number: wire.Lease(number, space, words.tobytes()))
-            if not isinstance(answer, wire.Leased):
-                descriptors = np.empty(0, np.int64)
-            else:
-                descriptors = np.frombuffer(answer.descriptors, np.uint32).astype(np.int64)
-            rows = world.held_rows(descriptors)
-        mapped = [segment in world.segments for segment in (rows[:, 5] >> np.uint64(32)).tolist()]
-        kept = mapped.index(False) if False in mapped else len(mapped)
-        if kept < len(descriptors):
+        descriptors, rows = (
+            world.hold(words, space) if world.membarrier else self._ask_hold(world, words, space)
+        )
+        missing = world.unmapped(rows)
+        if missing:
+            self._map(world, missing)
+            kept = world.mapped(rows)
             world.drop(descriptors[kept:])
-        lease.add(world, descriptors[:kept], rows[:kept])
-        world.note_touches(descriptors[:kept], rows[:kept])
-        return kept
+            descriptors, rows = descriptors[:kept], rows[:kept]
+        lease.add(world, descriptors, rows)
+        world.note_touches(descriptors, rows)
+        return len(descriptors)
 
-    def _map_missing(self, world: World, words: U64, space: int) -> None:
-        wanted = world.unmapped(words, space) if len(words) else []
+    def _ask_hold(self, world: World, words: U64, space: int) -> tuple[I64, U64]:
+        """Lease by message, where the kernel has no membarrier."""
+        answer = self._link.ask(lambda number: wire.Lease(number, space, words.tobytes()))
+        numbers = answer.descriptors if isinstance(answer, wire.Leased) and self._link.world is world else b""
+        descriptors = np.frombuffer(numbers, np.uint32).astype(np.int64)
+        return descriptors, world.held_rows(descriptors)
+
+    def _map(self, world: World, wanted: list[int]) -> None:
+        """Map segments that were not seen before; what cannot be had stays unmapped."""
         while wanted and self._link.attached and self._link.world is world:
             part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
             if not isinstance(self._link.ask(partial(_map_request, part)), wire.Mapped):
@@ -190,12 +191,11 @@ class Client:
     def _grant(self, reservation: Reservation, world: World, answer: wire.Reserved) -> None:
         segments = set(np.frombuffer(answer.segments, np.uint32).tolist()) - {0}
         if answer.reservation and not segments <= world.segments.keys():
-            missing = sorted(segments - world.segments.keys())
-            self._link.ask(lambda number: wire.Map(number, missing))
-        if answer.reservation and not segments <= world.segments.keys():
-            self._link.send_abort(answer.reservation)
-            reservation.refuse(Code.UNAVAILABLE)
-            return
+            self._map(world, sorted(segments - world.segments.keys()))
+            if not segments <= world.segments.keys():
+                self._link.send_abort(answer.reservation)
+                reservation.refuse(Code.UNAVAILABLE)
+                return
         reservation.grant(world, answer)
 
     def _commit(self, world: World, reservation: int, slots: bytes, checksums: bytes) -> Committed:

@@ -35,28 +35,25 @@ class Lease:
     The blocks stay until the lease was released *and* the last view of it was collected.
     """
 
-    __slots__ = ("_held", "_hold", "_length")
+    __slots__ = ("_hold", "_length", "_rows")
 
     def __init__(self) -> None:
         self._hold: list[_Hold] = []
-        self._held: list[list[tuple[int, int, int]]] = []
+        self._rows: list[U64] = []
         self._length = 0
 
     def add(self, world: World, descriptors: I64, rows: U64) -> None:
         """Take over raised counters of one space."""
         self._hold.append(_Hold(world, descriptors))
-        segments = (rows[:, HOT_SPACE_SEGMENT] >> np.uint64(32)).tolist()
-        self._held.append(
-            list(zip(segments, rows[:, HOT_OFFSET].tolist(), rows[:, HOT_NBYTES].tolist(), strict=True))
-        )
-        self._length = min(len(each) for each in self._held)
+        self._rows.append(rows)
+        self._length = min(len(each) for each in self._rows)
 
     def __len__(self) -> int:
         return self._length
 
     def nbytes(self, i: int, space: int = 0) -> int:
         """Size of block `i` in bytes."""
-        return self._held[space][i][2]
+        return int(self._rows[space][i, HOT_NBYTES])
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
         """Block `i` as a read-only array over the arena; copies nothing."""
@@ -65,8 +62,9 @@ class Lease:
         if not -self._length <= i < self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
         hold = self._hold[space]
-        segment, offset, nbytes = self._held[space][i]
-        return Window(hold, hold.world.segments[segment], offset, nbytes, writable=False).array()
+        row = self._rows[space][i]
+        segment = hold.world.segments[int(row[HOT_SPACE_SEGMENT]) >> 32]
+        return Window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
 
     def view(self, i: int, space: int = 0) -> memoryview:
         """Block `i` as a read-only memoryview over the arena; copies nothing."""

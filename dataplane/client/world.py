@@ -139,12 +139,17 @@ class World:
         numbers, control = self.index.find(words, space)
         return leading((numbers >= 0) & is_ready(control))
 
-    def unmapped(self, words: U64, space: int) -> list[int]:
-        """Segments of a chain's leading hits that are not mapped yet."""
-        numbers, control, rows = self.index.find_rows(words, space)
-        hits = leading((numbers >= 0) & is_ready(control))
-        wanted = set((rows[:hits, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+    def unmapped(self, rows: U64) -> list[int]:
+        """Segments of held blocks that are not mapped yet."""
+        wanted = set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
         return sorted(wanted - self.segments.keys())
+
+    def mapped(self, rows: U64) -> int:
+        """Leading held blocks whose segments are mapped."""
+        segments = (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist()
+        return next(
+            (at for at, segment in enumerate(segments) if segment not in self.segments), len(segments)
+        )
 
     def hold(self, words: U64, space: int) -> tuple[I64, U64]:
         """Raise counters on the leading hits of a chain, then look again; (descriptors, hot rows) of what is held."""

@@ -17,9 +17,8 @@ from dataplane.protocol.layout import (
     COLD_STORED_AT,
     COLD_TENANT,
     HOT_KEY,
-    HOT_NBYTES,
-    HOT_OFFSET,
     HOT_SPACE_SEGMENT,
+    HOT_WORDS,
     U64,
     IndexMemory,
 )
@@ -43,6 +42,8 @@ class Block:
     tenant: Tenant
     slot: Slot
     nbytes: int
+    charge: int
+    """Bytes that its tenant is charged: the slot, not only the block."""
     entry: tuple[int, int] | None
     """Bucket and position in the index; None once it left the index (quarantined)."""
     pins: Sequence[Pin] = ()
@@ -55,23 +56,6 @@ class Block:
     def state(self) -> State:
         return State(self.control & STATE_MASK)
 
-    @property
-    def charge(self) -> int:
-        """Bytes that its tenant is charged: the slot, not only the block."""
-        return self.slot.slab.slot_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlock:
-    """One block to reserve."""
-
-    key: bytes
-    words: U64
-    """The key as four words."""
-    slot: Slot
-    tenant: Tenant
-    nbytes: int
-
 
 class BlockTable:
     """Descriptors by number, and the index by (space, key)."""
@@ -81,8 +65,6 @@ class BlockTable:
         self.blocks: dict[int, Block] = {}
         self._recycled: list[int] = []
         self._fresh = 0
-        self._last_control: dict[int, int] = {}
-        """Control words of recycled descriptors: the incarnation goes on where it was."""
 
     @property
     def max_blocks(self) -> int:
@@ -96,42 +78,80 @@ class BlockTable:
         numbers, _ = self.memory.find(words, space)
         return [self.blocks.get(number) if number >= 0 else None for number in numbers.tolist()]
 
-    def place(self, words: U64, space: int) -> list[tuple[tuple[int, int], int]]:
-        """Candidate buckets and tag of each key, for `free_entry`."""
-        buckets, tags = self.memory.places(words, space)
-        return [
-            ((first, second), tag)
-            for (first, second), tag in zip(buckets.tolist(), tags.tolist(), strict=True)
-        ]
+    def free_entries(
+        self, words: U64, space: int
+    ) -> tuple[list[tuple[int, int] | None], list[int], list[list[int]]]:
+        """For each packed key [n, 4]: a free (bucket, position) in the emptier of its buckets, its tag, its buckets.
 
-    def free_entry(self, buckets: tuple[int, int]) -> tuple[int, int] | None:
+        None where both buckets are full or an earlier key of the same call got the place: ask `free_entry` then.
+        """
+        buckets, tags = self.memory.places(words, space)
+        empty = self.memory.entries.take(buckets, axis=0) == 0
+        room = empty.sum(axis=2)
+        every = np.arange(len(words))
+        side = room.argmax(axis=1)
+        chosen = buckets[every, side].tolist()
+        position = empty[every, side].argmax(axis=1).tolist()
+        free = room[every, side].tolist()
+        entries: list[tuple[int, int] | None] = []
+        taken: set[tuple[int, int]] = set()
+        for entry, count in zip(zip(chosen, position, strict=True), free, strict=True):
+            good = count > 0 and entry not in taken
+            taken.add(entry)
+            entries.append(entry if good else None)
+        return entries, tags.tolist(), buckets.tolist()
+
+    def free_entry(self, buckets: Sequence[int]) -> tuple[int, int] | None:
         """A free (bucket, position), in the emptier of the two candidate buckets; None when both are full."""
         rows = [(self.memory.entries[bucket].tolist(), bucket) for bucket in buckets]
         row, bucket = max(rows, key=lambda item: item[0].count(0))
         return (bucket, row.index(0)) if 0 in row else None
 
-    def neighbours(self, buckets: tuple[int, int]) -> list[Block]:
+    def neighbours(self, buckets: Sequence[int]) -> list[Block]:
         """The blocks whose entries fill the two buckets."""
         numbers = [
             (int(entry) & 0xFFFFFFFF) - 1 for bucket in set(buckets) for entry in self.memory.entries[bucket]
         ]
         return [self.blocks[number] for number in numbers if number in self.blocks]
 
-    def reserve(self, new: NewBlock, space: int, entry: tuple[int, int], tag: int) -> Block:
-        """A RESERVED block on a free descriptor, found under its key from now on."""
-        number, control = self._take_descriptor()
-        after = advance(control, Step.RESERVE)
-        row = self.memory.hot[number]
-        row[HOT_KEY : HOT_KEY + 4] = new.words
-        row[HOT_SPACE_SEGMENT] = space | new.slot.slab.segment.number << 32
-        row[HOT_OFFSET] = new.slot.offset
-        row[HOT_NBYTES] = new.nbytes
-        self.memory.control[number] = after
-        block = Block(number, after, space, new.key, new.tenant, new.slot, new.nbytes, entry)
+    def add(
+        self,
+        key: bytes,
+        space: int,
+        tenant: Tenant,
+        slot: Slot,
+        nbytes: int,
+        entry: tuple[int, int],
+        tag: int,
+    ) -> Block:
+        """A block on a free descriptor, listed under its key. It stays FREE to readers until `reserve`."""
+        if self._recycled:
+            number = self._recycled.pop()
+        elif self._fresh < self.max_blocks:
+            number = self._fresh
+            self._fresh += 1
+        else:
+            raise IndexError("no free descriptor: the caller did not ask `free_descriptors`")
+        slab = slot.slab
+        block = Block(
+            number, int(self.memory.control[number]), space, key, tenant, slot, nbytes, slab.slot_bytes, entry
+        )
         self.blocks[number] = block
-        new.slot.slab.blocks.add(block)
+        slab.blocks.add(block)
         self.memory.entries[entry] = tag << 32 | (number + 1)
         return block
+
+    def reserve(self, blocks: Sequence[Block], words: U64) -> None:
+        """FREE to RESERVED: write the rows of added blocks, whose keys as words are [n, 4], then the control words."""
+        rows = np.empty((len(blocks), HOT_WORDS), np.uint64)
+        rows[:, HOT_KEY : HOT_KEY + 4] = words
+        rows[:, HOT_SPACE_SEGMENT:] = [
+            (block.space | block.slot.slab.segment.number << 32, block.slot.offset, block.nbytes)
+            for block in blocks
+        ]
+        numbers = [block.number for block in blocks]
+        self.memory.hot[numbers, HOT_KEY:] = rows[:, HOT_KEY:]
+        self.step(blocks, Step.RESERVE)
 
     def publish(self, blocks: Sequence[Block], checksums: U64 | None, now: float) -> None:
         """RESERVED to READY: whatever readers may trust is written before the control words."""
@@ -159,19 +179,11 @@ class BlockTable:
 
     def free(self, block: Block, step: Step) -> None:
         """Give a block's descriptor up with `step`, one that ends in FREE. Its slot is the caller's to give back."""
-        self.unlist(block)
-        self.step((block,), step)
+        if block.entry is not None:
+            self.memory.entries[block.entry] = 0
+            block.entry = None
+        block.control = advance(block.control, step)
+        self.memory.control[block.number] = block.control
         block.slot.slab.blocks.discard(block)
         del self.blocks[block.number]
-        self._last_control[block.number] = block.control
         self._recycled.append(block.number)
-
-    def _take_descriptor(self) -> tuple[int, int]:
-        if self._recycled:
-            number = self._recycled.pop()
-            return number, self._last_control.pop(number)
-        if self._fresh >= self.max_blocks:
-            raise IndexError("no free descriptor: the caller did not ask `free_descriptors`")
-        number = self._fresh
-        self._fresh += 1
-        return number, int(self.memory.control[number])

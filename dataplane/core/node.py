@@ -316,9 +316,10 @@ class Node:
             faults.append(f"{len(live)} descriptors are not FREE, {len(blocks)} blocks are known")
         described = int(pool.table.memory.hot[live, HOT_NBYTES].sum())
         known = sum(block.nbytes for block in blocks)
-        if described != known or pool.used_bytes - pool.padding_bytes != known:
+        unpadded = pool.used_bytes - pool.padding_bytes
+        if not described == known == unpadded:
             faults.append(
-                f"block bytes: descriptors {described}, blocks {known}, pool without padding {pool.used_bytes - pool.padding_bytes}"
+                f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}"
             )
         entries = int(np.count_nonzero(pool.table.memory.entries))
         listed = sum(block.entry is not None for block in blocks)

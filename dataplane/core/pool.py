@@ -23,7 +23,7 @@ from dataplane.eviction import EvictionPolicy
 from dataplane.protocol.codes import Code
 from dataplane.protocol.events import BlocksEvicted, Event, PoolStats, SegmentCreated, SegmentRetired, Totals
 from dataplane.protocol.salts import shown
-from dataplane.protocol.states import State, Step
+from dataplane.protocol.states import STATE_MASK, State, Step
 
 
 @dataclass(slots=True)
@@ -66,22 +66,23 @@ class Pool:
 
     # ---- a block's charge
 
-    def charge(self, block: Block) -> None:
-        """Account a block that was just reserved."""
-        block.tenant.bytes += block.charge
-        block.tenant.blocks += 1
-        self.used_bytes += block.charge
-        self.reserved_bytes += block.charge
-        self.padding_bytes += block.charge - block.nbytes
+    def charge(self, tenant: Tenant, blocks: Sequence[Block]) -> None:
+        """Account a tenant's blocks that were just reserved."""
+        size = sum(block.charge for block in blocks)
+        tenant.bytes += size
+        tenant.blocks += len(blocks)
+        self.used_bytes += size
+        self.reserved_bytes += size
+        self.padding_bytes += size - sum(block.nbytes for block in blocks)
 
     def release(self, block: Block, step: Step) -> None:
         """End a block with a step into FREE and give everything of it back."""
-        state = block.state
+        state = block.control & STATE_MASK
         charge = block.charge
         if state in (State.READY, State.EVICTING):
-            if not self.pins.unmark(block):
+            if not (block.pins and self.pins.unmark(block)):
                 self.order.remove(block)
-        elif state is State.RESERVED:
+        elif state == State.RESERVED:
             self.reserved_bytes -= charge
         else:
             self.quarantined_bytes -= charge
@@ -219,7 +220,7 @@ class Pool:
             self.evict(victims, "room", now)
         return min(count, self.table.free_descriptors())
 
-    def free_entry(self, buckets: tuple[int, int], now: float) -> tuple[int, int] | None:
+    def free_entry(self, buckets: Sequence[int], now: float) -> tuple[int, int] | None:
         """An index entry in one of two buckets, evicting one of their blocks if both are full."""
         entry = self.table.free_entry(buckets)
         while entry is None:

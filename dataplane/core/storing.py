@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from dataplane.core.blocks import Block, NewBlock
+from dataplane.core.blocks import Block
 from dataplane.core.engines import Engine, Reservation
 from dataplane.core.pool import Pool
 from dataplane.core.quotas import Tenant
@@ -154,20 +154,23 @@ class Storing:
         pool = self._pool
         picked = words[chosen]
         writing: dict[int, Block] = {}
-        for at, row, slot, (buckets, tag) in zip(
-            chosen, picked, slots, pool.table.place(picked, message.space), strict=True
-        ):
-            entry = pool.free_entry(buckets, now)
-            if entry is None:
-                pool.give_slots(slots[len(writing) :])
-                return writing, Code.INDEX_FULL
+        refusal: Code | None = None
+        entries, tags, buckets = pool.table.free_entries(picked, message.space)
+        for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
+            place = entry or pool.free_entry(buckets[number], now)
+            if place is None:
+                pool.give_slots(slots[number:])
+                refusal = Code.INDEX_FULL
+                break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
-            block = pool.table.reserve(
-                NewBlock(key, row, slot, tenant, message.nbytes), message.space, entry, tag
+            writing[at] = pool.table.add(
+                key, message.space, tenant, slot, message.nbytes, place, tags[number]
             )
-            pool.charge(block)
-            writing[at] = block
-        return writing, None
+        if writing:
+            blocks = list(writing.values())
+            pool.table.reserve(blocks, picked[: len(blocks)])
+            pool.charge(tenant, blocks)
+        return writing, refusal
 
     def _refuse(
         self, engine: Engine, tenant: Tenant, code: Code, blocks: int, nbytes: int, now: float
