@@ -1,5 +1,6 @@
 """The data plane that a replay drives: one of its own, or one that runs already."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,7 @@ START_S = 30.0
 STOP_S = 10.0
 _ASK_S = 1.0
 _LOG_LINES = 12
+_PR_SET_PDEATHSIG = 1
 
 
 class PlaneError(Exception):
@@ -73,6 +76,7 @@ def own(pool_bytes: int, max_blocks: int = 0) -> Iterator[Plane]:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the replay alone, which stops it in order
+                preexec_fn=partial(_die_with, os.getpid(), ctypes.CDLL(None)),
             )
         try:
             _wait_until_up(process, plane, folder / "log")
@@ -107,6 +111,13 @@ def _control_urls(engine_socket: str) -> Iterator[str]:
 
 class _NoSettings(msgspec.Struct):
     """The replay reads none but the shared ones."""
+
+
+def _die_with(parent: int, libc: ctypes.CDLL) -> None:
+    """In the child: end when the parent does, also when it is killed."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], plane: Plane, log: Path) -> None:

@@ -94,11 +94,11 @@ def work(assignment: Assignment, pipe: Connection) -> None:
         pipe.send(Ready(connected=client.connected))
         start: Start = pipe.recv()
         engine = Engine(client, assignment.block_bytes, verify=assignment.verify)
-        _wait_until(start.at)
+        _wait_until(start.at, pipe)
         told_at = start.at
         for number, (job, keys) in enumerate(requests, 1):
             if job.due_s:
-                _wait_until(start.at + job.due_s)
+                _wait_until(start.at + job.due_s, pipe)
             engine.serve(keys, job.tenant)
             if time.perf_counter() - told_at >= PROGRESS_S:
                 pipe.send(Progress(number))
@@ -111,8 +111,8 @@ def work(assignment: Assignment, pipe: Connection) -> None:
     pipe.send(Finished(engine.tally))
 
 
-def _wait_until(moment: float) -> None:
-    """Sleep until a `time.perf_counter()`."""
-    wait_s = moment - time.perf_counter()
-    if wait_s > 0:
-        time.sleep(wait_s)
+def _wait_until(moment: float, pipe: Connection) -> None:
+    """Sleep until a `time.perf_counter()`. Raises EOFError as soon as the parent is gone: it says nothing otherwise."""
+    while (wait_s := moment - time.perf_counter()) > 0:
+        if pipe.poll(wait_s):
+            pipe.recv()

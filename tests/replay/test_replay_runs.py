@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -163,6 +164,43 @@ def test_a_control_socket_of_another_data_plane_is_not_asked(plane: Plane, socke
     (socket_dir / "control.sock").symlink_to(plane.control_url.removeprefix("ipc://"))
     assert running(plane.engine_socket).control_url == plane.control_url
     assert running(str(elsewhere)).control_url is None
+
+
+def test_a_replay_whose_engine_dies_says_so_and_stops_everything(trace, tmp_path, socket_dir):
+    path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
+    environ = {**os.environ, "TMPDIR": str(socket_dir)}
+    command = [
+        sys.executable,
+        "-m",
+        "dataplane.replay",
+        str(path),
+        "--speed",
+        "1",
+        "--engines",
+        "2",
+        "--json",
+    ]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        plane, *engines = _pids_with_engines(socket_dir, engines=2)
+        os.kill(engines[0], signal.SIGKILL)
+        printed, complaint = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert printed == b""
+    assert b"an engine process ended without a result" in complaint
+    assert not Path(f"/proc/{plane}").exists()
+    assert not Path(f"/proc/{engines[1]}").exists()
+
+
+def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, socket_dir):
+    path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
+    environ = {**os.environ, "TMPDIR": str(socket_dir)}
+    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1"]
+    with subprocess.Popen(command, env=environ) as process:
+        left = [os.pidfd_open(pid) for pid in _pids_with_engines(socket_dir, engines=1)]
+        process.kill()
+    for pidfd in left:
+        assert select.select([pidfd], [], [], 20)[0], "a process outlives its replay"
+        os.close(pidfd)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
