@@ -111,6 +111,8 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     import structlog
     import uvicorn
 
+    from app.http.wire import ProblemProtocol
+
     class Server(uvicorn.Server):
         """Signals are ours: uvicorn would raise them again at its end, and the exit code would not be 0."""
 
@@ -127,7 +129,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=ProblemProtocol,
             ws="none",
             lifespan="on",
             log_config=None,

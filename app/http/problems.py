@@ -45,6 +45,9 @@ _BY_STATUS = {
 }
 _PATH = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 
+# Parameters whose names here cannot be those of the API.
+_AS_SENT = {"kind": "type", "push_state": "state"}
+
 AnyRequest = Request[Any, Any, State]
 
 
@@ -91,7 +94,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     """What the framework refuses by itself: unknown routes, methods, query parameters."""
     if isinstance(error, ValidationException):
         extra = error.extra if isinstance(error.extra, list) else []
-        errors = [FieldError(str(item.get("key", "")), str(item.get("message", ""))) for item in extra]
+        errors = [_parameter_error(item) for item in extra]
         detail = f"{errors[0].path}: {errors[0].message}" if errors else error.detail
         return _respond(request, "invalid", detail, errors)
     code = _BY_STATUS.get(error.status_code)
@@ -106,6 +109,13 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
+
+
+def _parameter_error(item: dict[str, Any]) -> FieldError:
+    key = str(item.get("key", ""))
+    if key == "data":
+        return FieldError("body", "expected a JSON object, got nothing")
+    return FieldError(_AS_SENT.get(key, key), str(item.get("message", "")))
 
 
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:

@@ -41,7 +41,8 @@ async def web(request: StrictRequest, web_files: WebFiles, path: str = "/") -> R
         # Vite names assets by their content.
         cache = IMMUTABLE if path.startswith("/assets/") else "no-cache"
         return _file(file, cache)
-    if path.startswith("/assets/") or "text/html" not in request.headers.get("accept", "text/html"):
+    is_page = path == "/" or "text/html" in request.headers.get("accept", "")
+    if path.startswith("/assets/") or not is_page:
         raise NotFoundException
     index = web_files.find("index.html")
     if index is None:

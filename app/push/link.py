@@ -32,7 +32,8 @@ from dataplane.protocol.control import (
     Welcome,
 )
 
-BODIES_PART_BYTES = 4 << 20
+BODIES_AT_ONCE = 64
+"""Bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 
@@ -94,8 +95,10 @@ class Link:
                 if not isinstance(reply, NeedBodies):
                     raise NotUnderstood(f"a snapshot was answered with {type(reply).__name__}")
                 on_need(len(reply.digests))
-                for part in parts(snapshot.nonce, await fetch(reply.digests)):
-                    await talk.say(part)
+                for start in range(0, max(len(reply.digests), 1), BODIES_AT_ONCE):
+                    end = start + BODIES_AT_ONCE
+                    bodies = await fetch(reply.digests[start:end])
+                    await talk.say(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
 
     async def describe(self, timeout_s: float) -> Description:
         nonce = new_nonce()
@@ -117,6 +120,8 @@ class Link:
                 continue
             nonce = "" if isinstance(reply, Welcome) else reply.nonce
             queue = self._open.get(nonce)
+            if queue is None and nonce == "" and len(self._open) == 1:
+                (queue,) = self._open.values()  # a refusal of something unreadable cannot say of what
             if queue is not None:
                 queue.put_nowait(reply)
 
@@ -151,19 +156,6 @@ class _Talk:
                 f"{reply.code}: {reply.message}" + (f" ({reply.field})" if reply.field else "")
             )
         return reply
-
-
-def parts(nonce: str, bodies: dict[str, bytes]) -> list[Bodies]:
-    """The bodies in messages of bounded size; the last one says so."""
-    split: list[dict[str, bytes]] = [{}]
-    size = 0
-    for digest, body in bodies.items():
-        if split[-1] and size + len(body) > BODIES_PART_BYTES:
-            split.append({})
-            size = 0
-        split[-1][digest] = body
-        size += len(body)
-    return [Bodies(nonce=nonce, bodies=part, last=part is split[-1]) for part in split]
 
 
 def new_nonce() -> str:
