@@ -5,7 +5,7 @@ The only writer of index memory. Every change of a state passes through `protoco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,31 +81,35 @@ class BlockTable:
     def free_entries(
         self, words: U64, space: int
     ) -> tuple[list[tuple[int, int] | None], list[int], list[list[int]]]:
-        """For each packed key [n, 4]: a free (bucket, position) in the emptier of its buckets, its tag, its buckets.
+        """For each packed key [n, 4]: a free (bucket, position) of its own, its tag, its two buckets.
 
-        None where both buckets are full or an earlier key of the same call got the place: ask `free_entry` then.
+        None where both buckets are full.
         """
         buckets, tags = self.memory.places(words, space)
         empty = self.memory.entries.take(buckets, axis=0) == 0
         room = empty.sum(axis=2)
         every = np.arange(len(words))
-        side = room.argmax(axis=1)
+        side = room.argmax(axis=1)  # the emptier bucket
         chosen = buckets[every, side].tolist()
         position = empty[every, side].argmax(axis=1).tolist()
         free = room[every, side].tolist()
+        pairs: list[list[int]] = buckets.tolist()
         entries: list[tuple[int, int] | None] = []
         taken: set[tuple[int, int]] = set()
-        for entry, count in zip(zip(chosen, position, strict=True), free, strict=True):
-            good = count > 0 and entry not in taken
-            taken.add(entry)
-            entries.append(entry if good else None)
-        return entries, tags.tolist(), buckets.tolist()
+        for pair, entry, count in zip(pairs, zip(chosen, position, strict=True), free, strict=True):
+            own = entry if count > 0 and entry not in taken else self.free_entry(pair, taken)
+            if own is not None:
+                taken.add(own)
+            entries.append(own)
+        return entries, tags.tolist(), pairs
 
-    def free_entry(self, buckets: Sequence[int]) -> tuple[int, int] | None:
-        """A free (bucket, position), in the emptier of the two candidate buckets; None when both are full."""
-        rows = [(self.memory.entries[bucket].tolist(), bucket) for bucket in buckets]
-        row, bucket = max(rows, key=lambda item: item[0].count(0))
-        return (bucket, row.index(0)) if 0 in row else None
+    def free_entry(self, buckets: Sequence[int], taken: Container[tuple[int, int]]) -> tuple[int, int] | None:
+        """A free (bucket, position) in one of two buckets that no other key was promised, if there is one."""
+        for bucket in buckets:
+            for position, entry in enumerate(self.memory.entries[bucket].tolist()):
+                if entry == 0 and (bucket, position) not in taken:
+                    return bucket, position
+        return None
 
     def neighbours(self, buckets: Sequence[int]) -> list[Block]:
         """The blocks whose entries fill the two buckets."""

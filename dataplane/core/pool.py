@@ -8,7 +8,7 @@ fits the evictable bytes fails only when every slab that could serve it holds so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.core.blocks import Block, BlockTable
@@ -220,10 +220,11 @@ class Pool:
             self.evict(victims, "room", now)
         return min(count, self.table.free_descriptors())
 
-    def free_entry(self, buckets: Sequence[int], now: float) -> tuple[int, int] | None:
-        """An index entry in one of two buckets, evicting one of their blocks if both are full."""
-        entry = self.table.free_entry(buckets)
-        while entry is None:
+    def make_entry(
+        self, buckets: Sequence[int], taken: Container[tuple[int, int]], now: float
+    ) -> tuple[int, int] | None:
+        """An index entry in one of two full buckets, by evicting one of their blocks; None when none may go."""
+        while True:
             candidates = [
                 block
                 for block in self.table.neighbours(buckets)
@@ -232,8 +233,9 @@ class Pool:
             if not candidates:
                 return None
             self.evict(candidates[:1], "index", now)
-            entry = self.table.free_entry(buckets)
-        return entry
+            entry = self.table.free_entry(buckets, taken)
+            if entry is not None:
+                return entry
 
     def _first(self, count: int) -> list[Block]:
         found: list[Block] = []

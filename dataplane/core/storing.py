@@ -157,7 +157,7 @@ class Storing:
         refusal: Code | None = None
         entries, tags, buckets = pool.table.free_entries(picked, message.space)
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
-            place = entry or pool.free_entry(buckets[number], now)
+            place = entry or pool.make_entry(buckets[number], set(filter(None, entries)), now)
             if place is None:
                 pool.give_slots(slots[number:])
                 refusal = Code.INDEX_FULL

@@ -205,8 +205,9 @@ class IndexMemory:
         chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
         descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
         control, rows, good = self.confirm(descriptors, words, space)
-        good &= same.any(axis=1)
-        if np.count_nonzero(same) > count:  # a tag twice among sixteen entries: rare, so look one by one
+        matched = same.any(axis=1)
+        good &= matched
+        if np.count_nonzero(same) > np.count_nonzero(matched):  # a tag twice in a key's buckets: rare
             self._find_again(same, entries, words, space, descriptors, control, rows, good)
         descriptors[~good] = -1
         return descriptors, control, rows

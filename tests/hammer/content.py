@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 CHAINS = 300
 MAX_CHAIN = 12
+MAX_SMALL_CHAIN = 200
+"""Chains of the smallest blocks are long: one request then fills many places of the same index buckets."""
 MODEL = "hammer"
 SIZES = (4096, 5000, 12_288, 40_000, 65_536, 100_000, 262_144, 300_000)
 
@@ -21,8 +23,9 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 def chain(number: int) -> tuple[list[bytes], int]:
     """Keys of a chain, and the size of its blocks in bytes."""
     rng = random.Random(number)
-    keys = [sha256(b"%d/%d" % (number, at)).digest() for at in range(rng.randint(1, MAX_CHAIN))]
-    return keys, rng.choice(SIZES)
+    size = rng.choice(SIZES)
+    length = rng.randint(1, MAX_CHAIN if size > SIZES[0] else MAX_SMALL_CHAIN)
+    return [sha256(b"%d/%d" % (number, at)).digest() for at in range(length)], size
 
 
 def pick(rng: random.Random) -> int:
