@@ -31,12 +31,12 @@ def check_machine() -> None:
 def supported() -> bool:
     """Whether the kernel has expedited global barriers. One system call."""
     mask = _libc.syscall(_SYS_MEMBARRIER, 0, 0, 0)
-    return mask > 0 and mask & _NEEDED == _NEEDED
+    return bool(mask > 0 and mask & _NEEDED == _NEEDED)
 
 
 def register() -> bool:
     """Let barriers reach this process from now on; False when the kernel cannot."""
-    return supported() and _libc.syscall(_SYS_MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0
+    return supported() and bool(_libc.syscall(_SYS_MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0)
 
 
 def fence() -> None:
