@@ -304,8 +304,8 @@ def test_a_problem_is_shown_beside_the_last_numbers(open_state: OpenState):
     expect(alert).to_contain_text("no connection to the database within 5 s")
     expect(alert).to_contain_text("request req-1182")
     expect(panel(one.page, "Pool")).to_contain_text("47.7 GiB")
-    one.play.problem, one.play.streaming = None, True
     one.page.get_by_role("button", name="Try now").click()
+    one.play.problem, one.play.streaming = None, True
     expect(alert).to_have_count(0)
 
 

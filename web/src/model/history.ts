@@ -15,6 +15,20 @@ export const NO_HISTORY: History = {
   bytes_out_per_s: [],
 };
 
+/** What a chart may reach back: as long as the history is short, it shows less than the hour. */
+const SPANS_S = [300, 900, 1_800, HISTORY_S];
+
+/** The shortest span that holds every point, up to the hour. */
+export function spanS(at: number[], now: number): number {
+  const reach = now - (at[0] ?? now);
+  return SPANS_S.find((span) => span >= reach) ?? HISTORY_S;
+}
+
+/** `hour`, `15 min`. */
+export function spanName(span: number): string {
+  return span === HISTORY_S ? 'hour' : `${span / 60} min`;
+}
+
 /** The steps between a history's points, in the middle: what is appended keeps to it. */
 function usualStepS(at: number[]): number {
   const steps = at.slice(1).map((time, i) => time - (at[i] ?? time));

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { factSentence, merged } from './facts';
-import { HISTORY_S, NO_HISTORY, bridged, continued, withHoles } from './history';
+import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
 import { applied } from './nodes';
 import { pinState } from './pins';
 import { RefusalWindow } from './refusals';
@@ -77,6 +77,13 @@ describe('the history', () => {
       [1, 2, 3, null, 4, 5],
     ]);
     expect(withHoles([])).toEqual([[]]);
+  });
+
+  it('shows as much as there is, up to the hour', () => {
+    expect(spanS([], 1_000)).toBe(300);
+    expect(spanS([400, 900], 1_000)).toBe(900);
+    expect(spanS(history.at, busy.at)).toBe(HISTORY_S);
+    expect(spanS([0], 9_999)).toBe(HISTORY_S);
   });
 
   it('bridges short pauses of requests and leaves long ones open', () => {

@@ -177,6 +177,19 @@ describe('waking up', () => {
   });
 });
 
+it('asks everything again at once when told to', async () => {
+  answer = () => Promise.reject(DOWN);
+  const live = make();
+  live.start();
+  await settled();
+  answer = () => Promise.resolve(at(0));
+  live.retry();
+  await settled();
+  expect(stream.now).toHaveBeenCalledOnce();
+  expect(live.problem).toBeNull();
+  expect(live.overview).not.toBeNull();
+});
+
 describe('facts', () => {
   it('are shown once each, newest first', () => {
     const live = make();
