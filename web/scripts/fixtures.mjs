@@ -87,7 +87,7 @@ const half = (p) => pool({
 });
 
 const busyTenants = [
-  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Assistant, production' }),
+  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
   tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
   tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
   tenant('rag-support', { bytes: 6.1 * GiB, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
@@ -96,7 +96,7 @@ const busyTenants = [
 ];
 
 const busyPins = [
-  pin('assistant-system-prompt', { resolved: 512, resident: 512, note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
   pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840 }),
   pin('warmup-next-model', { model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
