@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 from dataplane.protocol.units import format_size, parse_size
 from dataplane.replay import plane as planes
 from dataplane.replay.report import as_object, as_table
@@ -25,6 +24,8 @@ from dataplane.replay.trace import TraceError, read_trace
 
 DEFAULT_BLOCK_BYTES = 4096
 DEFAULT_POOL_BYTES = 256 << 20
+MAX_BLOCK_BYTES = 256 << 20
+"""Every engine keeps three blocks of its own: the pattern, what it reads, and room to compare."""
 MAX_ENGINES = 64
 PAGE = 4096
 

@@ -1,6 +1,7 @@
 """A whole replay: the data plane, the engine processes, the progress, the sum at the end."""
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ TIMEOUT_S = 5.0
 """How long an engine waits for the data plane before it counts a miss or a refusal: a replay is patient."""
 _START_DELAY_S = 0.02
 _STOP_S = 5.0
+
+
+Engines = dict[Connection, SpawnProcess]
+"""Engine processes by the pipe to each."""
 
 
 class EngineFailed(Exception):
@@ -60,15 +65,16 @@ def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda reques
     Raises PlaneError when the engines cannot attach and EngineFailed when one of them dies.
     """
     assignments = _assign(plan, plane.engine_socket)
-    with _engines(assignments) as pipes:
+    with _engines(assignments) as engines:
+        pipes = list(engines)
         for pipe in pipes:
-            ready = _receive(pipe)
+            ready = _receive(engines, pipe)
             if isinstance(ready, Ready) and not ready.connected:
                 raise PlaneError(ready.refusal or f"no data plane answered at {plane.engine_socket}")
         start = time.perf_counter() + _START_DELAY_S
         for pipe in pipes:
             pipe.send(Start(start))
-        tallies = _collect(pipes, told)
+        tallies = _collect(engines, told)
         seconds = time.perf_counter() - start
     return Outcome(total(tallies), seconds, plan.engines, plan.block_bytes, _books(plane))
 
@@ -97,59 +103,62 @@ def _assign(plan: Plan, socket_path: str) -> list[Assignment]:
 
 
 @contextmanager
-def _engines(assignments: list[Assignment]) -> Iterator[list[Connection]]:
-    """One process for each assignment; all of them are gone afterwards."""
+def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
+    """One process for each assignment, in order; all of them are gone afterwards."""
     spawn = multiprocessing.get_context("spawn")
-    pipes: list[Connection] = []
-    processes: list[SpawnProcess] = []
+    engines: Engines = {}
     try:
         for assignment in assignments:
             ours, theirs = spawn.Pipe()
-            pipes.append(ours)
             process = spawn.Process(
-                target=work, args=(assignment, theirs), name=f"engine-{assignment.number}"
+                target=work, args=(assignment, theirs), name=f"engine {assignment.number}"
             )
             process.start()
             theirs.close()
-            processes.append(process)
-        yield pipes
+            engines[ours] = process
+        yield engines
     except BaseException:
-        for process in processes:
+        for process in engines.values():
             process.terminate()
         raise
     finally:
-        for pipe in pipes:
+        for pipe, process in engines.items():
             pipe.close()
-        for process in processes:
             process.join(_STOP_S)
             if process.is_alive():
                 process.kill()
                 process.join()
 
 
-def _receive(pipe: Connection) -> Ready | Progress | Finished:
+def _receive(engines: Engines, pipe: Connection) -> Ready | Progress | Finished:
     try:
         said: Ready | Progress | Finished = pipe.recv()
-    except EOFError:
-        raise EngineFailed("an engine process ended without a result; its error is above") from None
+    except (EOFError, ConnectionResetError):
+        process = engines[pipe]
+        process.join(_STOP_S)
+        code = process.exitcode or 0
+        how = (
+            f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}, see above"
+        )
+        raise EngineFailed(f"the process of {process.name} {how}") from None
     return said
 
 
-def _collect(pipes: list[Connection], told: Callable[[int], None]) -> list[Tally]:
+def _collect(engines: Engines, told: Callable[[int], None]) -> list[Tally]:
     """Every engine's counts, in the engines' order."""
-    served = dict.fromkeys(pipes, 0)
+    served = dict.fromkeys(engines, 0)
     tallies: dict[Connection, Tally] = {}
-    while len(tallies) < len(pipes):
-        for pipe in wait([pipe for pipe in pipes if pipe not in tallies]):
+    while len(tallies) < len(engines):
+        for pipe in wait([pipe for pipe in engines if pipe not in tallies]):
             assert isinstance(pipe, Connection)
-            match _receive(pipe):
+            match _receive(engines, pipe):
                 case Progress(requests=requests):
                     served[pipe] = requests
                 case Finished(tally=tally):
                     served[pipe] = tally.requests
                     tallies[pipe] = tally
         told(sum(served.values()))
-    return [tallies[pipe] for pipe in pipes]
+    return [tallies[pipe] for pipe in engines]
 
 
 def _books(plane: Plane) -> Accounting | None:

