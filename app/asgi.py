@@ -22,7 +22,7 @@ from app.http.health import healthz, readyz
 from app.http.metrics import metrics
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.stream import stream_events
-from app.http.web import WebFiles, web
+from app.http.web import WebFiles, home, page
 from app.settings import Settings
 
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
@@ -73,7 +73,7 @@ def _litestar(parts: Parts) -> Litestar:
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(
-        route_handlers=[api, healthz, readyz, metrics, web],
+        route_handlers=[api, healthz, readyz, metrics, home, page],
         dependencies={
             name: _provide(value)
             for name, value in {

@@ -1,6 +1,7 @@
 """/api/v1/audit"""
 
 from litestar import Router, get
+from litestar.di import NamedDependency
 
 from app.http.parameters import Limit, Offset
 from app.http.problems import declared
@@ -9,7 +10,7 @@ from app.services.audit import Audit
 
 
 @get("/", operation_id="listAudit", summary="Who changed what, newest first", responses=declared("invalid"))
-async def list_audit(audit: Audit, limit: Limit = 100, offset: Offset = 0) -> AuditList:
+async def list_audit(audit: NamedDependency[Audit], limit: Limit = 100, offset: Offset = 0) -> AuditList:
     return await audit.page(limit, offset)
 
 

@@ -1,6 +1,7 @@
 """/healthz: this process works. /readyz: the nodes hold what was asked for."""
 
 from litestar import get
+from litestar.di import NamedDependency
 
 from app import __version__
 from app.errors import NotReady
@@ -18,7 +19,7 @@ from app.store.database import Database
     responses=declared(),
     tags=["health"],
 )
-async def healthz(database: Database) -> Health:
+async def healthz(database: NamedDependency[Database]) -> Health:
     await database.ping()
     return Health("ok", __version__)
 
@@ -30,7 +31,7 @@ async def healthz(database: Database) -> Health:
     responses=declared("not-ready"),
     tags=["health"],
 )
-async def readyz(progress: Progress, fleet: Fleet) -> Ready:
+async def readyz(progress: NamedDependency[Progress], fleet: NamedDependency[Fleet]) -> Ready:
     reasons = progress.unready()
     if reasons:
         raise NotReady("; ".join(reasons))

@@ -1,6 +1,7 @@
 """/metrics for Prometheus, in the format that the scraper asks for."""
 
 from litestar import Response, get
+from litestar.di import NamedDependency
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -8,6 +9,6 @@ from app.http.body import StrictRequest
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=False)
-def metrics(request: StrictRequest, registry: CollectorRegistry) -> Response[bytes]:
+def metrics(request: StrictRequest, registry: NamedDependency[CollectorRegistry]) -> Response[bytes]:
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), headers={"Content-Type": media_type}, media_type=media_type)

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from litestar import Router, get
+from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.http.problems import declared
@@ -11,7 +12,7 @@ from app.services.overview import OverviewService
 
 
 @get("/", operation_id="getOverview", summary="The dashboard's whole state now", responses=declared())
-async def get_overview(overview: OverviewService) -> Overview:
+async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
     return await overview.now()
 
 
@@ -22,7 +23,7 @@ async def get_overview(overview: OverviewService) -> Overview:
     responses=declared("invalid"),
 )
 async def get_history(
-    overview: OverviewService,
+    overview: NamedDependency[OverviewService],
     seconds: Annotated[
         float, QueryParameter(gt=0, le=86_400, description="How far back; an hour is kept.")
     ] = 3600,

@@ -1,7 +1,9 @@
 """/api/v1/pins"""
 
 from litestar import Response, Router, delete, get, put
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
 
 from app.http.edge import author
 from app.http.parameters import Limit, Offset, Wait, wait_seconds
@@ -12,12 +14,12 @@ from app.services.pins import Pins
 
 
 @get("/", operation_id="listPins", summary="All pins, by name", responses=declared("invalid"))
-async def list_pins(pins: Pins, limit: Limit = 1000, offset: Offset = 0) -> PinList:
+async def list_pins(pins: NamedDependency[Pins], limit: Limit = 1000, offset: Offset = 0) -> PinList:
     return await pins.page(limit, offset)
 
 
 @get("/{name:str}", operation_id="getPin", summary="One pin", responses=declared("not-found", "invalid"))
-async def get_pin(pins: Pins, name: str) -> PinAnswer:
+async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> PinAnswer:
     return await pins.get(name)
 
 
@@ -31,7 +33,9 @@ async def get_pin(pins: Pins, name: str) -> PinAnswer:
         **declared("malformed", "invalid", "unsupported-media-type", "too-large"),
     },
 )
-async def put_pin(pins: Pins, name: str, data: PinPut, wait: Wait = "") -> Response[PinAnswer]:
+async def put_pin(
+    pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinPut], wait: Wait = ""
+) -> Response[PinAnswer]:
     with span("pins.put"):
         answer, created = await pins.put(name, data, author(), wait_seconds(wait))
     return Response(answer, status_code=201 if created else 200)
@@ -43,7 +47,7 @@ async def put_pin(pins: Pins, name: str, data: PinPut, wait: Wait = "") -> Respo
     summary="Forget a pin; its blocks are then like any others",
     responses=declared("not-found", "invalid"),
 )
-async def delete_pin(pins: Pins, name: str, wait: Wait = "") -> None:
+async def delete_pin(pins: NamedDependency[Pins], name: FromPath[str], wait: Wait = "") -> None:
     with span("pins.delete"):
         await pins.delete(name, author(), wait_seconds(wait))
 

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from litestar import Router, get
+from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.http.parameters import Limit
@@ -18,7 +19,7 @@ from app.services.pushes import Pushes
     responses=declared("invalid"),
 )
 async def list_pushes(
-    pushes: Pushes,
+    pushes: NamedDependency[Pushes],
     kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only this type.")] = None,
     node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
     push_state: Annotated[

@@ -1,7 +1,9 @@
 """/api/v1/quotas"""
 
 from litestar import Response, Router, delete, get, put
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
 
 from app.http.edge import author
 from app.http.parameters import Limit, Offset, Wait, wait_seconds
@@ -12,7 +14,7 @@ from app.services.quotas import Quotas
 
 
 @get("/", operation_id="listQuotas", summary="All quotas, by tenant", responses=declared("invalid"))
-async def list_quotas(quotas: Quotas, limit: Limit = 1000, offset: Offset = 0) -> QuotaList:
+async def list_quotas(quotas: NamedDependency[Quotas], limit: Limit = 1000, offset: Offset = 0) -> QuotaList:
     return await quotas.page(limit, offset)
 
 
@@ -22,7 +24,7 @@ async def list_quotas(quotas: Quotas, limit: Limit = 1000, offset: Offset = 0) -
     summary="One tenant's quota",
     responses=declared("not-found", "invalid"),
 )
-async def get_quota(quotas: Quotas, tenant: str) -> QuotaAnswer:
+async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> QuotaAnswer:
     return await quotas.get(tenant)
 
 
@@ -36,7 +38,9 @@ async def get_quota(quotas: Quotas, tenant: str) -> QuotaAnswer:
         **declared("malformed", "invalid", "unsupported-media-type", "too-large"),
     },
 )
-async def put_quota(quotas: Quotas, tenant: str, data: QuotaPut, wait: Wait = "") -> Response[QuotaAnswer]:
+async def put_quota(
+    quotas: NamedDependency[Quotas], tenant: FromPath[str], data: JSONBody[QuotaPut], wait: Wait = ""
+) -> Response[QuotaAnswer]:
     with span("quotas.put"):
         answer, created = await quotas.put(tenant, data, author(), wait_seconds(wait))
     return Response(answer, status_code=201 if created else 200)
@@ -48,7 +52,7 @@ async def put_quota(quotas: Quotas, tenant: str, data: QuotaPut, wait: Wait = ""
     summary="Forget a tenant's quota; the tenant may then use what is free",
     responses=declared("not-found", "invalid"),
 )
-async def delete_quota(quotas: Quotas, tenant: str, wait: Wait = "") -> None:
+async def delete_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str], wait: Wait = "") -> None:
     with span("quotas.delete"):
         await quotas.delete(tenant, author(), wait_seconds(wait))
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from litestar import get
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
 
@@ -65,6 +66,6 @@ def message(name: str, data: bytes, number: int | None = None) -> bytes:
         **declared(),
     },
 )
-async def stream_events(hub: FactHub, overview: OverviewService) -> Stream:
+async def stream_events(hub: NamedDependency[FactHub], overview: NamedDependency[OverviewService]) -> Stream:
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return Stream(events(hub, overview), media_type=MEDIA_TYPE, headers=headers)

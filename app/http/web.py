@@ -5,7 +5,9 @@ from pathlib import Path
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
 
 from app.http.body import StrictRequest
 
@@ -31,9 +33,22 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
-@get(["/", "/{path:path}"], include_in_schema=False)
-async def web(request: StrictRequest, web_files: WebFiles, path: str = "/") -> Response[bytes]:
-    """A file of the dashboard; else its index, for what a browser opens; else 404."""
+@get("/", include_in_schema=False)
+async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> Response[bytes]:
+    """The dashboard."""
+    return serve(request, web_files, "/")
+
+
+@get("/{path:path}", include_in_schema=False)
+async def page(
+    request: StrictRequest, web_files: NamedDependency[WebFiles], path: FromPath[str]
+) -> Response[bytes]:
+    """A file of the dashboard or one of its pages."""
+    return serve(request, web_files, path)
+
+
+def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[bytes]:
+    """A file; else the index, for what a browser opens; else 404."""
     if path.startswith("/api/") or path == "/api":
         raise NotFoundException
     file = web_files.find(path) if path != "/" else None

@@ -142,8 +142,8 @@ class _Talk:
 
     async def say(self, message: ControlRequest) -> None:
         try:
-            await asyncio.wait_for(self._link._socket.send(encode(message)), self._timeout_s)
-        except (TimeoutError, zmq.Again):
+            await self._link._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
             raise NoAnswer(f"{self._link.url} cannot be reached") from None
 
     async def hear(self) -> ControlReply:

@@ -32,7 +32,7 @@ from dataplane.protocol.control import (
 
 HELLO_TIMEOUT_S = 1.0
 HELLO_FIRST_S = 0.05
-HELLO_MOST_S = 1.0
+HELLO_MOST_S = 0.25
 POLL_S = 2.0
 """The database is looked at this often even when nobody called: another replica may have written."""
 

@@ -6,8 +6,9 @@ applied would be given out twice). A write begins IMMEDIATE: a transaction that 
 with "database is locked" at once, whatever the busy timeout. Postgres: reads are REPEATABLE READ for the same view.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,6 +27,10 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._writer = self.engine.execution_options(**{_WRITE: True})
+        # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
+        self._turn: AbstractAsyncContextManager[object] = nullcontext()
+        if self.engine.dialect.name == "sqlite":
+            self._turn = asyncio.Lock()
         if self.engine.dialect.name == "postgresql":
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
@@ -42,6 +47,7 @@ class Database:
         """A transaction: commits at the end of the block, or nothing happened at all."""
         async with (
             _translated(),
+            self._turn,
             AsyncSession(self._writer, expire_on_commit=False) as session,
             session.begin(),
         ):

@@ -1,0 +1,188 @@
+"""A node that speaks the control and events protocol and keeps no bytes, with switches for what can go wrong.
+
+Runs in the test's event loop. `restart` is another process as far as anyone can tell: new epoch, new sockets.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from struct import pack
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from app.pulse import Pulse
+from dataplane.protocol.codec import decode, encode
+from dataplane.protocol.control import (
+    VERSION,
+    Ack,
+    Bodies,
+    ControlReply,
+    ControlRequest,
+    Describe,
+    Description,
+    Fault,
+    Hello,
+    Nack,
+    NeedBodies,
+    Observed,
+    PinSpec,
+    QuotaSpec,
+    Snapshot,
+    Welcome,
+    digest_of,
+)
+from dataplane.protocol.events import Event, NodeStats, ObservedDigest, PoolStats, Totals, name_of
+
+_requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
+STATS_S = 0.1
+
+
+class FakeNode:
+    """`changed` beats after every message and switch; wait with `await node.until(lambda: …)`."""
+
+    def __init__(self, folder: Path, name: str = "node-a") -> None:
+        self.control_url = f"ipc://{folder / 'control.sock'}"
+        self.events_url = f"ipc://{folder / 'events.sock'}"
+        self.name = name
+        self.epoch = ""
+        self.observed: dict[str, Observed] = {}
+        self.quotas: list[QuotaSpec] = []
+        self.pins: list[PinSpec] = []
+        self.bodies: dict[str, bytes] = {}
+        self.received: list[Snapshot] = []
+        self.asked: list[str] = []
+        self.described = 0
+        self.changed = Pulse()
+        # Switches.
+        self.faults: list[Fault] = []
+        self.deaf = False
+        self.mute = False
+        self.delay_s = 0.0
+        self.stats = NodeStats(
+            at=0.0, node=name, epoch="", uptime_s=0.0, armed=False, pool=PoolStats(capacity_bytes=1 << 30),
+            totals=Totals(), refused={}, tenants=[], other_tenants=None, pins=[], engines=[], observed={},
+        )  # fmt: skip
+        self._waiting: dict[str, Snapshot] = {}
+        self._seq = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self.epoch = os.urandom(8).hex()
+        self._seq = 0
+        self._context = zmq.asyncio.Context()
+        self._control = self._context.socket(zmq.ROUTER)
+        self._events = self._context.socket(zmq.PUB)
+        for socket, url in ((self._control, self.control_url), (self._events, self.events_url)):
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.bind(url)
+        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._beat())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            self._tasks = []
+            self._control.close()
+            self._events.close()
+            self._context.term()
+
+    async def restart(self, *, forget: bool = False) -> None:
+        await self.stop()
+        if forget:
+            self.observed.clear()
+        await self.start()
+
+    async def until(self, holds, timeout_s: float = 5.0) -> None:
+        assert await self.changed.until(holds, timeout_s), "the node never got there"
+
+    async def publish(self, event: Event) -> None:
+        self._seq += 1
+        await self.publish_raw(name_of(event).encode(), pack("<Q", self._seq), encode(event))
+
+    async def publish_raw(self, *frames: bytes) -> None:
+        await self._events.send_multipart(list(frames))
+
+    def skip_events(self, count: int) -> None:
+        self._seq += count
+
+    def drift(self, kind: str) -> None:
+        """Lose what was applied, as a bug or a hand on the node would."""
+        held = self.observed[kind]
+        self.observed[kind] = Observed(held.generation, digest_of(b"something else"), held.store)
+
+    def stats_now(self) -> NodeStats:
+        observed = {
+            kind: ObservedDigest(o.generation, o.digest, o.store) for kind, o in self.observed.items()
+        }
+        return msgspec.structs.replace(
+            self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in self.observed, observed=observed
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            if not self.mute:
+                await self.publish(self.stats_now())
+            await asyncio.sleep(STATS_S)
+
+    async def _serve(self) -> None:
+        while True:
+            peer, payload = await self._control.recv_multipart()
+            message = decode(_requests, payload)
+            reply = None if self.deaf else await self._answer(message)
+            if reply is not None:
+                await self._control.send_multipart([peer, encode(reply)])
+            self.changed.beat()
+
+    async def _answer(self, message: ControlRequest) -> ControlReply | None:
+        if isinstance(message, Hello):
+            return Welcome(
+                VERSION,
+                self.name,
+                self.epoch,
+                os.getpid(),
+                "0",
+                "/nowhere",
+                self.events_url,
+                1 << 30,
+                dict(self.observed),
+            )
+        if isinstance(message, Describe):
+            self.described += 1
+            return Description(message.nonce, self._seq, self.stats_now(), dict(self.observed))
+        if isinstance(message, Bodies):
+            self.bodies.update(message.bodies)
+            return self._apply(self._waiting.pop(message.nonce)) if message.last else None
+        assert isinstance(message, Snapshot)
+        self.received.append(message)
+        await asyncio.sleep(self.delay_s)
+        missing = [d for d in self._named(message) if d not in self.bodies]
+        if missing:
+            self._waiting[message.nonce] = message
+            self.asked += missing
+            return NeedBodies(message.nonce, missing)
+        return self._apply(message)
+
+    def _named(self, snapshot: Snapshot) -> list[str]:
+        if snapshot.type != "pins":
+            return []
+        return sorted({pin.keys_digest for pin in msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])})
+
+    def _apply(self, snapshot: Snapshot) -> Ack | Nack:
+        held = self.observed.get(snapshot.type)
+        faults = list(self.faults)
+        if held is not None and held.store == snapshot.store and held.generation > snapshot.generation:
+            faults.append(Fault("generation", "stale_generation", f"{held.generation} is applied"))
+        if digest_of(snapshot.body) != snapshot.digest:
+            faults.append(Fault("digest", "bad_digest", "the body is another one"))
+        if faults:
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, held)
+        if snapshot.type == "quotas":
+            self.quotas = msgspec.msgpack.decode(snapshot.body, type=list[QuotaSpec])
+        else:
+            self.pins = msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])
+        self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
+        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, 0.0)

@@ -1,0 +1,105 @@
+"""A management plane that is served over real HTTP inside the test's event loop."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from app.asgi import App, create_app
+from app.http.wire import ProblemProtocol
+from app.settings import AppSettings, Settings
+from dataplane.protocol.settings import Common, with_defaults
+
+TOKENS = list(range(8))
+PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
+
+
+def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
+    """Settings of a plane that is not alone in the world: its node is somebody else's."""
+    common = Common(state_dir=str(folder), database_url=database_url, http_port=0)
+    values = {"embedded_data_plane": False, "push_timeout_s": 1.0, "node_lost_s": 1.0, **app}
+    return Settings(common=with_defaults(common, {}), app=AppSettings(**values))
+
+
+class Plane:
+    """A running plane: `http` is a client of it, `app` its inside."""
+
+    def __init__(self, app: App, http: httpx.AsyncClient) -> None:
+        self.app = app
+        self.http = http
+
+    async def put_quota(self, tenant: str, limit: Any = 1, wait: str = "2s") -> dict[str, Any]:
+        response = await self.http.put(f"/api/v1/quotas/{tenant}?wait={wait}", json={"limit_bytes": limit})
+        assert response.is_success, response.text
+        return response.json()
+
+    async def put_pin(self, name: str, wait: str = "2s", **fields: Any) -> dict[str, Any]:
+        response = await self.http.put(f"/api/v1/pins/{name}?wait={wait}", json={**PIN, **fields})
+        assert response.is_success, response.text
+        return response.json()
+
+    async def get(self, path: str) -> Any:
+        response = await self.http.get(path)
+        assert response.is_success, response.text
+        return response.json()
+
+    async def node(self) -> dict[str, Any]:
+        items = (await self.get("/api/v1/nodes"))["items"]
+        assert len(items) == 1
+        return items[0]
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
+        """Wait for something about the fleet."""
+        assert await self.app.parts.fleet.pulse.until(holds, timeout_s), "it never came"
+
+    async def until_fact(self, name: str, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Fields of the next fact of this name (or of one among the last 20)."""
+        hub = self.app.parts.hub
+        with hub.subscribe() as subscriber:
+            facts = list(hub.recent)
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    for fact in facts:
+                        if fact.name == name:
+                            return fact.fields
+                    await subscriber.wait(timeout_s)
+                    facts = subscriber.take()
+
+    async def until_state(self, state: str, timeout_s: float = 5.0) -> None:
+        parts = self.app.parts
+
+        def holds() -> bool:
+            return [parts.progress.state(node).value for node in parts.fleet.nodes.values()] == [state]
+
+        await self.until(holds, timeout_s)
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Plane]:
+    """Start, yield, stop cleanly."""
+    app = create_app(settings)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            app, loop="none", http=ProblemProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve([listener]))
+        while not server.started:
+            assert not task.done(), "the server did not start"
+            await asyncio.sleep(0.01)
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20
+            ) as http:
+                yield Plane(app, http)
+        finally:
+            app.parts.hub.close()
+            server.should_exit = True
+            await task

@@ -1,0 +1,239 @@
+"""From a committed record to what a node holds, through everything that can go wrong on the way."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.ingest.fleet import Fleet
+from app.observe.facts import FactHub
+from app.push.desired import Desired
+from app.schemas.quotas import QuotaPut
+from app.services.changes import Author, Changes
+from app.services.progress import Progress
+from app.services.quotas import Quotas
+from app.settings import Settings
+from app.store import migrate
+from app.store.database import Database
+from dataplane.protocol.control import Fault, Observed
+from dataplane.protocol.keys import chain
+from tests.app.fake_node import FakeNode
+from tests.app.plane import TOKENS, Plane, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_put_quota_is_applied_and_says_so(plane: Plane, node: FakeNode) -> None:
+    answer = await plane.put_quota("acme", "4GiB")
+    assert answer["limit_bytes"] == 4 << 30
+    assert answer["status"] == {
+        "accepted": True,
+        "applied": True,
+        "nodes": {"node-a": {"observed_generation": 1, "state": "in_sync"}},
+    }
+    assert [(q.tenant, q.limit_bytes) for q in node.quotas] == [("acme", 4 << 30)]
+    assert (await plane.http.get("/readyz")).status_code == 200
+
+
+async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(
+    plane: Plane, node: FakeNode
+) -> None:
+    first = await plane.put_pin("p")
+    await plane.put_pin("q")
+    keys = b"".join(chain(TOKENS, chunk_tokens=4))
+    assert node.bodies == {first["keys_digest"]: keys}
+    assert node.asked == [first["keys_digest"]]
+    assert [pin.name for pin in node.pins] == ["p", "q"]
+
+
+async def test_many_bodies_travel_in_several_messages(plane: Plane, node: FakeNode) -> None:
+    node.deaf = True
+    for number in range(70):
+        await plane.put_pin(f"p{number}", wait="0s", tokens=[number] * 4)
+    node.deaf = False
+    await node.until(lambda: len(node.pins) == 70)
+    assert len(node.bodies) == 70
+
+
+async def test_puts_that_come_together_are_pushed_together(plane: Plane, node: FakeNode) -> None:
+    node.delay_s = 0.2
+    before = len(node.received)
+    await asyncio.gather(*(plane.put_quota(f"t{number}", wait="0s") for number in range(20)))
+    await node.until(lambda: len(node.quotas) == 20)
+    assert len(node.received) - before <= 4
+
+
+async def test_a_node_that_was_away_gets_the_latest_state_only(plane: Plane, node: FakeNode) -> None:
+    await node.stop()
+    for number in range(5):
+        await plane.put_quota("acme", number, wait="0s")
+    before = len(node.received)
+    await node.start()
+    await node.until(lambda: bool(node.quotas) and node.quotas[0].limit_bytes == 4)
+    assert [s.generation for s in node.received[before:] if s.type == "quotas"] == [5]
+
+
+async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
+    plane: Plane, node: FakeNode
+) -> None:
+    await plane.put_quota("good", 1)
+    node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "too odd")]
+    answer = await plane.put_quota("odd", 2)
+    assert answer["status"]["applied"] is False
+    assert answer["status"]["nodes"]["node-a"] == {"observed_generation": 1, "state": "nacked"}
+    shown = await plane.node()
+    assert shown["state"] == "nacked"
+    (fault,) = shown["faults"]
+    assert (fault["type"], fault["generation"], fault["path"]) == ("quotas", 2, "quotas[1].limit_bytes")
+    await plane.until_fact("push.nacked")
+    (push,) = (await _settled(plane, "state=nacked"))["items"]
+    assert push["faults"] == [{"path": "quotas[1].limit_bytes", "code": "bad_field", "message": "too odd"}]
+    refusal = await plane.http.get("/readyz")
+    assert refusal.status_code == 503
+    assert "node-a is nacked with quotas" in refusal.json()["detail"]
+    assert [quota.tenant for quota in node.quotas] == ["good"]
+
+
+async def test_a_nacked_generation_is_not_sent_again_until_it_changes(plane: Plane, node: FakeNode) -> None:
+    node.faults = [Fault("x", "bad_field", "no")]
+    await plane.put_quota("acme", 1)
+    before = len(node.received)
+    plane.app.parts.fleet.pulse.beat()
+    await asyncio.sleep(0.3)
+    assert len(node.received) == before
+    node.faults = []
+    answer = await plane.put_quota("acme", 2)
+    assert answer["status"]["applied"] is True
+    assert (await plane.node())["faults"] == []
+
+
+async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNode) -> None:
+    node.deaf = True
+    answer = await plane.put_quota("acme", 1, wait="100ms")
+    assert answer["status"]["applied"] is False
+    await plane.until_fact("push.timed_out")
+    node.deaf = False
+    await node.until(lambda: bool(node.quotas))
+    pushes = await _settled(plane, "type=quotas&limit=2", lambda items: items[0]["state"] == "acked")
+    assert [(push["state"], push["attempt"]) for push in pushes["items"]] == [("acked", 2), ("timed_out", 1)]
+
+
+async def test_a_restarted_node_that_forgot_everything_gets_it_again(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 7)
+    node.quotas = []
+    await node.restart(forget=True)
+    await node.until(lambda: [q.limit_bytes for q in node.quotas] == [7])
+    await plane.until_state("in_sync")
+    assert (await plane.node())["epoch"] == node.epoch
+
+
+async def test_a_restarted_node_that_remembers_is_left_alone(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 7)
+    before = len(node.received)
+    await node.restart()
+    await plane.until(
+        lambda: any(n.epoch == node.epoch and n.welcomed for n in plane.app.parts.fleet.nodes.values())
+    )
+    await plane.until_state("in_sync")
+    assert len(node.received) == before
+
+
+async def test_drift_is_told_and_repaired(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 7)
+    good = node.observed["quotas"]
+    node.drift("quotas")
+    fact = await plane.until_fact("node.drifted")
+    assert fact == {"type": "quotas", "generation": 1}
+    await node.until(lambda: node.observed["quotas"] == good)
+
+
+async def test_a_restarted_plane_adopts_what_the_node_has(settings: Settings, node: FakeNode) -> None:
+    async with serving(settings) as plane:
+        await plane.put_quota("acme", 1)
+        await plane.put_pin("p")
+        await plane.until_state("in_sync")
+    before = len(node.received)
+    async with serving(settings) as plane:
+        await plane.until_state("in_sync")
+        assert (await plane.get("/api/v1/quotas/acme"))["status"]["applied"] is True
+    assert len(node.received) == before
+
+
+async def test_what_was_committed_before_a_crash_is_pushed_after_it(
+    settings: Settings, node: FakeNode
+) -> None:
+    """The commit happens in a process that has no push worker and then is gone, as by a kill in between."""
+    database = Database(settings.common.database_url)
+    await migrate.upgrade(database)
+    fleet, hub = Fleet(), FactHub()
+    desired = Desired(database)
+    quotas = Quotas(database, Changes(database, fleet, hub), Progress(fleet, desired), fleet)
+    await quotas.put("acme", QuotaPut(limit_bytes=5), Author("r"))
+    await database.close()
+    assert node.quotas == []
+    async with serving(settings):
+        await node.until(lambda: [q.limit_bytes for q in node.quotas] == [5])
+
+
+async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: FakeNode) -> None:
+    held = Observed(9, "f" * 64, "another")
+    node.observed = {"quotas": held, "pins": held}
+    async with serving(settings) as plane:
+        await plane.until_state("in_sync")
+        assert node.received == []
+        await plane.put_quota("acme", 1)
+        assert [q.tenant for q in node.quotas] == ["acme"]
+
+
+async def test_a_database_that_was_set_back_overtakes_what_the_node_saw(
+    settings: Settings, node: FakeNode
+) -> None:
+    async with serving(settings) as plane:
+        answer = await plane.put_quota("acme", 1)
+        held = node.observed["quotas"]
+        node.observed["quotas"] = Observed(40, "f" * 64, held.store)
+        node.quotas = []
+        await node.until(lambda: bool(node.quotas))
+        assert node.observed["quotas"].generation == 41
+        await plane.until_state("in_sync")
+        assert answer["generation"] == 1
+
+
+async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode) -> None:
+    node.mute = node.deaf = True
+    await plane.until_state("lost")
+    assert (await plane.node())["stats"] is None
+    assert (await plane.http.get("/readyz")).status_code == 503
+    node.mute = node.deaf = False
+    await plane.until_state("in_sync")
+
+
+async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(plane: Plane, node: FakeNode) -> None:
+    await node.stop()
+    node.name, node.observed = "node-b", {}
+    await node.start()
+    await plane.until(lambda: list(plane.app.parts.fleet.nodes) == ["node-b"])
+    await plane.until_state("in_sync")
+
+
+async def test_another_database_is_not_mistaken_for_the_same(
+    settings: Settings, node: FakeNode, tmp_path: Path
+) -> None:
+    """Equal generation numbers of two databases mean nothing."""
+    async with serving(settings) as plane:
+        await plane.put_quota("acme", 1)
+    Path(settings.common.state_dir, "larder.db").rename(tmp_path / "away.db")
+    async with serving(settings) as plane:
+        answer = await plane.put_quota("other", 2)
+        assert answer["generation"] == 1
+        assert [q.tenant for q in node.quotas] == ["other"]
+
+
+async def _settled(plane: Plane, query: str, holds=bool) -> dict:
+    """The journal, once the push that was just told is written down."""
+    async with asyncio.timeout(5):
+        while True:
+            answer = await plane.get(f"/api/v1/pushes?{query}")
+            if holds(answer["items"]):
+                return answer
+            await asyncio.sleep(0.01)
