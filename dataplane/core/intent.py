@@ -42,20 +42,20 @@ def _fault(path: str, code: Code, message: str) -> Fault:
 
 def _records(
     snapshot: Snapshot, kind: type[S], check: Callable[[str, S], list[Fault]]
-) -> tuple[list[S], list[Fault]]:
-    """Every record of a body that is right, and every fault found (at most 100)."""
+) -> tuple[dict[int, S], list[Fault]]:
+    """Every record of a body that can be read, by its position, and every fault found (at most 100)."""
     if digest_of(snapshot.body) != snapshot.digest:
-        return [], [_fault("digest", Code.BAD_DIGEST, "the body does not match its digest")]
+        return {}, [_fault("digest", Code.BAD_DIGEST, "the body does not match its digest")]
     try:
         raws = msgspec.msgpack.decode(snapshot.body, type=list[msgspec.Raw])
     except (msgspec.DecodeError, ValueError) as error:
-        return [], [_fault(snapshot.type, Code.MALFORMED, str(error))]
+        return {}, [_fault(snapshot.type, Code.MALFORMED, str(error))]
     if len(raws) > MAX_RECORDS:
-        return [], [
+        return {}, [
             _fault(snapshot.type, Code.TOO_MANY, f"expected at most {MAX_RECORDS} records, got {len(raws)}")
         ]
     decoder = msgspec.msgpack.Decoder(kind)
-    records: list[S] = []
+    records: dict[int, S] = {}
     faults: list[Fault] = []
     for number, raw in enumerate(raws):
         path = f"{snapshot.type}[{number}]"
@@ -66,7 +66,7 @@ def _records(
             faults.append(_fault(f"{path}.{below}" if below else path, Code.BAD_FIELD, message))
         else:
             faults += check(path, record)
-            records.append(record)
+            records[number] = record
         if len(faults) >= MAX_FAULTS:
             break
     return records, faults[:MAX_FAULTS]
@@ -100,10 +100,11 @@ def _check_tenant(path: str, salt: str) -> list[Fault]:
     return []
 
 
-def _duplicates(kind: SnapshotType, name: str, names: list[str]) -> list[Fault]:
+def _duplicates(kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec]) -> list[Fault]:
     seen: set[str] = set()
     faults = []
-    for number, value in enumerate(names):
+    for number, record in records.items():
+        value = getattr(record, name)
         if value in seen:
             faults.append(_fault(f"{kind}[{number}].{name}", Code.DUPLICATE, f"{value!r} stands in it twice"))
         seen.add(value)
@@ -139,7 +140,7 @@ class Intent:
         specs, faults = _records(snapshot, PinSpec, _check_pin)
         if faults:
             return []
-        return sorted({spec.keys_digest for spec in specs} - self.bodies.keys())
+        return sorted({spec.keys_digest for spec in specs.values()} - self.bodies.keys())
 
     def apply(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
         """Apply a snapshot, or return every fault and change nothing."""
@@ -158,10 +159,10 @@ class Intent:
 
     def _apply_quotas(self, snapshot: Snapshot, now: float) -> list[Fault]:
         specs, faults = _records(snapshot, QuotaSpec, _check_quota)
-        faults += _duplicates("quotas", "tenant", [spec.tenant for spec in specs])
+        faults += _duplicates("quotas", "tenant", specs)
         if faults:
-            return faults
-        wanted = {spec.tenant: spec for spec in specs}
+            return faults[:MAX_FAULTS]
+        wanted = {spec.tenant: spec for spec in specs.values()}
         for salt, tenant in self.pool.tenants.by_salt.items():
             if salt not in wanted:
                 tenant.managed, tenant.limit_bytes, tenant.order = False, None, None
@@ -186,14 +187,14 @@ class Intent:
 
     def _apply_pins(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
         specs, faults = _records(snapshot, PinSpec, _check_pin)
-        faults += _duplicates("pins", "name", [spec.name for spec in specs])
+        faults += _duplicates("pins", "name", specs)
         held = {**self.bodies, **bodies}
         if not faults:
-            faults = [fault for number, spec in enumerate(specs) for fault in _check_body(number, spec, held)]
+            faults = [fault for number, spec in specs.items() for fault in _check_body(number, spec, held)]
         if faults:
             return faults[:MAX_FAULTS]
         pins = self.pool.pins
-        wanted = {spec.name: spec for spec in specs}
+        wanted = {spec.name: spec for spec in specs.values()}
         touched: list[Pin] = []
         for pin in list(pins.by_name.values()):
             spec = wanted.get(pin.name)
@@ -208,12 +209,12 @@ class Intent:
             touched.append(pin)
         for spec in wanted.values():
             body = held[spec.keys_digest]
-            keys = tuple(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES))
+            keys = tuple(dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES)))
             pin = Pin(spec.name, spec.model, spec.keys_digest, keys, spec.expires_at)
             pins.add(pin)
             touched.append(pin)
         self._repin(touched, now)
-        self.bodies = {spec.keys_digest: held[spec.keys_digest] for spec in specs}
+        self.bodies = {spec.keys_digest: held[spec.keys_digest] for spec in specs.values()}
         self.expire_pins(now)
         return []
 
@@ -235,7 +236,9 @@ class Intent:
                     continue
                 words = pack_keys(pin.keys)
                 for space in pool.spaces.of_model(pin.model):
-                    for block in pool.table.find(words, space):
+                    found = pool.table.find(words, space)
+                    # The head gets budget first; what loses a mark joins the order tail first, like any chain.
+                    for block in found if live else reversed(found):
                         if block is not None and block.state is State.READY:
                             pool.repin(block, now)
         pool.promote_pins()

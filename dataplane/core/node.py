@@ -198,7 +198,8 @@ class Node:
             self._reap(other, now)
 
     def _reap(self, engine: Engine, now: float) -> None:
-        if not engine.connected and not engine.alive:
+        # One end may bring another: an engine that was forgotten meanwhile is not forgotten twice.
+        if not engine.connected and not engine.alive and engine.client in self.engines:
             engine.waits_for.discard(engine.client)
             if not engine.waits_for:
                 self._forget(engine, now)

@@ -50,8 +50,8 @@ class PinTable:
     pinned_bytes: int = 0
     by_name: dict[str, Pin] = field(default_factory=dict)
     _by_key: dict[str, dict[bytes, tuple[Pin, ...]]] = field(default_factory=dict)
-    _waiting: set[Block] = field(default_factory=set)
-    """Resident blocks of live pins that the budget had no room for."""
+    _waiting: dict[Block, None] = field(default_factory=dict)
+    """Resident blocks of live pins that the budget had no room for, first come first."""
 
     def add(self, pin: Pin) -> None:
         self.by_name[pin.name] = pin
@@ -93,7 +93,7 @@ class PinTable:
             pin.resident += 1
             pin.bytes += block.charge
         if self.pinned_bytes + block.charge > self.budget_bytes:
-            self._waiting.add(block)
+            self._waiting[block] = None
             return False
         self._guarantee(block)
         return True
@@ -108,7 +108,7 @@ class PinTable:
         if was:
             self.pinned_bytes -= block.charge
             block.guaranteed = False
-        self._waiting.discard(block)
+        self._waiting.pop(block, None)
         block.pins = ()
         return was
 
@@ -117,7 +117,7 @@ class PinTable:
         promoted = []
         for block in list(self._waiting):
             if self.pinned_bytes + block.charge <= self.budget_bytes:
-                self._waiting.discard(block)
+                del self._waiting[block]
                 self._guarantee(block)
                 promoted.append(block)
         return promoted

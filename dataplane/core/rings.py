@@ -46,7 +46,8 @@ class RingReader:
             self.tail = head
             header[A_RING_TAIL] = head
             return []
-        at = np.arange(self.tail, head, dtype=np.int64) % entries
+        first = self.tail % entries  # the head may be any 64 bits: no arithmetic on it in numpy
+        at = np.arange(first, first + count) % entries
         words: list[list[int]] = self.area.ring[at].tolist()
         self.tail = head
         header[A_RING_TAIL] = head

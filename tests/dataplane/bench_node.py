@@ -1,0 +1,258 @@
+"""A `Node` on plain bytearrays, and engines that behave as clients do: no process, no socket, time as an argument."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dataplane.core.leases import LeaseTable
+from dataplane.core.node import Node, NodeOptions
+from dataplane.core.storing import Granted
+from dataplane.eviction import EvictionPolicy
+from dataplane.eviction.lru import Lru
+from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.control import Fault, Snapshot
+from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Reserve, SpaceRequest
+from dataplane.protocol.events import Event, PinStats, PoolStats, TenantStats
+from dataplane.protocol.layout import (
+    A_RING_HEAD,
+    RING_KIND_SHIFT,
+    RING_TOUCH,
+    AreaMemory,
+    IndexMemory,
+    area_bytes,
+    index_bytes,
+    pack_keys,
+)
+from dataplane.protocol.spaces import Space
+from dataplane.protocol.states import STATE_MASK, State
+from tests.dataplane import factories as make
+
+RING_ENTRIES = 1024
+
+
+class PlainMemory:
+    """`core.ports.Memory` on bytearrays; `refuse` makes the machine say no."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self.max_blocks = max_blocks
+        self.segments: dict[int, int] = {}
+        self.areas: dict[int, AreaMemory] = {}
+        self.refuse = False
+
+    def create_segment(self, segment: int, size_bytes: int) -> None:
+        if self.refuse:
+            raise MemoryError
+        assert segment not in self.segments
+        self.segments[segment] = size_bytes
+
+    def retire_segment(self, segment: int) -> None:
+        del self.segments[segment]
+
+    def create_area(self, client: int) -> AreaMemory:
+        if self.refuse:
+            raise MemoryError
+        area = AreaMemory(bytearray(area_bytes(self.max_blocks, RING_ENTRIES)), self.max_blocks, RING_ENTRIES)
+        area.format()
+        self.areas[client] = area
+        return area
+
+    def retire_area(self, client: int) -> None:
+        del self.areas[client]
+
+
+@dataclass
+class Stored:
+    """What a store did, by outcome."""
+
+    granted: Granted
+    written: int = 0
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        names = {int(outcome): outcome.name for outcome in Outcome}
+        return Counter(names.get(value) or code_of(value).name for value in self.granted.outcomes.tolist())
+
+    @property
+    def refused(self) -> set[Code]:
+        known = {int(outcome) for outcome in Outcome}
+        return {code_of(value) for value in self.granted.outcomes.tolist() if value not in known}
+
+
+@dataclass
+class BenchEngine:
+    """An attached process as the data plane sees it."""
+
+    bench: Bench
+    client: int
+    spaces: list[int]
+    area: AreaMemory
+    _held: list[int] = field(default_factory=list)
+
+    def reserve(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> Granted:
+        message = Reserve(1, self.spaces[space], tenant, make.packed(chain), nbytes)
+        return self.bench.node.reserve(self.client, message, self.bench.now)
+
+    def commit(self, reservation: int, positions: Sequence[int] | None = None, checksums: bytes = b"") -> int:
+        slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
+        return self.bench.node.commit(self.client, Commit(1, reservation, slots, checksums), self.bench.now)
+
+    def abort(self, reservation: int) -> None:
+        self.bench.node.abort(self.client, Abort(1, reservation), self.bench.now)
+
+    def store(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> Stored:
+        """Reserve and commit everything that was granted."""
+        granted = self.reserve(chain, nbytes, tenant=tenant, space=space)
+        written = self.commit(granted.reservation) if granted.reservation else 0
+        return Stored(granted, written)
+
+    def has(self, chain: Sequence[bytes], space: int = 0) -> list[bool]:
+        """Which keys are READY."""
+        numbers, control = self.bench.index.find(pack_keys(list(chain)), self.spaces[space])
+        ready = (control & np.uint64(STATE_MASK)) == np.uint64(State.READY)
+        return ((numbers >= 0) & ready).tolist()
+
+    def lookup(self, chain: Sequence[bytes], space: int = 0) -> int:
+        found = self.has(chain, space)
+        return found.index(False) if False in found else len(found)
+
+    def acquire(self, chain: Sequence[bytes], space: int = 0) -> int:
+        """Hold the leading hits by raising counters, and tell the ring; returns how many."""
+        hits = self.lookup(chain, space)
+        numbers, control = self.bench.index.find(pack_keys(list(chain)), self.spaces[space])
+        self._held += numbers[:hits].tolist()
+        np.add.at(self.area.counters, numbers[:hits], np.uint32(1))
+        for number, word in zip(numbers[:hits][::-1].tolist(), control[:hits][::-1].tolist(), strict=True):
+            self.note(RING_TOUCH << RING_KIND_SHIFT | number, word)
+        return hits
+
+    def note(self, first: int, second: int) -> None:
+        """One entry in the access ring."""
+        head = int(self.area.header[A_RING_HEAD])
+        self.area.ring[head % RING_ENTRIES] = (first, second)
+        self.area.header[A_RING_HEAD] = head + 1
+
+    def let_go(self) -> None:
+        """Release every lease."""
+        np.subtract.at(self.area.counters, np.array(self._held, np.int64), np.uint32(1))
+        self._held.clear()
+
+    def detach(self) -> None:
+        """The connection closes; the process may live on."""
+        self.bench.node.detach(self.client, "connection closed", self.bench.now)
+
+    def die(self) -> None:
+        """The process is proven gone."""
+        self.bench.node.process_gone(self.client, self.bench.now)
+
+    def goodbye(self) -> None:
+        self.bench.node.goodbye(self.client, self.bench.now)
+
+
+class Bench:
+    """A node, its clock and its memory."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        *,
+        segment_bytes: int = 2 * make.MIB,
+        max_blocks: int = 4096,
+        pin_budget_bytes: int | None = None,
+        ttl_s: float = 30.0,
+        max_clients: int = 1024,
+        policy: Callable[[], EvictionPolicy] = Lru,
+    ) -> None:
+        self.now = 1_000_000.0
+        self.memory = PlainMemory(max_blocks)
+        self.index = IndexMemory(bytearray(index_bytes(max_blocks)), max_blocks)
+        self.index.format(7, 1)
+        self.fences = 0
+        options = NodeOptions(
+            name="bench",
+            epoch="0000000000000007",
+            capacity_bytes=capacity_bytes,
+            segment_bytes=segment_bytes,
+            reservation_ttl_s=ttl_s,
+            pin_budget_bytes=capacity_bytes // 5 if pin_budget_bytes is None else pin_budget_bytes,
+            max_clients=max_clients,
+        )
+        leases = LeaseTable(self._fence)
+        self.node = Node(options, self.index, self.memory, leases, policy, self.now)
+
+    def _fence(self) -> None:
+        self.fences += 1
+
+    def attach(self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100) -> BenchEngine:
+        wanted = [
+            each if isinstance(each, SpaceRequest) else SpaceRequest(each)
+            for each in spaces or (make.space(),)
+        ]
+        name = group or f"group-{len(self.memory.areas)}-{pid}"
+        engine, numbers = self.node.attach(Attach(1, VERSION, name, wanted), pid, self.now)
+        return BenchEngine(self, engine.client, numbers, self.memory.areas[engine.client])
+
+    def apply(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> list[Fault]:
+        return self.node.intent.apply(snapshot, bodies or {}, self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.node.tick(self.now)
+
+    def events(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.node.take_events() if isinstance(event, kind)]
+
+    def tenant(self, name: str) -> TenantStats:
+        return next(each for each in self.node.stats(self.now).tenants if each.tenant == name)
+
+    def pin(self, name: str) -> PinStats:
+        return next(each for each in self.node.stats(self.now).pins if each.name == name)
+
+    def refused(self) -> dict[str, int]:
+        return self.node.stats(self.now).refused
+
+    @property
+    def pool(self) -> PoolStats:
+        return self.node.stats(self.now).pool
+
+    def faults(self) -> list[str]:
+        """Contradictions: the node's own, and those that only a test can see."""
+        found = self.node.check()
+        segments = {segment.number: segment.nbytes for segment in self.node.pool.slabs.segments.values()}
+        if segments != self.memory.segments:
+            found.append(f"segments: book {segments}, memory {self.memory.segments}")
+        if sum(segments.values()) > self.node.options.capacity_bytes:
+            found.append("more memory than the capacity")
+        extents = sorted(
+            (block.slot.slab.segment.number, block.slot.offset, block.nbytes)
+            for block in self.node.pool.table.blocks.values()
+        )
+        for (segment, offset, nbytes), (other, start, _) in itertools.pairwise(extents):
+            if segment == other and offset + nbytes > start:
+                found.append(f"blocks overlap in segment {segment} at {start}")
+        for segment, offset, nbytes in extents:
+            if offset + nbytes > segments.get(segment, 0):
+                found.append(f"a block beyond segment {segment}")
+        if set(self.memory.areas) != set(self.node.engines):
+            found.append("areas and engines differ")
+        pool = self.node.pool
+        pinned = sum(block.charge for block in pool.table.blocks.values() if block.guaranteed)
+        if pinned != pool.pins.pinned_bytes or pinned > pool.pins.budget_bytes:
+            found.append(
+                f"pinned: blocks {pinned}, book {pool.pins.pinned_bytes}, budget {pool.pins.budget_bytes}"
+            )
+        states = Counter(block.state for block in pool.table.blocks.values())
+        for state, size in (
+            (State.RESERVED, pool.reserved_bytes),
+            (State.QUARANTINED, pool.quarantined_bytes),
+        ):
+            real = sum(block.charge for block in pool.table.blocks.values() if block.state is state)
+            if real != size:
+                found.append(f"{state.name}: blocks {real}, book {size}")
+        if states[State.EVICTING]:
+            found.append("a block stays EVICTING between two steps")
+        return found

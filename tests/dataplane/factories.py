@@ -1,0 +1,81 @@
+"""Keys, spaces and snapshots, made from small numbers so that a test reads as its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+from dataplane.protocol.control import (
+    PinSpec,
+    QuotaSpec,
+    Snapshot,
+    SnapshotType,
+    digest_of,
+    encode_pins,
+    encode_quotas,
+)
+from dataplane.protocol.spaces import Space
+
+MODEL = "llama"
+STORE = "store-1"
+KIB = 1024
+MIB = 1024 * 1024
+
+
+def key(name: object) -> bytes:
+    """A 32-byte key."""
+    return sha256(repr(name).encode()).digest()
+
+
+def keys(count: int, name: object = "chain") -> list[bytes]:
+    """A chain of keys."""
+    return [key((name, at)) for at in range(count)]
+
+
+def packed(chain: Sequence[bytes]) -> bytes:
+    return b"".join(chain)
+
+
+def space(
+    model: str = MODEL, *, rank: int = 0, world: int = 1, block_bytes: int = 0, dtype: str = ""
+) -> Space:
+    return Space(model=model, rank=rank, world_size=world, block_bytes=block_bytes, dtype=dtype)
+
+
+def snapshot(
+    kind: SnapshotType, body: bytes, generation: int = 1, *, store: str = STORE, digest: str | None = None
+) -> Snapshot:
+    """A snapshot of any body; its digest is right unless given."""
+    return Snapshot(
+        type=kind,
+        store=store,
+        generation=generation,
+        nonce=f"{kind}-{generation}",
+        digest=digest_of(body) if digest is None else digest,
+        body=body,
+    )
+
+
+def quotas(limits: dict[str, int | None], generation: int = 1, *, store: str = STORE) -> Snapshot:
+    """A quotas snapshot: limit in bytes by salt."""
+    body = encode_quotas([QuotaSpec(tenant, limit) for tenant, limit in limits.items()])
+    return snapshot("quotas", body, generation, store=store)
+
+
+def pin(
+    name: str,
+    chain: Sequence[bytes],
+    *,
+    model: str = MODEL,
+    tenant: str = "",
+    expires_at: float | None = None,
+) -> tuple[PinSpec, bytes]:
+    """A pin's record and its body."""
+    body = packed(chain)
+    return PinSpec(name, model, tenant, digest_of(body), expires_at), body
+
+
+def pins(records: Sequence[tuple[PinSpec, bytes]], generation: int = 1) -> tuple[Snapshot, dict[str, bytes]]:
+    """A pins snapshot and the bodies it refers to."""
+    body = encode_pins([spec for spec, _ in records])
+    return snapshot("pins", body, generation), {digest_of(each): each for _, each in records}

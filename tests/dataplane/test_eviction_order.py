@@ -1,0 +1,150 @@
+"""Who goes first: exactly the least recently used, the tail of a prefix before its head."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+
+from dataplane.eviction import EvictionPolicy
+from dataplane.eviction.lru import Lru
+from dataplane.protocol.events import BlocksEvicted
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
+
+PAGE = 4096
+
+
+def test_a_chain_is_evicted_from_its_end() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    chain = make.keys(8)
+    engine.store(chain, PAGE)
+    for new in range(8):
+        engine.store(make.keys(1, ("new", new)), PAGE)
+        assert engine.lookup(chain) == 7 - new
+
+
+def test_the_order_is_exactly_lru_under_random_use() -> None:
+    rng = random.Random(11)
+    bench = Bench(32 * PAGE)
+    engine = bench.attach()
+    chains = [make.keys(rng.randint(1, 6), number) for number in range(30)]
+    model: OrderedDict[bytes, None] = OrderedDict()
+    for _ in range(600):
+        chain = rng.choice(chains)
+        if rng.random() < 0.4:
+            held = engine.acquire(chain)
+            engine.let_go()
+            for each in chain[:held][::-1]:
+                model.move_to_end(each)
+            bench.pass_time(0.1)
+            continue
+        present = [each for each in chain if each in model]
+        for each in reversed(present):
+            model.move_to_end(each)
+        missing = [each for each in chain if each not in model]
+        spared = list(present)
+        while len(model) + len(missing) > 32:
+            victim = next(each for each in model if each not in spared)
+            del model[victim]
+        engine.store(chain, PAGE)
+        for each in reversed(chain):
+            model[each] = None
+            model.move_to_end(each)
+        everything = [each for other in chains for each in other]
+        assert [each for each, ready in zip(everything, engine.has(everything), strict=True) if ready] == [
+            each for each in everything if each in model
+        ]
+    assert bench.faults() == []
+
+
+def test_a_ring_is_drained_before_its_client_reserves() -> None:
+    bench = Bench(2 * PAGE)
+    engine = bench.attach()
+    engine.store(make.keys(1, "old"), PAGE)
+    engine.store(make.keys(1, "new"), PAGE)
+    engine.acquire(make.keys(1, "old"))
+    engine.let_go()
+    engine.store(make.keys(1, "newest"), PAGE)
+    assert engine.lookup(make.keys(1, "old")) == 1, "it was touched after the other"
+    assert engine.lookup(make.keys(1, "new")) == 0
+
+
+def test_making_room_spares_the_chain_that_asks() -> None:
+    bench = Bench(4 * PAGE)
+    engine = bench.attach()
+    chain = make.keys(4)
+    engine.store(chain[:2], PAGE)
+    engine.store(make.keys(2, "other"), PAGE)
+    assert engine.store(chain, PAGE).written == 2
+    assert engine.lookup(chain) == 4
+
+
+def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_told() -> None:
+    bench = Bench(4 * PAGE)
+    engine = bench.attach()
+    chain = make.keys(6)
+    stored = engine.store(chain, PAGE)
+    assert stored.outcomes == {"WRITE": 4, "POOL_FULL": 2}
+    assert engine.lookup(chain) == 4
+    assert bench.refused() == {"pool_full": 2}
+
+
+def test_room_is_made_inside_reserve_and_reported_once() -> None:
+    bench = Bench(4 * PAGE)
+    engine = bench.attach()
+    engine.store(make.keys(4, "old"), PAGE, tenant="a")
+    bench.node.take_events()
+    engine.store(make.keys(3, "new"), PAGE, tenant="b")
+    (event,) = bench.events(BlocksEvicted)
+    assert isinstance(event, BlocksEvicted)
+    assert (event.tenant, event.reason, event.blocks, event.bytes) == ("a", "room", 3, 3 * PAGE)
+    assert bench.tenant("a").evicted_blocks == 3
+
+
+def test_a_block_whose_counter_is_up_is_put_back_with_its_incarnation() -> None:
+    bench = Bench(3 * PAGE)
+    engine = bench.attach()
+    held, other = make.keys(1, "held"), make.keys(2, "other")
+    engine.store(held, PAGE)
+    engine.store(other, PAGE)
+    engine.acquire(held)
+    engine.area.header[8] = 0  # nothing reported in the ring: it is the oldest
+    before = {
+        block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == held[0]
+    }
+    fences = bench.fences
+    assert engine.store(make.keys(2, "new"), PAGE).written == 2
+    assert engine.lookup(held) == 1
+    assert bench.node.stats(bench.now).totals.put_back_blocks == 1
+    after = {
+        block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == held[0]
+    }
+    assert after == before
+    assert bench.fences - fences <= 2, "one barrier a batch, not one a block"
+    engine.let_go()
+    assert bench.faults() == []
+
+
+def test_leases_of_every_process_count() -> None:
+    bench = Bench(2 * PAGE)
+    one, two = bench.attach(pid=1), bench.attach(pid=2)
+    one.store(make.keys(1, "a"), PAGE)
+    one.store(make.keys(1, "b"), PAGE)
+    one.acquire(make.keys(1, "a"))
+    two.acquire(make.keys(1, "b"))
+    assert one.store(make.keys(1, "c"), PAGE).outcomes == {"POOL_FULL": 1}
+    two.let_go()
+    assert one.store(make.keys(1, "c"), PAGE).written == 1
+    assert two.lookup(make.keys(1, "b")) == 0
+    assert two.lookup(make.keys(1, "a")) == 1
+
+
+def test_lru_keeps_what_the_protocol_of_policies_asks() -> None:
+    policy: EvictionPolicy = Lru()
+    for number in range(5):
+        policy.insert(number, 1, float(number))
+    policy.touch(0, 9.0)
+    policy.remove(3)
+    assert list(policy.victims()) == [1, 2, 4, 0]
+    assert len(policy) == 4

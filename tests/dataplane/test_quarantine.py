@@ -1,0 +1,240 @@
+"""Owners that hang or die: their bytes wait until nobody can touch them any more, and not longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.protocol.events import EngineDetached, EngineGone, ReservationExpired
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
+
+PAGE = 4096
+CHAIN = make.keys(4)
+
+
+def code_of_refusal(call, *arguments) -> Code:
+    with pytest.raises(ProtocolError) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+def test_an_expired_reservation_is_quarantined_and_its_keys_are_free_at_once() -> None:
+    bench = Bench(8 * PAGE, ttl_s=30)
+    slow, other = bench.attach(), bench.attach()
+    slow.reserve(CHAIN, PAGE)
+    bench.pass_time(29)
+    assert bench.pool.quarantined_bytes == 0
+    bench.pass_time(2)
+    assert bench.pool.quarantined_bytes == 4 * PAGE
+    assert bench.pool.reserved_bytes == 0
+    (event,) = bench.events(ReservationExpired)
+    assert (event.blocks, event.bytes) == (4, 4 * PAGE)
+    assert other.store(CHAIN, PAGE).written == 4, "another engine may store the same keys elsewhere"
+    assert other.store(make.keys(5, "more"), PAGE).written == 4, "the quarantined bytes are not given away"
+    assert bench.faults() == []
+
+
+def test_a_late_commit_publishes_nothing_and_gives_the_bytes_back() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    granted = engine.reserve(CHAIN, PAGE)
+    bench.pass_time(31)
+    assert code_of_refusal(engine.commit, granted.reservation) is Code.RESERVATION_EXPIRED
+    assert engine.lookup(CHAIN) == 0
+    assert bench.pool.used_bytes == 0
+    assert code_of_refusal(engine.commit, granted.reservation) is Code.UNKNOWN_RESERVATION
+    assert bench.faults() == []
+
+
+def test_a_late_abort_gives_the_bytes_back() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    granted = engine.reserve(CHAIN, PAGE)
+    bench.pass_time(31)
+    engine.abort(granted.reservation)
+    assert bench.pool.used_bytes == 0
+    assert code_of_refusal(engine.abort, granted.reservation) is Code.UNKNOWN_RESERVATION
+    assert bench.faults() == []
+
+
+def test_a_closed_connection_ends_the_right_to_commit_but_frees_nothing() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    engine.reserve(CHAIN, PAGE)
+    engine.detach()
+    assert bench.pool.quarantined_bytes == 4 * PAGE
+    (event,) = bench.events(EngineDetached)
+    assert event.quarantined_blocks == 4
+    bench.pass_time(3600)
+    assert bench.pool.quarantined_bytes == 4 * PAGE, "time proves nothing"
+    engine.die()
+    assert bench.pool.used_bytes == 0
+    (gone,) = bench.events(EngineGone)
+    assert (gone.released_blocks, gone.released_bytes) == (4, 4 * PAGE)
+    assert bench.faults() == []
+
+
+def test_a_killed_process_gives_everything_back_at_once() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    engine.store(make.keys(2, "kept"), PAGE)
+    engine.acquire(make.keys(2, "kept"))
+    engine.reserve(CHAIN, PAGE)
+    engine.die()
+    assert bench.pool.used_bytes == 2 * PAGE
+    assert bench.memory.areas == {}
+    other = bench.attach()
+    assert other.lookup(make.keys(2, "kept")) == 2, "READY blocks stay"
+    assert other.store(make.keys(8, "new"), PAGE).written == 8, "and its leases are no more"
+    assert bench.faults() == []
+
+
+def test_a_disconnected_process_that_lives_keeps_its_leases() -> None:
+    bench = Bench(4 * PAGE)
+    engine, other = bench.attach(), bench.attach()
+    engine.store(CHAIN, PAGE)
+    engine.acquire(CHAIN)
+    engine.detach()
+    assert other.store(make.keys(1, "new"), PAGE).refused == {Code.POOL_FULL}
+    engine.die()
+    assert other.store(make.keys(1, "new"), PAGE).written == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)])
+def test_bytes_of_a_group_come_back_only_when_every_process_that_was_there_is_gone(
+    order: tuple[int, ...],
+) -> None:
+    bench = Bench(8 * PAGE)
+    engines = [bench.attach(group="tp2", pid=number) for number in range(3)]
+    engines[order[0]].reserve(CHAIN, PAGE)
+    for number in order[:-1]:
+        engines[number].die()
+        assert bench.pool.quarantined_bytes == 4 * PAGE
+        assert bench.faults() == []
+    engines[order[-1]].die()
+    assert bench.pool.used_bytes == 0
+    assert bench.node.engines == {}
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_processes_of_a_group_may_end_in_any_order(order: tuple[int, int], closes_first: bool) -> None:
+    bench = Bench(8 * PAGE)
+    engines = [bench.attach(group="pair", pid=number) for number in range(2)]
+    if closes_first:
+        for engine in engines:
+            engine.detach()
+    for number in order:
+        engines[number].die()
+    assert bench.node.engines == {}
+    assert len(bench.events(EngineGone)) == 2
+    assert bench.faults() == []
+
+
+def test_a_later_process_of_the_same_group_name_delays_nothing() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach(group="engine-0", pid=1)
+    engine.reserve(CHAIN, PAGE)
+    engine.detach()
+    again = bench.attach(group="engine-0", pid=2)
+    engine.die()
+    assert bench.pool.used_bytes == 0
+    assert again.store(CHAIN, PAGE).written == 4
+    assert bench.faults() == []
+
+
+def test_another_group_delays_nothing() -> None:
+    bench = Bench(8 * PAGE)
+    engine, _other = bench.attach(group="one"), bench.attach(group="two")
+    engine.reserve(CHAIN, PAGE)
+    engine.die()
+    assert bench.pool.used_bytes == 0
+
+
+def test_a_worker_that_says_goodbye_releases_the_group_it_was_waited_for() -> None:
+    bench = Bench(8 * PAGE)
+    scheduler, worker = bench.attach(group="g", pid=1), bench.attach(group="g", pid=2)
+    scheduler.reserve(CHAIN, PAGE)
+    scheduler.die()
+    assert bench.pool.quarantined_bytes == 4 * PAGE
+    worker.goodbye()
+    assert bench.pool.used_bytes == 0
+    assert bench.node.engines == {}
+    assert bench.faults() == []
+
+
+def test_a_goodbye_gives_open_and_expired_reservations_back_at_once() -> None:
+    bench = Bench(16 * PAGE, ttl_s=10)
+    engine = bench.attach()
+    engine.reserve(CHAIN, PAGE)
+    bench.pass_time(11)
+    engine.reserve(make.keys(4, "more"), PAGE)
+    assert (bench.pool.quarantined_bytes, bench.pool.reserved_bytes) == (4 * PAGE, 4 * PAGE)
+    engine.goodbye()
+    assert bench.pool.used_bytes == 0
+    assert bench.memory.areas == {}
+    bench.node.process_gone(engine.client, bench.now)
+    assert bench.faults() == []
+
+
+def test_foreign_and_unknown_reservations_are_refused_and_left_alone() -> None:
+    bench = Bench(8 * PAGE)
+    owner, thief = bench.attach(), bench.attach()
+    granted = owner.reserve(CHAIN, PAGE)
+    assert code_of_refusal(thief.commit, granted.reservation) is Code.UNKNOWN_RESERVATION
+    assert code_of_refusal(thief.abort, granted.reservation) is Code.UNKNOWN_RESERVATION
+    assert code_of_refusal(owner.abort, 999) is Code.UNKNOWN_RESERVATION
+    assert owner.commit(granted.reservation) == 4
+
+
+def test_a_commit_of_some_positions_aborts_the_rest() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    granted = engine.reserve(CHAIN, PAGE)
+    assert engine.commit(granted.reservation, [0, 2]) == 2
+    assert engine.has(CHAIN) == [True, False, True, False]
+    assert bench.pool.used_bytes == 2 * PAGE
+    assert bench.node.stats(bench.now).totals.aborted_blocks == 2
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("positions", "checksums"), [([0, 0], b""), ([7], b""), ([0], b"x" * 15), ([0, 1], b"x" * 16)]
+)
+def test_a_wrong_commit_changes_nothing_and_may_be_corrected(positions: list[int], checksums: bytes) -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    granted = engine.reserve(CHAIN, PAGE)
+    code = code_of_refusal(engine.commit, granted.reservation, positions, checksums)
+    assert code in (Code.BAD_SLOTS, Code.BAD_CHECKSUMS)
+    assert engine.lookup(CHAIN) == 0
+    assert engine.commit(granted.reservation, None, b"\x01" * 64) == 4
+    assert bench.faults() == []
+
+
+def test_an_engine_holds_a_bounded_number_of_reservations() -> None:
+    bench = Bench(512 * PAGE)
+    engine = bench.attach()
+    reservations = [engine.reserve([make.key(number)], PAGE).reservation for number in range(256)]
+    assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [Code.TOO_MANY_RESERVATIONS]
+    engine.abort(reservations[0])
+    assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [Outcome.WRITE]
+
+
+def test_the_number_of_engines_is_bounded() -> None:
+    bench = Bench(8 * PAGE, max_clients=2)
+    first, _second = bench.attach(), bench.attach()
+    assert code_of_refusal(bench.attach) is Code.TOO_MANY_CLIENTS
+    first.die()
+    bench.attach()
+
+
+def test_an_attach_without_memory_for_its_area_is_refused_and_leaves_nothing() -> None:
+    bench = Bench(8 * PAGE)
+    bench.memory.refuse = True
+    assert code_of_refusal(bench.attach) is Code.OUT_OF_MEMORY
+    assert bench.node.engines == {}
+    bench.memory.refuse = False
+    bench.attach()

@@ -1,0 +1,47 @@
+"""The block's life: the table and nothing but the table."""
+
+import pytest
+
+from dataplane.protocol.states import (
+    INCARNATION_MASK,
+    STATE_BITS,
+    STATE_MASK,
+    TRANSITIONS,
+    IllegalTransition,
+    State,
+    Step,
+    advance,
+)
+
+PAIRS = [(state, step) for state in State for step in Step]
+
+
+@pytest.mark.parametrize(("state", "step"), PAIRS, ids=lambda value: value.name)
+def test_a_step_leads_where_the_table_says_or_raises(state: State, step: Step) -> None:
+    control = 41 << STATE_BITS | state
+    if (state, step) not in TRANSITIONS:
+        with pytest.raises(IllegalTransition, match=step.name):
+            advance(control, step)
+        return
+    after = advance(control, step)
+    assert after & STATE_MASK == TRANSITIONS[state, step]
+    gives_bytes_up = TRANSITIONS[state, step] is State.FREE
+    assert after >> STATE_BITS == 41 + gives_bytes_up, "the incarnation grows exactly when bytes are given up"
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    assert set(TRANSITIONS.values()) == set(State)
+    assert {state for state, _ in TRANSITIONS} == set(State)
+    assert {step for _, step in TRANSITIONS} == set(Step)
+
+
+@pytest.mark.parametrize("control", [5, 255, 7 << STATE_BITS | 9])
+def test_a_word_in_no_known_state_takes_no_step(control: int) -> None:
+    for step in Step:
+        with pytest.raises(IllegalTransition):
+            advance(control, step)
+
+
+def test_the_incarnation_wraps_within_its_bits() -> None:
+    last = INCARNATION_MASK << STATE_BITS | State.RESERVED
+    assert advance(last, Step.ABORT) == State.FREE

@@ -1,0 +1,187 @@
+"""Limits of tenants: they bind their own blocks and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.events import BlocksEvicted, BlocksRefused
+from dataplane.protocol.keys import tenant_fingerprint
+from dataplane.protocol.layout import RING_COUNT_BITS, RING_KIND_SHIFT, RING_LOOKUP
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
+
+PAGE = 4096
+
+
+def test_without_a_snapshot_no_limit_binds_and_the_node_says_so() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    assert engine.store(make.keys(64), PAGE, tenant="a").written == 64
+    assert not bench.node.stats(bench.now).armed
+    assert not bench.tenant("a").managed
+
+
+def test_a_tenant_at_its_limit_evicts_its_own_oldest_blocks_and_no_others() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 8 * PAGE}))
+    others = make.keys(20, "others")
+    engine.store(others, PAGE, tenant="b")
+    first, second = make.keys(5, "first"), make.keys(6, "second")
+    engine.store(first, PAGE, tenant="a")
+    assert engine.store(second, PAGE, tenant="a").written == 6
+    assert engine.lookup(second) == 6
+    assert engine.has(first) == [True, True, False, False, False]
+    assert engine.lookup(others) == 20, "though there was room in the pool and older blocks of others"
+    assert bench.tenant("a").bytes == 8 * PAGE
+    assert {event.reason for event in bench.events(BlocksEvicted)} == {"limit"}
+    assert bench.faults() == []
+
+
+def test_over_limit_is_refused_counted_and_told() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 4 * PAGE}))
+    stored = engine.store(make.keys(6), PAGE, tenant="a")
+    assert stored.outcomes == {"WRITE": 4, "OVER_LIMIT": 2}
+    assert bench.refused() == {"over_limit": 2}
+    assert bench.tenant("a").refused_blocks == 2
+    (event,) = bench.events(BlocksRefused)
+    assert (event.tenant, event.code, event.blocks, event.bytes) == ("a", "over_limit", 2, 2 * PAGE)
+    assert not bench.tenant("a").over_limit
+
+
+def test_a_limit_of_nothing_stores_nothing() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 0, "": PAGE - 1}))
+    assert engine.store(make.keys(2), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
+    assert engine.store(make.keys(2), PAGE).refused == {Code.OVER_LIMIT}
+
+
+def test_own_blocks_that_are_leased_may_not_go_for_a_new_one() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 4 * PAGE}))
+    chain = make.keys(4)
+    engine.store(chain, PAGE, tenant="a")
+    engine.acquire(chain)
+    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
+    assert engine.lookup(chain) == 4
+    engine.let_go()
+    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1
+    assert bench.faults() == []
+
+
+def test_lowering_a_limit_evicts_at_once_what_no_lease_holds_and_the_rest_when_it_is_let_go() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    chain = make.keys(10)
+    engine.store(chain, PAGE, tenant="a")
+    engine.store(make.keys(10, "b"), PAGE, tenant="b")
+    engine.acquire(chain[:6])
+    assert bench.apply(make.quotas({"a": 2 * PAGE})) == []
+    assert bench.tenant("a").blocks == 6
+    assert bench.tenant("a").over_limit
+    assert bench.tenant("b").blocks == 10
+    engine.let_go()
+    bench.pass_time(0.05)
+    assert bench.tenant("a").blocks == 2
+    assert not bench.tenant("a").over_limit
+    assert engine.lookup(chain) == 2, "the head of the chain outlives its tail"
+    assert bench.faults() == []
+
+
+def test_blocks_that_are_being_written_count_against_the_limit() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 4 * PAGE}))
+    granted = engine.reserve(make.keys(3), PAGE, tenant="a")
+    assert engine.store(make.keys(3, "more"), PAGE, tenant="a").outcomes == {"WRITE": 1, "OVER_LIMIT": 2}
+    engine.abort(granted.reservation)
+    assert engine.store(make.keys(3, "again"), PAGE, tenant="a").written == 3
+
+
+def test_a_limit_charges_slots_not_block_sizes() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 4 * PAGE}))
+    assert engine.store(make.keys(6), 100, tenant="a").outcomes == {"WRITE": 4, "OVER_LIMIT": 2}
+    assert bench.tenant("a").bytes == 4 * PAGE
+
+
+def test_a_removed_record_leaves_the_blocks_and_lifts_the_limit() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 4 * PAGE, "b": None}))
+    engine.store(make.keys(4), PAGE, tenant="a")
+    assert bench.tenant("b").managed
+    bench.apply(make.quotas({}, 2))
+    assert bench.tenant("a").blocks == 4
+    assert not bench.tenant("a").managed
+    assert bench.tenant("a").limit_bytes is None
+    assert engine.store(make.keys(8, "more"), PAGE, tenant="a").written == 8
+    assert bench.node.stats(bench.now).armed, "an empty table is a table"
+    bench.apply(make.quotas({"a": 6 * PAGE}, 3))
+    assert bench.tenant("a").blocks == 6
+    assert bench.faults() == []
+
+
+def test_the_order_of_a_tenant_that_gets_a_limit_late_is_the_order_of_use() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    for name in ("x", "y", "z"):
+        engine.store(make.keys(1, name), PAGE, tenant="a")
+    engine.acquire(make.keys(1, "x"))
+    engine.let_go()
+    bench.pass_time(0.05)
+    bench.apply(make.quotas({"a": 2 * PAGE}))
+    assert [engine.lookup(make.keys(1, name)) for name in ("x", "y", "z")] == [1, 0, 1]
+
+
+def test_a_tenant_with_a_limit_still_gives_way_in_the_pools_order() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"a": 6 * PAGE}))
+    engine.store(make.keys(6), PAGE, tenant="a")
+    assert engine.store(make.keys(8, "b"), PAGE, tenant="b").written == 8
+    assert bench.tenant("a").blocks == 0
+    assert bench.faults() == []
+
+
+def test_thousands_of_records_apply_at_once_and_leave_the_cache_alone() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    engine.store(make.keys(64), PAGE, tenant="tenant-7")
+    assert bench.apply(make.quotas({f"tenant-{number}": make.MIB for number in range(10_000)})) == []
+    assert bench.tenant("tenant-7").blocks == 64
+    stats = bench.node.stats(bench.now)
+    assert len(stats.tenants) == 1000
+    assert stats.other_tenants is not None
+    assert stats.tenants[0].tenant == "tenant-7", "largest first"
+
+
+def test_look_ups_are_counted_for_their_tenant_also_before_it_stored() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    entry = RING_LOOKUP << RING_KIND_SHIFT | 10 << RING_COUNT_BITS | 4
+    engine.note(entry, tenant_fingerprint("a"))
+    bench.pass_time(0.05)
+    assert bench.node.stats(bench.now).totals.hit_blocks == 4
+    engine.store(make.keys(1), PAGE, tenant="a")
+    engine.note(entry, tenant_fingerprint("a"))
+    bench.pass_time(0.05)
+    assert (bench.tenant("a").requested_blocks, bench.tenant("a").hit_blocks) == (20, 8)
+
+
+@pytest.mark.parametrize(
+    "salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "x" * 129, "_default", "\x7f", "\x85"]
+)
+def test_a_bad_salt_is_a_refused_request_and_leaves_no_account(salt: str) -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    with pytest.raises(ProtocolError) as caught:
+        engine.reserve(make.keys(1), PAGE, tenant=salt)
+    assert caught.value.code is Code.BAD_SALT
+    assert bench.node.stats(bench.now).tenants == []
