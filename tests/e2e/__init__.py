@@ -1,0 +1,1 @@
+"""Larder as its users run it: `larder up`, real engines, curl, a browser, kill -9."""

@@ -1,0 +1,140 @@
+"""`larder up` in a folder of its own, and what a test asks of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from dataplane.client import Client, Space, attach
+
+BLOCK_BYTES = 64 << 10
+POOL_BLOCKS = 64
+MODEL = "llama"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def keys(name: str, count: int) -> list[bytes]:
+    """A chain of keys that nobody else has."""
+    return [sha256(f"{name}/{at}".encode()).digest() for at in range(count)]
+
+
+def until(fact: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    """Poll until `fact()` is true; its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := fact()):
+        assert time.monotonic() < deadline, f"{what} within {timeout_s} s"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class Larder:
+    """One running `larder up`."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    api: httpx.Client
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "engine.sock")
+
+    def get(self, path: str) -> Any:
+        answer = self.api.get(f"/api/v1/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def put(self, path: str, **body: Any) -> Any:
+        answer = self.api.put(f"/api/v1/{path}", json=body, params={"wait": "5s"})
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    def delete(self, path: str) -> None:
+        answer = self.api.delete(f"/api/v1/{path}")
+        assert answer.status_code == 204, answer.text
+
+    def ready(self) -> bool:
+        try:
+            return self.api.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def node(self) -> Any:
+        return self.get("nodes")["items"][0]
+
+    def tenant(self, name: str) -> Any:
+        tenants = {each["tenant"]: each for each in self.get("overview")["tenants"]}
+        return tenants.get(name, {"bytes": 0, "blocks": 0})
+
+    def engine(self, **options: Any) -> Client:
+        return attach(self.socket, [Space(model=MODEL, block_bytes=BLOCK_BYTES)], timeout_s=5, **options)
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "app", *arguments]
+        environ = {**os.environ, "LARDER_URL": self.url}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def start(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {
+        "LARDER_STATE_DIR": str(folder),
+        "LARDER_HTTP_PORT": str(port),
+        "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
+    }
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen([sys.executable, "-m", "app", "up"], env=environ, stdout=log, stderr=log)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Larder]:
+    """A ready Larder; stopped by SIGTERM at the end, which must work."""
+    port = free_port()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as api:
+        larder = Larder(folder, port, start(folder, port), api)
+        try:
+            until(larder.ready, "ready")
+            yield larder
+            larder.process.send_signal(signal.SIGTERM)
+            assert larder.process.wait(timeout=15) == 0, "a clean stop"
+        finally:
+            larder.process.kill()
+            larder.process.wait()
+
+
+def store(client: Client, chain: list[bytes], tenant: str = "") -> int:
+    """Store a chain; every byte of a block is the first byte of its key. Returns published blocks."""
+    with client.reserve(chain, BLOCK_BYTES, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.array(at)[:] = chain[at][0]
+        return reservation.commit().blocks
+
+
+def cached(client: Client, chain: list[bytes]) -> int:
+    """Leading blocks of a chain that are cached, each with every byte right."""
+    with client.acquire(chain) as lease:
+        for at in range(len(lease)):
+            assert (lease.array(at) == chain[at][0]).all(), "a byte is wrong"
+        return len(lease)
