@@ -30,9 +30,18 @@ from dataplane.protocol.states import STATE_MASK, State, Step
 class Walk:
     """What one walk along the eviction order found."""
 
-    victims: list[Block] = field(default_factory=list)
+    victims: list[list[Block]] = field(default_factory=list)
+    """Groups: a group makes room only when all of it goes."""
     missing: int = 0
     evictable_bytes: int = 0
+    met: dict[Slab, list[Block]] = field(default_factory=dict)
+    """Blocks met of slabs that serve another size or space."""
+    full: dict[Segment, int] = field(default_factory=dict)
+    """Number of a segment's slabs all of whose blocks were met."""
+    emptied: list[Segment] = field(default_factory=list)
+    """Segments all of whose blocks were met, and that are not among the victims."""
+    room: int = 0
+    """Bytes that retiring `emptied` and what is empty already would leave for a new segment."""
 
 
 class Pool:
@@ -139,28 +148,40 @@ class Pool:
 
     def evict(self, victims: Sequence[Block], reason: str, now: float) -> int:
         """Evict READY blocks that nobody holds; blocks that somebody holds count as just used. Returns freed blocks."""
+        return self._evict_groups([[block] for block in victims], reason, now)
+
+    def _evict_groups(self, groups: Sequence[Sequence[Block]], reason: str, now: float) -> int:
+        """As `evict`, but a group of which somebody holds a block stays whole: without that block it makes no room."""
+        victims = [block for group in groups for block in group]
         if not victims:
             return 0
         self.table.step(victims, Step.EVICT)
-        held = self.leases.held([block.number for block in victims])
+        held = iter(self.leases.held([block.number for block in victims]))
         freed: dict[Tenant, list[int]] = {}
-        for block, kept in zip(victims, held, strict=True):
-            if kept:
-                self.table.step((block,), Step.PUT_BACK)
-                self.order.touch(block, now)
-                block.passed_over = self._search
-                self.totals.put_back_blocks += 1
+        for group in groups:
+            kept = [next(held) for _ in group]
+            if any(kept):
+                self._put_back(group, kept, now)
                 continue
-            sums = freed.setdefault(block.tenant, [0, 0])
-            sums[0] += 1
-            sums[1] += block.charge
-            self.release(block, Step.FREE)
+            for block in group:
+                sums = freed.setdefault(block.tenant, [0, 0])
+                sums[0] += 1
+                sums[1] += block.charge
+                self.release(block, Step.FREE)
         for tenant, (blocks, size) in freed.items():
             tenant.evicted_blocks += blocks
             self.totals.evicted_blocks += blocks
             self.totals.evicted_bytes += size
             self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, size))
         return sum(blocks for blocks, _ in freed.values())
+
+    def _put_back(self, group: Sequence[Block], held: Sequence[bool], now: float) -> None:
+        self.table.step(group, Step.PUT_BACK)
+        for block, kept in zip(group, held, strict=True):
+            if kept:
+                self.order.touch(block, now)
+                block.passed_over = self._search
+                self.totals.put_back_blocks += 1
 
     def spare(self, blocks: Iterable[Block]) -> None:
         """Begin a search for room that must not evict these blocks."""
@@ -203,7 +224,7 @@ class Pool:
             if not walk.victims:
                 reason = reason or (Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL)
                 break
-            self.evict(walk.victims, "room", now)
+            self._evict_groups(walk.victims, "room", now)
         return slots, reason if len(slots) < count else None
 
     def give_slots(self, slots: Iterable[Slot]) -> None:
@@ -248,9 +269,7 @@ class Pool:
         return found
 
     def _walk(self, space: int, size: int, missing: int) -> Walk:
-        walk = Walk(missing=missing)
-        met: dict[Slab, list[Block]] = {}
-        full: dict[Segment, int] = {}
+        walk = Walk(missing=missing, room=self._room())
         for number in self.order.victims(None):
             block = self.table.blocks[number]
             if block.passed_over == self._search:
@@ -258,38 +277,43 @@ class Pool:
             slab = block.slot.slab
             walk.evictable_bytes += block.charge
             if slab.slot_bytes == size and slab.segment.space == space:
-                walk.victims.append(block)
+                walk.victims.append([block])
                 walk.missing -= 1
             else:
-                self._meet(walk, block, met, full, space, size)
+                self._meet(walk, block, space, size)
             if walk.missing <= 0:
                 break
         return walk
 
-    def _meet(
-        self,
-        walk: Walk,
-        block: Block,
-        met: dict[Slab, list[Block]],
-        full: dict[Segment, int],
-        space: int,
-        size: int,
-    ) -> None:
+    def _meet(self, walk: Walk, block: Block, space: int, size: int) -> None:
+        """A block of another size or space: it makes room together with the rest of its slab, or of its segment."""
         slab = block.slot.slab
-        blocks = met.setdefault(slab, [])
+        blocks = walk.met.setdefault(slab, [])
         blocks.append(block)
         if len(blocks) < len(slab.blocks):
             return
         slots = self.slabs.yields(slab, space, size)
         if slots:
-            walk.victims.extend(blocks)
+            walk.victims.append(blocks)
             walk.missing -= slots
             return
         segment = slab.segment
-        full[segment] = full.get(segment, 0) + 1
-        if full[segment] == len(segment.slabs) and segment.nbytes >= size:
-            walk.victims.extend(other for each in segment.slabs for other in met[each])
-            walk.missing -= segment.nbytes // size
+        walk.full[segment] = walk.full.get(segment, 0) + 1
+        if walk.full[segment] < len(segment.slabs):
+            return
+        walk.emptied.append(segment)
+        walk.room += segment.nbytes
+        if walk.room >= size:
+            walk.victims.append(
+                [other for each in walk.emptied for slab in each.slabs for other in walk.met[slab]]
+            )
+            walk.missing -= walk.room // size
+            walk.emptied, walk.room = [], walk.room % size
+
+    def _room(self) -> int:
+        """Bytes that a new segment could have once the empty ones are retired."""
+        empty = sum(segment.nbytes for segment in self.slabs.empty_segments())
+        return self.slabs.capacity_bytes - self.slabs.committed_bytes + empty
 
     def _add_segment(self, space: int, size: int, now: float) -> bool:
         """Give the space another segment; empty segments of others are retired when the capacity needs it."""

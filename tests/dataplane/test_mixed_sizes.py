@@ -74,6 +74,7 @@ def test_a_lease_in_every_slab_is_told_as_fragmented_and_its_end_makes_room() ->
         engine.acquire(chain[:1])
     refused = engine.store([make.key("big")], 65_536)
     assert refused.refused == {Code.FRAGMENTED}
+    assert all(all(engine.has(chain)) for chain in chains), "nothing was evicted in vain"
     assert engine.store([make.key("other")], 4096, space=1).refused == {Code.FRAGMENTED}
     assert engine.store([make.key("small")], 4096).written == 1, "blocks of the same size still find room"
     engine.let_go()
