@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -155,6 +156,9 @@ class DataPlane:
 
 def serve(settings: Settings) -> int:
     """Run a data plane in this process until SIGTERM or SIGINT; the exit code."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:  # every engine and every segment takes a few descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     plane = DataPlane(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: plane.stop())

@@ -51,6 +51,7 @@ from dataplane.transport.peers import Peer, peer_of
 DATAGRAMS_PER_TURN = 32
 MAX_PATH_BYTES = 107
 MAX_CONNECTIONS = 4096
+ACCEPT_PAUSE_S = 0.2
 
 _decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
@@ -275,8 +276,11 @@ class EngineServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # out of descriptors, or the peer went away already
+        except BlockingIOError:  # the peer went away already
+            return
+        except OSError as error:  # out of descriptors: the listener stays readable, so pause instead of spinning
             log.warning("engine.accept_failed", error=error.strerror)
+            self._pause_accepting()
             return
         connection.setblocking(False)
         try:
@@ -291,6 +295,11 @@ class EngineServer:
         session = Session(self, connection, peer)
         self._sessions[connection.fileno()] = session
         self._loop.register(connection.fileno(), session.on_readable)
+
+    def _pause_accepting(self) -> None:
+        listener = self._listener.fileno()
+        self._loop.unregister(listener)
+        self._loop.once(ACCEPT_PAUSE_S, lambda: self._loop.register(listener, self._accept))
 
     def _turn_away(self, connection: socket.socket, peer: Peer) -> None:
         if peer.uid in self._allowed:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import zmq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Timer:
     interval_s: float
+    """0: once."""
     call: Callable[[], None]
     due: float
 
@@ -46,6 +47,9 @@ class Loop:
     def every(self, interval_s: float, call: Callable[[], None]) -> None:
         self._timers.append(_Timer(interval_s, call, time.monotonic() + interval_s))
 
+    def once(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._timers.append(_Timer(0.0, call, time.monotonic() + delay_s))
+
     def stop(self) -> None:
         """End `run` after the current turn; safe in a signal handler."""
         self._running = False
@@ -69,10 +73,12 @@ class Loop:
             if events & zmq.POLLIN:
                 on_readable()
         now = time.monotonic()
-        for timer in self._timers:
-            if timer.due <= now:
+        for timer in [timer for timer in self._timers if timer.due <= now]:
+            if timer.interval_s:
                 timer.due = now + timer.interval_s
-                timer.call()
+            else:
+                self._timers.remove(timer)
+            timer.call()
 
     def close(self) -> None:
         self._epoll.close()
