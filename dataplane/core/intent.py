@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
@@ -87,6 +88,9 @@ def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
         if not text or len(text) > MAX_NAME_CHARACTERS or not text.isprintable():
             message = f"expected 1 to {MAX_NAME_CHARACTERS} printable characters"
             faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
+    if spec.expires_at is not None and not isfinite(spec.expires_at):
+        message = f"expected Unix seconds, got {spec.expires_at}"
+        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, message))
     if len(spec.keys_digest) != 64 or not set(spec.keys_digest) <= set("0123456789abcdef"):
         faults.append(_fault(f"{path}.keys_digest", Code.BAD_FIELD, "expected 64 hex digits"))
     return faults
