@@ -20,9 +20,7 @@ def run(setting: Setting) -> list[Result]:
     source = Mapping(BATCH_BYTES)
     fresh = Mapping(pool_bytes, prefault=False)
     try:
-        bare = [
-            [once_ns(partial(_copy, fresh, source, turn)) for turn in range(batches)] for _ in range(2)
-        ]
+        bare = [[once_ns(partial(_copy, fresh, source, turn)) for turn in range(batches)] for _ in range(2)]
         with setting.client(BLOCK_BYTES) as client:
             ours = [
                 [once_ns(partial(_store, setting, client, source)) for _ in range(batches)] for _ in range(2)
