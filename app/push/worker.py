@@ -78,6 +78,7 @@ class Worker:
                     self._pause_s = min(self._pause_s * 2, HELLO_MOST_S)
                 continue
             self._pause_s = HELLO_FIRST_S
+            beats = self._fleet.pulse.count
             await self._desired.refresh()
             wait_s = POLL_S
             pushed = False
@@ -86,7 +87,7 @@ class Worker:
                 pushed |= step_wait_s is None
                 wait_s = min(wait_s, POLL_S if step_wait_s is None else step_wait_s)
             if not pushed:
-                await self._fleet.pulse.wait(wait_s)
+                await self._fleet.pulse.wait(wait_s, since=beats)
 
     async def _join(self) -> bool:
         try:

@@ -84,6 +84,7 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
     """Start, yield, stop cleanly."""
     app = create_app(settings)
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         config = uvicorn.Config(
             app, loop="none", http=ProblemProtocol, ws="none", lifespan="on", log_config=None, access_log=False,

@@ -1,0 +1,193 @@
+"""The database: schema history, durability, and that a record, its audit entry and its generation are one."""
+
+import asyncio
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from app.errors import NotFound, StoreUnavailable
+from app.ingest.fleet import Fleet
+from app.observe.facts import FactHub
+from app.push.desired import Desired
+from app.schemas.pins import PinPut
+from app.schemas.quotas import QuotaPut
+from app.services.changes import Author, Changes
+from app.services.pins import Pins
+from app.services.progress import Progress
+from app.services.quotas import Quotas
+from app.store import audit, generations, identity, migrate, pins, quotas
+from app.store.database import Database
+from dataplane.protocol.control import digest_of
+
+pytestmark = pytest.mark.anyio
+BY = Author("request-1")
+
+
+@pytest.fixture
+async def database(database_url: str):
+    opened = Database(database_url)
+    await migrate.upgrade(opened)
+    yield opened
+    await opened.close()
+
+
+def services(database: Database) -> tuple[Quotas, Pins]:
+    fleet, hub = Fleet(), FactHub()
+    changes, progress = Changes(database, fleet, hub), Progress(fleet, Desired(database))
+    return Quotas(database, changes, progress, fleet), Pins(database, changes, progress, fleet)
+
+
+async def test_migrations_make_what_the_models_say(database: Database) -> None:
+    await migrate.check(database)
+
+
+async def test_migrations_go_down_to_nothing_and_up_again(database: Database) -> None:
+    async with database.read() as session:
+        first = await identity.store_id(session)
+    await migrate.downgrade(database, "base")
+    async with database.engine.connect() as connection:
+        tables = await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
+    assert tables == ["alembic_version"]
+    await migrate.upgrade(database)
+    await migrate.check(database)
+    async with database.read() as session:
+        assert await identity.store_id(session) != first
+
+
+async def test_a_migrated_database_is_left_alone_by_the_next_start(database: Database) -> None:
+    async with database.read() as session:
+        first = await identity.store_id(session)
+    await migrate.upgrade(database)
+    async with database.read() as session:
+        assert await identity.store_id(session) == first
+
+
+async def test_planes_that_start_together_migrate_once(database_url: str) -> None:
+    script = f"""
+import asyncio
+from app.store import migrate
+from app.store.database import Database
+
+async def main():
+    database = Database({database_url!r})
+    await migrate.upgrade(database)
+    await database.close()
+
+asyncio.run(main())
+"""
+    planes = [await asyncio.create_subprocess_exec(sys.executable, "-c", script) for _ in range(3)]
+    assert [await plane.wait() for plane in planes] == [0, 0, 0]
+    database = Database(database_url)
+    async with database.read() as session:
+        assert len(await identity.store_id(session)) == 32
+    await database.close()
+
+
+async def test_a_change_writes_record_audit_and_generation(database: Database) -> None:
+    quota_service, pin_service = services(database)
+    await quota_service.put("acme", QuotaPut(limit_bytes="1KiB"), BY)
+    await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
+    async with database.read() as session:
+        assert await generations.heads(session) == {"quotas": 1, "pins": 1}
+        rows, total = await audit.newest(session, 10, 0)
+    assert total == 2
+    assert [(row.kind, row.name, row.action, row.generation, row.request_id) for row in rows] == [
+        ("pin", "p", "create", 1, "request-1"),
+        ("quota", "acme", "create", 1, "request-1"),
+    ]
+    assert rows[1].after == {"limit_bytes": 1024, "note": ""}
+
+
+async def test_nothing_of_a_change_is_there_when_its_commit_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota_service, _ = services(database)
+    await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlalchemy.engine.base.Connection._commit_impl", broken)
+        with pytest.raises(StoreUnavailable):
+            await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
+    async with database.read() as session:
+        assert (await generations.heads(session))["quotas"] == 1
+        assert (await audit.newest(session, 10, 0))[1] == 1
+        assert [row.tenant for row in await quotas.all_quotas(session)] == ["acme"]
+
+
+async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> None:
+    quota_service, _ = services(database)
+    first, created = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
+    second, again = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
+    assert (created, again) == (True, False)
+    assert first == second
+    async with database.read() as session:
+        assert (await audit.newest(session, 10, 0))[1] == 1
+
+
+async def test_a_refused_delete_uses_up_no_generation(database: Database) -> None:
+    quota_service, _ = services(database)
+    with pytest.raises(NotFound):
+        await quota_service.delete("acme", BY)
+    async with database.read() as session:
+        assert (await generations.heads(session))["quotas"] == 0
+
+
+async def test_eight_writers_at_once_all_get_through_in_order(database_url: str) -> None:
+    """Two processes' worth of engines, so that the database itself must order them."""
+    planes = [Database(database_url) for _ in range(2)]
+    await migrate.upgrade(planes[0])
+    writers = [services(planes[number % 2])[0] for number in range(8)]
+
+    async def write(number: int) -> list[int]:
+        answers = []
+        for limit in range(10):
+            answer, _ = await writers[number].put(f"t{number}", QuotaPut(limit_bytes=limit), BY)
+            answers.append(answer.generation)
+        return answers
+
+    got = await asyncio.gather(*(write(number) for number in range(8)))
+    assert sorted(generation for one in got for generation in one) == list(range(1, 81))
+    for plane in planes:
+        await plane.close()
+
+
+async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
+    quota_service, _ = services(database)
+    desired = Desired(database)
+    await quota_service.put("b", QuotaPut(limit_bytes=1), BY)
+    await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
+    await desired.refresh()
+    built = desired.built("quotas")
+    assert built.wanted.generation == 2
+    assert built.wanted.digest == digest_of(built.body)
+
+
+async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> None:
+    _, pin_service = services(database)
+    one, other = (
+        PinPut(model="m", tokens=[1, 2], chunk_tokens=2),
+        PinPut(model="m", tokens=[3, 4], chunk_tokens=2),
+    )
+    digest = (await pin_service.put("p", one, BY))[0].keys_digest
+    await pin_service.put("q", one, BY)
+    await pin_service.put("p", other, BY)
+    async with database.read() as session:
+        assert list(await pins.bodies(session, [digest])) == [digest]
+    await pin_service.delete("q", BY)
+    async with database.read() as session:
+        assert await pins.bodies(session, [digest]) == {}
+
+
+async def test_sqlite_keeps_what_it_acknowledged(database: Database) -> None:
+    if database.engine.dialect.name != "sqlite":
+        pytest.skip("pragmas are SQLite's")
+    async with database.engine.connect() as connection:
+        values = [
+            (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        ]
+    assert values == ["wal", 2, 1, 10_000]
