@@ -70,6 +70,14 @@ class Plane:
                     await subscriber.wait(timeout_s)
                     facts = subscriber.take()
 
+    async def events_flow(self) -> None:
+        """Wait for the first event: a publisher says nothing to a subscriber that is still connecting."""
+        async with asyncio.timeout(5):
+            while True:
+                if self.app.parts.ingest.events:
+                    return
+                await asyncio.sleep(0.01)
+
     async def until_state(self, state: str, timeout_s: float = 5.0) -> None:
         parts = self.app.parts
 

@@ -1,0 +1,194 @@
+"""What is refused, and that every refusal is a problem that names what was wrong."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.http.problems import KINDS
+from tests.app.plane import PIN, Plane
+
+pytestmark = pytest.mark.anyio
+KEY = "ab" * 32
+Q, P = "/api/v1/quotas/acme", "/api/v1/pins/p"
+
+
+def pin(**fields: Any) -> dict[str, Any]:
+    return {**PIN, **fields}
+
+
+BAD_JSON = [
+    (Q, {}, 422, "limit_bytes"),
+    (Q, [], 422, ""),
+    (Q, {"limit_bytes": -1}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": 1 << 61}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": "4 parsecs"}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": True}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": 1.5}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": 1, "limit": 2}, 422, "limit"),
+    (Q, {"limit_bytes": 1, "note": 5}, 422, "note"),
+    (Q, {"limit_bytes": 1, "note": "x" * 1025}, 422, "note"),
+    (Q, {"limit_bytes": 1, "note": "a\x00b"}, 422, "note"),
+    ("/api/v1/quotas/a@b", {"limit_bytes": 1}, 422, "tenant"),
+    ("/api/v1/quotas/" + "x" * 129, {"limit_bytes": 1}, 422, "tenant"),
+    (Q + "?wait=soon", {"limit_bytes": 1}, 422, "wait"),
+    (Q + "?wait=31s", {"limit_bytes": 1}, 422, "wait"),
+    (P, pin(tokens=[]), 422, "tokens"),
+    (P, pin(tokens=[1, 2, 3]), 422, "tokens"),
+    (P, pin(tokens=[1, 2, 3, -4]), 422, "tokens[3]"),
+    (P, pin(tokens=[1, 2, 3, 1 << 32]), 422, "tokens[3]"),
+    (P, pin(tokens=[1, 2, 3, "4"]), 422, "tokens[3]"),
+    (P, pin(tokens=list(range(4097)), chunk_tokens=1), 422, "tokens"),
+    (P, pin(chunk_tokens=0), 422, "chunk_tokens"),
+    (P, pin(keys=[KEY]), 422, "tokens"),
+    (P, {"model": "m"}, 422, "tokens"),
+    (P, {"model": "m", "keys": []}, 422, "keys"),
+    (P, {"model": "m", "keys": ["ab"]}, 422, "keys"),
+    (P, {"model": "m", "keys": ["zz" * 32]}, 422, "keys"),
+    (P, {"model": "m", "keys": [KEY, KEY]}, 422, "keys"),
+    (P, {"model": "m", "keys": [f"{n:064x}" for n in range(4097)]}, 422, "keys"),
+    (P, pin(model=""), 422, "model"),
+    (P, pin(model="m" * 257), 422, "model"),
+    (P, pin(tenant="a/b"), 422, "tenant"),
+    (P, pin(tenant=""), 422, "tenant"),
+    (P, pin(strength="soft"), 422, "strength"),
+    (P, pin(ttl_s=0), 422, "expires_at"),
+    (P, pin(ttl_s=5, expires_at=9e9), 422, "expires_at"),
+    (P, pin(expires_at=1), 422, "expires_at"),
+    (P, pin(expires_at="2001-01-01T00:00:00Z"), 422, "expires_at"),
+    (P, pin(expires_at="2099-01-01T00:00:00"), 422, "expires_at"),
+    (P, pin(expires_at="tomorrow"), 422, "expires_at"),
+    ("/api/v1/pins/a%20b", PIN, 422, "name"),
+    ("/api/v1/pins/" + "x" * 129, PIN, 422, "name"),
+]
+
+
+def is_problem(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    kind = KINDS[body["type"].removeprefix("urn:larder:problem:")]
+    assert (kind.status, kind.title) == (body["status"], body["title"]) == (status, body["title"])
+    assert body["request_id"] == response.headers.get("x-request-id", body["request_id"])
+    return body
+
+
+async def test_every_bad_field_is_named(plane: Plane) -> None:
+    for path, body, status, field in BAD_JSON:
+        problem = is_problem(await plane.http.put(path, json=body), status)
+        assert field in [error["path"] for error in problem["errors"]], (path, body, problem)
+    assert (await plane.get("/api/v1/audit"))["total"] == 0
+
+
+async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
+    response = await plane.http.put(P, json=pin(model="", tenant="@", ttl_s=-1))
+    assert [error["path"] for error in is_problem(response, 422)["errors"]] == [
+        "model",
+        "tenant",
+        "expires_at",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kwargs", "status"),
+    [
+        ("GET", "/api/v1/nowhere", {}, 404),
+        ("GET", "/nowhere", {"headers": {"accept": "application/json"}}, 404),
+        ("GET", "/assets/missing.js", {"headers": {"accept": "text/html"}}, 404),
+        ("GET", Q, {}, 404),
+        ("GET", P, {}, 404),
+        ("DELETE", Q, {}, 404),
+        ("DELETE", P, {}, 404),
+        ("GET", "/api/v1/nodes/nobody", {}, 404),
+        ("POST", "/api/v1/quotas", {"json": {}}, 405),
+        ("PATCH", Q, {"json": {}}, 405),
+        ("PUT", Q, {}, 422),
+        ("PUT", Q, {"content": b"{", "headers": {"content-type": "application/json"}}, 400),
+        ("PUT", Q, {"content": b'{"note":"\xff"}', "headers": {"content-type": "application/json"}}, 400),
+        ("PUT", Q, {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 422),
+        ("PUT", Q, {"content": b"limit_bytes=1"}, 415),
+        ("PUT", Q, {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
+        ("PUT", Q, {"content": b"0" * (17 << 20), "headers": {"content-type": "application/json"}}, 413),
+        ("GET", "/api/v1/quotas/a%2Fb", {}, 400),
+        ("GET", "/api/v1/quotas/%ff", {}, 400),
+        ("GET", "/api/v1/pushes?limit=0", {}, 422),
+        ("GET", "/api/v1/pushes?limit=many", {}, 422),
+        ("GET", "/api/v1/pushes?type=policy", {}, 422),
+        ("GET", "/api/v1/overview/history?seconds=-1", {}, 422),
+    ],
+)
+async def test_every_refusal_is_a_problem(
+    plane: Plane, method: str, path: str, kwargs: Any, status: int
+) -> None:
+    is_problem(await plane.http.request(method, path, **kwargs), status)
+
+
+async def test_bytes_that_are_no_request_get_a_problem(plane: Plane) -> None:
+    response = await plane.http.request("NONSENSE", "/api/v1/quotas")
+    is_problem(response, 400)
+
+
+async def test_a_crash_tells_nothing_of_the_inside(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(plane.app.parts.audit, "page", broken)
+    response = await plane.http.get("/api/v1/audit")
+    assert "secret" not in response.text
+    assert is_problem(response, 500)["detail"].startswith("something went wrong")
+
+
+async def test_a_database_that_is_away_is_503_and_the_plane_recovers(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlalchemy.engine.base.Connection._begin_impl", _unreachable)
+        problem = is_problem(await plane.http.get("/healthz"), 503)
+    assert problem["type"] == "urn:larder:problem:store-unavailable"
+    assert (await plane.http.get("/healthz")).status_code == 200
+
+
+def _unreachable(*_: object) -> None:
+    raise ConnectionRefusedError("no database here")
+
+
+async def test_a_request_id_is_kept_when_it_is_sane(plane: Plane) -> None:
+    given = await plane.http.get("/healthz", headers={"x-request-id": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    odd = await plane.http.get("/healthz", headers={"x-request-id": "a b " * 40 + "c"})
+    assert len(odd.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"host": "evil.example"},
+        {"host": "evil.example:8470", "origin": "http://evil.example:8470"},
+        {"sec-fetch-site": "cross-site"},
+    ],
+)
+async def test_a_foreign_page_can_change_nothing(plane: Plane, headers: dict[str, str]) -> None:
+    problem = is_problem(await plane.http.put(Q, json={"limit_bytes": 1}, headers=headers), 403)
+    assert problem["type"] == "urn:larder:problem:foreign-origin"
+    assert (await plane.get("/api/v1/quotas"))["total"] == 0
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"host": "evil.example"}])
+async def test_a_foreign_page_can_not_listen(plane: Plane, headers: dict[str, str]) -> None:
+    is_problem(await plane.http.get("/api/v1/events", headers=headers), 403)
+
+
+async def test_the_dashboards_own_page_may_call(plane: Plane) -> None:
+    origin = str(plane.http.base_url).rstrip("/")
+    response = await plane.http.put(
+        Q, json={"limit_bytes": 1}, headers={"origin": origin, "sec-fetch-site": "same-origin"}
+    )
+    assert response.status_code == 201
+
+
+async def test_unicode_tenants_are_names_like_others(plane: Plane) -> None:
+    await plane.put_quota("M%C3%BCller%20%26%20S%C3%B6hne", "1GiB")
+    assert (await plane.get("/api/v1/quotas"))["items"][0]["tenant"] == "Müller & Söhne"
+    assert (await plane.put_quota("_default", None))["tenant"] == "_default"

@@ -1,0 +1,212 @@
+"""What watchers see: the overview, facts, the last hour."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from struct import pack
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.ingest.history import History, series
+from app.observe.facts import BACKLOG, FactHub
+from dataplane.protocol.codec import encode
+from dataplane.protocol.events import BlocksStored, EngineAttached, NodeStats, PoolStats, TenantStats, Totals
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+
+
+async def sse(plane: Plane) -> AsyncIterator[tuple[str, Any]]:
+    """(event, data) pairs of the stream."""
+    name = ""
+    async with plane.http.stream("GET", "/api/v1/events") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for line in response.aiter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: "))
+
+
+async def until(stream: AsyncIterator[tuple[str, Any]], holds) -> Any:
+    async with asyncio.timeout(5):
+        async for name, data in stream:
+            if holds(name, data):
+                return data
+    raise AssertionError("the stream ended")
+
+
+async def test_the_overview_comes_at_once_and_is_that_of_the_api(plane: Plane) -> None:
+    stream = sse(plane)
+    first = await until(stream, lambda name, _: name == "overview")
+    assert set(first) == set(await plane.get("/api/v1/overview"))
+    assert first["ready"] is True
+    await until(stream, lambda name, data: name == "overview" and data["armed"])
+    await stream.aclose()
+
+
+async def test_a_change_is_on_the_stream_within_a_second(plane: Plane) -> None:
+    stream = sse(plane)
+    await until(stream, lambda name, _: name == "overview")
+    await plane.put_quota("acme", 5)
+    started = asyncio.get_running_loop().time()
+    fact = await until(stream, lambda name, data: name == "fact" and data["name"] == "quota.changed")
+    assert fact["fields"] == {"name": "acme", "action": "create", "generation": 1}
+    shown = await until(stream, lambda name, data: name == "overview" and data["tenants"])
+    assert shown["tenants"][0]["limit_bytes"] == 5
+    assert asyncio.get_running_loop().time() - started < 1.2
+    await stream.aclose()
+
+
+async def test_events_of_nodes_are_facts(plane: Plane, node: FakeNode) -> None:
+    stream = sse(plane)
+    await until(stream, lambda name, _: name == "overview")
+    await plane.events_flow()
+    await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
+    fact = await until(stream, lambda name, data: name == "fact" and data["name"] == "engine.attached")
+    assert fact["node"] == "node-a"
+    assert fact["at"] == 1.0
+    assert fact["fields"] == {"client": 7, "pid": 4242, "group": "g", "engine": "vllm", "spaces": ["m"]}
+    await stream.aclose()
+
+
+async def test_busy_events_are_summed_up(plane: Plane, node: FakeNode) -> None:
+    await plane.events_flow()
+    for _ in range(50):
+        await node.publish(BlocksStored(2.0, 1, "s", "acme", 2, 100))
+    facts = []
+
+    def summed(name: str, data: Any) -> bool:
+        if name == "fact" and data["name"] == "blocks.stored":
+            facts.append(data["fields"])
+        return sum(fields["events"] for fields in facts) == 50
+
+    with plane.app.parts.hub.subscribe() as subscriber:
+        async with asyncio.timeout(5):
+            while not any(summed("fact", {"name": f.name, "fields": f.fields}) for f in subscriber.take()):
+                await subscriber.wait(1)
+    assert len(facts) < 10
+    assert sum(fields["bytes"] for fields in facts) == 5000
+
+
+async def test_what_cannot_be_read_is_counted_and_harms_nobody(plane: Plane, node: FakeNode) -> None:
+    await plane.events_flow()
+    before = plane.app.parts.ingest.malformed
+    good = pack("<Q", 1)
+    for frames in (
+        [b"x"],
+        [b"node.stats", good],
+        [b"node.stats", b"short", b"\x80"],
+        [b"node.stats", good, b"\xc1"],
+        [b"node.stats", good, encode({"event": "no.such"})],
+        [b"\xff\xfe", good, encode(EngineAttached(1.0, 7, 1, "g", "v", []))],
+    ):
+        await node.publish_raw(*frames)
+    await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
+    await plane.until_fact("engine.attached")
+    assert plane.app.parts.ingest.malformed - before == 6
+    await plane.until_state("in_sync")
+
+
+async def test_a_gap_in_the_events_makes_the_plane_ask(plane: Plane, node: FakeNode) -> None:
+    await plane.events_flow()
+    described = node.described
+    node.skip_events(3)
+    await node.until(lambda: node.described > described)
+    assert plane.app.parts.ingest.lost >= 3
+
+
+async def test_a_slow_reader_loses_its_oldest_facts_and_nobody_else_does() -> None:
+    hub = FactHub()
+    with hub.subscribe() as slow:
+        for number in range(BACKLOG + 5):
+            hub.publish("x", n=number)
+        facts = slow.take()
+    assert [fact.fields["n"] for fact in facts] == list(range(5, BACKLOG + 5))
+    assert hub.dropped == 5
+
+
+async def test_open_streams_end_with_the_plane(plane: Plane) -> None:
+    stream = sse(plane)
+    await until(stream, lambda name, _: name == "overview")
+    plane.app.parts.hub.close()
+    async with asyncio.timeout(2):
+        async for _ in stream:
+            pass
+
+
+def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:
+    return NodeStats(
+        0.0, node, epoch, 0.0, True, PoolStats(100, 40), Totals(**totals), {}, [], None, [], [], {}
+    )  # fmt: skip
+
+
+def test_rates_survive_a_restart_of_the_node() -> None:
+    history = History()
+    history.sample(0, [stats(requested_blocks=100, hit_blocks=100, bytes_out=1000)])
+    history.sample(1, [stats(requested_blocks=110, hit_blocks=105, bytes_out=1500)])
+    history.sample(2, [stats(epoch="2", requested_blocks=10, hit_blocks=0, bytes_out=100)])
+    rates = history.rates([stats(requested_blocks=10, hit_blocks=5)])
+    assert rates.hit_ratio == pytest.approx(5 / 20)
+    assert rates.hit_ratio_total == 0.5
+    assert rates.bytes_out_per_s == pytest.approx(300)
+
+
+def test_a_ratio_of_nothing_is_null() -> None:
+    history = History()
+    assert history.rates([]).hit_ratio is None
+    history.sample(0, [stats()])
+    history.sample(1, [stats()])
+    assert series(history.thinned(60, 900)).hit_ratio == [None, None]
+
+
+def test_a_series_is_thinned_and_keeps_the_newest_point() -> None:
+    history = History()
+    for second in range(3600):
+        history.sample(second, [stats(bytes_in=second * 10)])
+    thin = series(history.thinned(3600, 900))
+    assert len(thin.at) == 900
+    assert thin.at[-1] == 3599
+    assert set(thin.bytes_in_per_s[1:]) == {10.0}
+
+
+async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: FakeNode) -> None:
+    node.stats.tenants = [TenantStats(f"t{number:03}", bytes=1000 - number) for number in range(60)]
+    node.stats.other_tenants = TenantStats("_other", bytes=5)
+    async with asyncio.timeout(5):
+        while not (await plane.get("/api/v1/overview"))["tenants"]:
+            await asyncio.sleep(0.02)
+    text = (await plane.http.get("/metrics")).text
+    rows = [line for line in text.splitlines() if line.startswith("larder_tenant_bytes{")]
+    assert len(rows) == 51
+    rest = sum(1000 - number for number in range(50, 60)) + 5
+    assert f'larder_tenant_bytes{{node="node-a",tenant="other"}} {float(rest)}' in rows
+    assert 'larder_observed_generation{node="node-a",type="quotas"} 0.0' in text
+    openmetrics = await plane.http.get(
+        "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert openmetrics.text.endswith("# EOF\n")
+
+
+async def test_the_overview_sums_what_nodes_say(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 100)
+    await plane.put_pin("p")
+    node.stats = msgspec.structs.replace(
+        node.stats,
+        tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)],
+    )
+    async with asyncio.timeout(5):
+        while len((await plane.get("/api/v1/overview"))["tenants"]) < 2:
+            await asyncio.sleep(0.02)
+    overview = await plane.get("/api/v1/overview")
+    assert [(t["tenant"], t["bytes"], t["limit_bytes"], t["managed"]) for t in overview["tenants"]] == [
+        ("wild", 500, None, False),
+        ("acme", 120, 100, True),
+    ]
+    assert [pin["name"] for pin in overview["pins"]] == ["p"]
+    quota = await plane.get("/api/v1/quotas/acme")
+    assert (quota["used_bytes"], quota["blocks"], quota["over_limit"]) == (120, 2, True)
