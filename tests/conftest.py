@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,6 +17,8 @@ from tests import require as requirement
 from tests.golden_file import Golden
 from tests.postgres_cluster import PostgresCluster, find_binaries
 
+MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -25,8 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if "postgres_url" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.postgres)
+        for fixture, marker in MARKED_BY_FIXTURE.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
+    # Playwright's sync API keeps an event loop running in this thread until the browser is closed, and asyncio.run
+    # refuses to work beside it: whoever drives a browser comes last.
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
     if config.getoption("--update-golden"):
         chosen = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -81,13 +88,17 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
 def postgres_url(postgres_server: Callable[[str], str]) -> Iterator[str]:
     """`postgresql+asyncpg://…` of an empty database that only this test sees; its name is unique."""
     database = f"larder_{uuid4().hex[:12]}"
-    asyncio.run(_execute(postgres_server("postgres"), f"CREATE DATABASE {database}"))
+    _execute(postgres_server("postgres"), f"CREATE DATABASE {database}")
     yield postgres_server(database)
-    asyncio.run(_execute(postgres_server("postgres"), f"DROP DATABASE {database} WITH (FORCE)"))
+    _execute(postgres_server("postgres"), f"DROP DATABASE {database} WITH (FORCE)")
 
 
-async def _execute(url: str, statement: str) -> None:
-    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
-    async with engine.connect() as connection:
-        await connection.execute(sa.text(statement))
-    await engine.dispose()
+def _execute(url: str, statement: str) -> None:
+    async def execute() -> None:
+        engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            await connection.execute(sa.text(statement))
+        await engine.dispose()
+
+    with ThreadPoolExecutor(1) as thread:  # the test's own thread may have a running loop
+        thread.submit(asyncio.run, execute()).result()
