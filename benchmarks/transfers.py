@@ -57,9 +57,7 @@ def _measure(setting: Setting, client: Client, memcpy: Memcpy, block_bytes: int)
 def _store(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
     engine = memcpy.engine.view
     with client.reserve(keys, block_bytes) as reservation:
-        for position in reservation.writable:
-            at = position * block_bytes
-            reservation.view(position)[:] = engine[at : at + block_bytes]
+        reservation.copy_from(engine)
         written = reservation.commit().blocks
     if written != len(keys):
         raise RuntimeError(f"stored {written} of {len(keys)} blocks: {reservation.refused}")
@@ -68,9 +66,7 @@ def _store(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
 def _retrieve(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
     engine = memcpy.engine.view
     with client.acquire(keys) as lease:
-        for number in range(len(lease)):
-            at = number * block_bytes
-            engine[at : at + block_bytes] = lease.view(number)
+        lease.copy_to(engine)
         held = len(lease)
     if held != len(keys):
         raise RuntimeError(f"retrieved {held} of {len(keys)} blocks")

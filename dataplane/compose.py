@@ -57,6 +57,7 @@ class DataPlane:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_fd = _lock_state(state)
         self.clock = steady_clock()
+        self._endpoints = (settings.common.control_url, settings.common.events_url)
         self._loop = Loop()
         self._bus = Bus()
         membarrier = barrier.register()
@@ -131,6 +132,9 @@ class DataPlane:
         self._control.close()
         self._publisher.close()
         self._context.term()
+        for url in self._endpoints:
+            if url.startswith("ipc://"):
+                Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves it
         if self._prefault is not None:
             self._prefault.stop()
         self._loop.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.client.copies import Buffer, address_of, addresses, copy
 from dataplane.client.world import Window, World
 from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
 
@@ -82,6 +83,26 @@ class Lease:
         typed = flat if dtype is None else flat.view(dtype)
         result: torch.Tensor = typed if shape is None else typed.view(shape)
         return result
+
+    def copy_to(self, buffer: Buffer, first: int = 0, count: int | None = None, space: int = 0) -> int:
+        """Copy `count` blocks (default: all) from `first` on, one after another, into a writable contiguous buffer.
+
+        Much cheaper than a view for each block when blocks are small. Returns copied bytes.
+        """
+        if not self._hold:
+            raise ValueError("the lease was released")
+        end = self._length if count is None else first + count
+        if not 0 <= first <= end <= self._length:
+            raise IndexError(f"the lease has {self._length} blocks, asked for {first} to {end}")
+        rows = self._rows[space][first:end].astype(np.int64)
+        sizes = rows[:, HOT_NBYTES]
+        total = int(sizes.sum())
+        target, keep = address_of(buffer, total, writable=True)
+        hold = self._hold[space]
+        sources = addresses(hold.world.segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
+        copy(target + np.cumsum(sizes) - sizes, sources, sizes)
+        del keep
+        return total
 
     def release(self) -> None:
         """Let go; views that are still in use keep their blocks until they are collected."""

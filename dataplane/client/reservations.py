@@ -9,6 +9,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.client.copies import Buffer, address_of, addresses, copy
 from dataplane.client.world import Window, World
 from dataplane.protocol.codes import Code, Outcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
@@ -39,6 +40,7 @@ class Reservation:
         self.outcomes: npt.NDArray[np.uint8] = np.full(keys, Code.UNAVAILABLE, np.uint8)
         """An `Outcome` or a `Code` for each key."""
         self.number = 0
+        self._codes = b""
         self._world: World | None = None
         self._segments: list[int] = []
         self._offsets: list[int] = []
@@ -49,6 +51,7 @@ class Reservation:
         """Take the data plane's answer in."""
         self._world = world
         self.outcomes = np.frombuffer(answer.outcomes, np.uint8)
+        self._codes = answer.outcomes
         self._segments = np.frombuffer(answer.segments, np.uint32).tolist()
         self._offsets = np.frombuffer(answer.offsets, np.uint64).tolist()
         self.number = answer.reservation
@@ -78,14 +81,29 @@ class Reservation:
         """Where to write block `i`: a writable array of `nbytes` bytes over the arena."""
         if self._world is None or not self.number:
             raise ValueError("nothing is reserved, or the reservation has ended")
-        if self.outcomes[i] != Outcome.WRITE:
-            raise ValueError(f"key {i} is not to be written: outcome {int(self.outcomes[i])}")
+        if self._codes[i] != Outcome.WRITE:
+            raise ValueError(f"key {i} is not to be written: outcome {self._codes[i]}")
         segment = self._world.segments[self._segments[i]]
         return Window(self._world, segment, self._offsets[i], self.nbytes, writable=True).array()
 
     def view(self, i: int) -> memoryview:
         """Where to write block `i`: a writable memoryview of `nbytes` bytes over the arena."""
         return self.array(i).data
+
+    def copy_from(self, buffer: bytes | Buffer) -> int:
+        """Fill every writable block from a contiguous buffer that has all keys' blocks one after another.
+
+        Much cheaper than a view for each block when blocks are small. Returns copied bytes.
+        """
+        if self._world is None or not self.number:
+            raise ValueError("nothing is reserved, or the reservation has ended")
+        source, keep = address_of(buffer, len(self.outcomes) * self.nbytes, writable=False)
+        at = np.flatnonzero(self.outcomes == Outcome.WRITE)
+        segments = np.array(self._segments, np.int64)[at]
+        targets = addresses(self._world.segments, segments, np.array(self._offsets, np.int64)[at])
+        copy(targets, source + at * self.nbytes, np.full(len(at), self.nbytes, np.int64))
+        del keep
+        return len(at) * self.nbytes
 
     def commit(
         self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None

@@ -22,10 +22,12 @@ class Accounting(msgspec.Struct, frozen=True):
     reserved_bytes: int
     quarantined_bytes: int
     pool_bytes_equal: bool
-    """used = sum over tenants, and nothing is reserved or quarantined."""
+    """used = sum over tenants = sum over descriptors, and nothing is reserved or quarantined."""
+    faults: list[str]
+    """What the data plane's own audit found: descriptors, index, tenants and order held against each other."""
 
 
-def of(stats: NodeStats) -> Accounting:
+def of(stats: NodeStats, faults: list[str]) -> Accounting:
     """The books of one state of a node."""
     tenants = [*stats.tenants, *([stats.other_tenants] if stats.other_tenants else [])]
     held = sum(tenant.bytes for tenant in tenants)
@@ -36,7 +38,11 @@ def of(stats: NodeStats) -> Accounting:
         tenant_bytes=held,
         reserved_bytes=pool.reserved_bytes,
         quarantined_bytes=pool.quarantined_bytes,
-        pool_bytes_equal=pool.used_bytes == held and not pool.reserved_bytes and not pool.quarantined_bytes,
+        pool_bytes_equal=pool.used_bytes == held
+        and not pool.reserved_bytes
+        and not pool.quarantined_bytes
+        and not faults,
+        faults=faults,
     )
 
 
@@ -47,7 +53,8 @@ def settled(link: ControlLink, timeout_s: float = SETTLE_S) -> Accounting:
     """
     end = time.monotonic() + timeout_s
     while True:
-        books = of(link.describe(timeout_s).stats)
+        described = link.describe(timeout_s)
+        books = of(described.stats, described.faults)
         if books.pool_bytes_equal or time.monotonic() >= end:
             return books
         time.sleep(_AGAIN_S)

@@ -53,8 +53,8 @@ class ControlLink:
         return self._ask(Hello(VERSION, "larder replay"), Welcome, timeout_s, alive)
 
     def describe(self, timeout_s: float) -> Description:
-        """Everything that the node counts, now."""
-        return self._ask(Describe("replay"), Description, timeout_s, lambda: True)
+        """Everything that the node counts, now, and what an audit of its books finds."""
+        return self._ask(Describe("replay", audit=True), Description, timeout_s, lambda: True)
 
     def _ask(
         self, request: ControlRequest, kind: type[Reply], timeout_s: float, alive: Callable[[], bool]

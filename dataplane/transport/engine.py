@@ -278,7 +278,9 @@ class EngineServer:
             connection, _ = self._listener.accept()
         except BlockingIOError:  # the peer went away already
             return
-        except OSError as error:  # out of descriptors: the listener stays readable, so pause instead of spinning
+        except (
+            OSError
+        ) as error:  # out of descriptors: the listener stays readable, so pause instead of spinning
             log.warning("engine.accept_failed", error=error.strerror)
             self._pause_accepting()
             return
