@@ -173,4 +173,4 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNode = NodeMachine.TestCase
-TestNode.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestNode.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -156,7 +156,7 @@ def test_a_missing_body_is_refused_and_all_pins_stay(bench: Bench) -> None:
     old = make.pin("old", make.keys(2, "old"))
     bench.apply(*make.pins([old], 1))
     snapshot, bodies = make.pins([make.pin("one", make.keys(2, 1)), make.pin("two", make.keys(2, 2))], 2)
-    missing = sorted(bodies)[0]
+    missing = min(bodies)
     faults = bench.apply(snapshot, {digest: body for digest, body in bodies.items() if digest != missing})
     assert [fault.code for fault in faults] == ["unknown_body"]
     assert faults[0].path.startswith("pins[")

@@ -1,0 +1,310 @@
+"""A real data plane process, and those who talk to it: a raw engine that may say anything, and a management plane."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, code_of
+from dataplane.protocol.control import Bodies, ControlReply, Describe, Description, NeedBodies, Snapshot
+from dataplane.protocol.engine import (
+    MAX_FDS_PER_DATAGRAM,
+    VERSION,
+    Attach,
+    Attached,
+    EngineReply,
+    Refused,
+    SpaceRequest,
+)
+from dataplane.protocol.events import NodeStats
+from tests.dataplane import factories as make
+
+START_TIMEOUT_S = 30.0
+WAIT_S = 15.0
+
+_reply_decoder = decoder(EngineReply)
+_control_decoder = decoder(ControlReply)
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """The first true answer of `condition`; fails with `what` at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Plane:
+    """A data plane in a folder of its own. `start` again after `kill` is a new one on the same paths."""
+
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "engine.sock")
+
+    @property
+    def control_url(self) -> str:
+        return f"ipc://{self.folder / 'control.sock'}"
+
+    @property
+    def events_url(self) -> str:
+        return f"ipc://{self.folder / 'events.sock'}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_POOL_BYTES": "16MiB",
+            "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
+            "LARDER_DATAPLANE__PREFAULT": "false",
+            "LARDER_DATAPLANE__TICK_S": "0.01",
+            **{f"LARDER_{name.upper()}": value for name, value in self.settings.items()},
+        }
+
+    def start(self, *, wait: bool = True) -> Plane:
+        before = self._socket_inode()
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dataplane"], env=self.environ, stdout=log, stderr=log
+            )
+        if wait:
+            wait_for(
+                lambda: self._socket_inode() not in (None, before) or self.process.poll() is not None,
+                "the data plane starts",
+                START_TIMEOUT_S,
+            )
+            assert self.alive, self.log()
+        return self
+
+    def _socket_inode(self) -> int | None:
+        try:
+            return os.stat(self.socket).st_ino
+        except FileNotFoundError:
+            return None
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.signal(signal.SIGTERM)
+        return self.process.wait(timeout=WAIT_S)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP for the block."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def manager(self) -> Manager:
+        return Manager(self.control_url)
+
+    def describe(self) -> NodeStats:
+        with self.manager() as manager:
+            return manager.describe()
+
+    def wait_stats(self, condition: Callable[[NodeStats], Any], what: str) -> NodeStats:
+        """The node's state once `condition` holds of it."""
+        with self.manager() as manager:
+            last: list[NodeStats] = []
+
+            def holds() -> bool:
+                last[:] = [manager.describe()]
+                return bool(condition(last[0]))
+
+            wait_for(holds, what)
+            return last[0]
+
+    def open_fds(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+class Manager:
+    """The other end of a control socket."""
+
+    def __init__(self, url: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(url)
+
+    def receive(self) -> ControlReply:
+        assert self.socket.poll(int(WAIT_S * 1000)), "the node answers on its control socket"
+        return decode(_control_decoder, self.socket.recv())
+
+    def ask(self, message: object) -> Any:
+        self.socket.send(encode(message))
+        return self.receive()
+
+    def push(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> Any:
+        """Send a snapshot, give the bodies that are asked for; the final answer."""
+        answer = self.ask(snapshot)
+        if isinstance(answer, NeedBodies):
+            given = {digest: (bodies or {})[digest] for digest in answer.digests if digest in (bodies or {})}
+            answer = self.ask(Bodies(answer.nonce, given))
+        return answer
+
+    def describe(self) -> NodeStats:
+        answer = self.ask(Describe("test", audit=True))
+        assert isinstance(answer, Description)
+        assert answer.faults == []
+        return answer.stats
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RawEngine:
+    """A connection to the engine socket that sends whatever it is told to."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket.connect(
+                path
+            )  # waits while the backlog is full, which a socket with a time-out does not
+        except OSError:
+            self.socket.close()
+            raise
+        self.socket.settimeout(WAIT_S)
+        self.fds: list[int] = []
+        self.attached: Attached | None = None
+
+    def send(self, data: bytes) -> None:
+        self.socket.send(data)
+
+    def receive(self) -> EngineReply | None:
+        """The next answer, None when the data plane closed the connection. Fds are kept in `fds`."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, MAX_FDS_PER_DATAGRAM)
+        except ConnectionResetError:
+            return None
+        self.fds += fds
+        return decode(_reply_decoder, data) if data else None
+
+    def ask(self, message: object) -> Any:
+        self.send(message if isinstance(message, bytes) else encode(message))
+        return self.receive()
+
+    def refusal(self, message: object) -> tuple[Code, str]:
+        """Code and field of the refusal that a message must get."""
+        answer = self.ask(message)
+        assert isinstance(answer, Refused), answer
+        assert answer.message
+        return code_of(answer.code), answer.field
+
+    def attach(self, *spaces: SpaceRequest, group: str = "raw", **fields: Any) -> Attached:
+        wanted = list(spaces) or [SpaceRequest(make.space())]
+        answer = self.ask(Attach(1, VERSION, group, wanted, **fields))
+        assert isinstance(answer, Attached), answer
+        self.attached = answer
+        return answer
+
+    def close(self) -> None:
+        self.socket.close()
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+
+    def __enter__(self) -> RawEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def run_engine(code: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Another process that runs `code` with `attach`, `make` and friends at hand."""
+    prelude = (
+        "import os, signal, sys, time\n"
+        "from dataplane.client import *\n"
+        "from dataplane.protocol.engine import SpaceRequest\n"
+        "from tests.dataplane import factories as make\n"
+        "def tell(text): sys.stdout.write(str(text) + '\\n'); sys.stdout.flush()\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", prelude + code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        **options,
+    )
+
+
+def line(process: subprocess.Popen[bytes]) -> str:
+    """The next line that a process says."""
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
+
+
+@contextmanager
+def engine_process(code: str, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """`run_engine`, killed at the end."""
+    process = run_engine(code, *arguments, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def contents(chain: Sequence[bytes], nbytes: int) -> list[bytes]:
+    """Bytes of blocks that follow from their keys."""
+    return [(key * (nbytes // len(key) + 1))[:nbytes] for key in chain]

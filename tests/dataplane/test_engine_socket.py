@@ -1,0 +1,483 @@
+"""Whatever a peer sends to the engine socket gets a stable code, and the data plane goes on serving."""
+
+from __future__ import annotations
+
+import array
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.engine import (
+    MAX_DATAGRAM_BYTES,
+    VERSION,
+    Abort,
+    Aborted,
+    Attach,
+    Attached,
+    Commit,
+    Committed,
+    Detach,
+    Detached,
+    Hold,
+    Lease,
+    Leased,
+    Map,
+    Mapped,
+    Refused,
+    Reserve,
+    Reserved,
+    SpaceRequest,
+)
+from dataplane.protocol.spaces import Space
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, RawEngine, wait_for
+
+PAGE = 4096
+ONE_KEY = make.key("one")
+
+
+@pytest.fixture
+def raw(shared_plane: Plane) -> Iterator[RawEngine]:
+    """A connection that has not attached; afterwards the data plane must serve a well-behaved engine."""
+    with RawEngine(shared_plane.socket) as engine:
+        yield engine
+    assert_serves(shared_plane)
+
+
+@pytest.fixture
+def engine(raw: RawEngine) -> RawEngine:
+    """An attached connection."""
+    raw.attach()
+    return raw
+
+
+def assert_serves(plane: Plane) -> None:
+    assert plane.alive, plane.log()
+    with RawEngine(plane.socket) as good:
+        attached = good.attach(group="good")
+        answer = good.ask(Reserve(2, attached.spaces[0], "", make.key("good"), PAGE))
+        assert isinstance(answer, Reserved)
+        if answer.reservation:
+            assert isinstance(good.ask(Commit(3, answer.reservation)), Committed)
+        assert isinstance(good.ask(Detach(4)), Detached)
+
+
+def reserve(
+    engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant: str = "", **fields: int
+) -> Reserve:
+    assert engine.attached is not None
+    return Reserve(fields.get("id", 9), fields.get("space", engine.attached.spaces[0]), tenant, keys, nbytes)
+
+
+# ---- not a message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00",
+        b"garbage" * 100,
+        os.urandom(2000),
+        encode(Detach(1))[:-1],
+        encode(Attach(1, VERSION, "g", [SpaceRequest(make.space())]))[:-9],
+        encode(Detach(1)) + b"\x00",
+        msgspec.msgpack.encode(["no such tag", 1]),
+        msgspec.msgpack.encode(["detach"]),
+        msgspec.msgpack.encode(["detach", "one"]),
+        msgspec.msgpack.encode(["detach", 1, 2]),
+        msgspec.msgpack.encode(["reserve", 1, 1, 7, b"", 1]),
+        msgspec.msgpack.encode(["reserve", 1, 1, "", "text", 1]),
+        msgspec.msgpack.encode(["attach", 1, 1, "g", [{"space": 1}]]),
+        msgspec.msgpack.encode({"type": "detach", "id": 1}),
+        msgspec.msgpack.encode([]),
+        msgspec.msgpack.encode(None),
+        msgspec.msgpack.encode(2**63),
+        b"\x91" * 5000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc7\xff\xff",
+        msgspec.msgpack.encode(["attached", 1, 1, "n", 1, [], True, 1.0]),
+        b"\x93\xa5abort\x01\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",
+        b"\x92\xa6detach\xcf\xff\xff\xff\xff\xff\xff\xff",
+    ],
+)
+def test_what_is_no_message_is_malformed(raw: RawEngine, data: bytes) -> None:
+    assert raw.refusal(data)[0] is Code.MALFORMED
+    raw.attach()
+
+
+def test_text_that_is_not_utf8_is_malformed(raw: RawEngine) -> None:
+    good = encode(Attach(1, VERSION, "group-name", [SpaceRequest(make.space())]))
+    assert (
+        raw.refusal(good.replace(b"group-name", b"\xff\xfe\xff\xfe\xff\xfe\xff\xfe\xff\xfe"))[0]
+        is Code.MALFORMED
+    )
+
+
+def test_malformed_messages_are_counted(shared_plane: Plane, raw: RawEngine) -> None:
+    before = shared_plane.describe().totals.malformed_messages
+    raw.refusal(b"garbage")
+    assert shared_plane.describe().totals.malformed_messages == before + 1
+
+
+def test_an_empty_datagram_ends_the_connection(raw: RawEngine) -> None:
+    raw.send(b"")
+    assert raw.receive() is None
+
+
+def test_an_oversized_datagram_is_malformed(raw: RawEngine) -> None:
+    raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    for size in (MAX_DATAGRAM_BYTES + 1, MAX_DATAGRAM_BYTES + 2, 210_000):
+        assert raw.refusal(b"\x92\xa6detach\x01" + b"\x00" * size)[0] is Code.MALFORMED
+    assert raw.refusal(b"\xc4" * MAX_DATAGRAM_BYTES)[0] is Code.MALFORMED
+
+
+@pytest.mark.parametrize("number", [-(2**63), -1, 0, 2**63, 2**64 - 1])
+def test_any_request_id_comes_back(raw: RawEngine, number: int) -> None:
+    answer = raw.ask(Detach(number))
+    assert isinstance(answer, Refused)
+    assert answer.id == number
+
+
+# ---- attach
+
+
+def test_every_request_before_attach_is_refused(raw: RawEngine) -> None:
+    for message in (
+        Reserve(1, 1, "", ONE_KEY, 1),
+        Commit(1, 1),
+        Abort(1, 1),
+        Lease(1, 1, ONE_KEY),
+        Map(1, [1]),
+        Detach(1),
+    ):
+        assert raw.refusal(message)[0] is Code.NOT_ATTACHED
+
+
+def test_a_second_attach_is_refused_and_the_first_stands(engine: RawEngine) -> None:
+    assert engine.refusal(Attach(2, VERSION, "raw", [SpaceRequest(make.space())]))[0] is Code.ALREADY_ATTACHED
+    assert isinstance(engine.ask(reserve(engine)), Reserved)
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, -1, 2**64 - 1])
+def test_another_version_is_refused(raw: RawEngine, version: int) -> None:
+    request = Attach(1, version, "g", [SpaceRequest(make.space())])
+    assert raw.refusal(request) == (Code.VERSION_MISMATCH, "version")
+    raw.attach()
+
+
+@pytest.mark.parametrize("group", ["", "x" * 129, "a\nb", "\x00", "a\x7f"])
+def test_a_bad_group_is_refused(raw: RawEngine, group: str) -> None:
+    assert raw.refusal(Attach(1, VERSION, group, [SpaceRequest(make.space())])) == (Code.BAD_GROUP, "group")
+
+
+@pytest.mark.parametrize(
+    ("space", "field"),
+    [
+        (Space(""), "model"),
+        (Space("m" * 257), "model"),
+        (Space("a\nb"), "model"),
+        (Space("m", dtype="\x00"), "dtype"),
+        (Space("m", layout="x" * 257), "layout"),
+        (Space("m", revision="\x1b[31m"), "revision"),
+        (Space("m", kv_group=-1), "kv_group"),
+        (Space("m", kv_group=2**63), "kv_group"),
+        (Space("m", world_size=0), "world_size"),
+        (Space("m", world_size=-5), "world_size"),
+        (Space("m", world_size=2, rank=2), "rank"),
+        (Space("m", rank=-1), "rank"),
+        (Space("m", pipeline_stage=2**40), "pipeline_stage"),
+        (Space("m", block_bytes=-1), "block_bytes"),
+        (Space("m", block_bytes=(1 << 40) + 1), "block_bytes"),
+    ],
+)
+def test_a_bad_space_is_refused_with_its_field(raw: RawEngine, space: Space, field: str) -> None:
+    request = Attach(1, VERSION, "g", [SpaceRequest(make.space()), SpaceRequest(space)])
+    assert raw.refusal(request) == (Code.BAD_SPACE, f"spaces[1].space.{field}")
+
+
+def test_no_space_too_many_and_the_same_twice_are_refused(raw: RawEngine) -> None:
+    one = SpaceRequest(make.space())
+    assert raw.refusal(Attach(1, VERSION, "g", [])) == (Code.BAD_SPACE, "spaces")
+    assert raw.refusal(Attach(1, VERSION, "g", [one, one])) == (Code.BAD_SPACE, "spaces")
+    many = [SpaceRequest(make.space(rank=rank, world=1025)) for rank in range(1025)]
+    assert raw.refusal(Attach(1, VERSION, "g", many)) == (Code.BAD_SPACE, "spaces")
+
+
+def test_the_same_space_with_another_block_size_is_a_conflict(shared_plane: Plane, raw: RawEngine) -> None:
+    raw.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE)))
+    with RawEngine(shared_plane.socket) as other:
+        request = Attach(1, VERSION, "g", [SpaceRequest(make.space("conflicted", block_bytes=2 * PAGE))])
+        assert other.refusal(request) == (Code.SPACE_CONFLICT, "spaces[0].space.block_bytes")
+        assert (
+            other.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE))).spaces
+            == raw.attached.spaces
+        )
+
+
+def test_detach_ends_the_attachment_and_the_connection_may_attach_again(engine: RawEngine) -> None:
+    first = engine.attached.client
+    assert isinstance(engine.ask(Detach(2)), Detached)
+    assert engine.refusal(reserve(engine))[0] is Code.NOT_ATTACHED
+    assert engine.attach().client != first
+
+
+# ---- reserve
+
+
+def test_spaces_that_are_not_attached_or_read_only_are_refused(raw: RawEngine) -> None:
+    attached = raw.attach(SpaceRequest(make.space()), SpaceRequest(make.space("reader"), writes=False))
+    for space in (0, -1, 9999, 2**64 - 1):
+        assert raw.refusal(Reserve(1, space, "", ONE_KEY, 1)) == (Code.UNKNOWN_SPACE, "space")
+        assert raw.refusal(Lease(1, space, ONE_KEY)) == (Code.UNKNOWN_SPACE, "space")
+    assert raw.refusal(Reserve(1, attached.spaces[1], "", ONE_KEY, 1)) == (Code.READ_ONLY_SPACE, "space")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        b"",
+        b"x",
+        ONE_KEY[:31],
+        ONE_KEY + b"x",
+        ONE_KEY * 2,
+        ONE_KEY + make.key("two") + ONE_KEY,
+        make.packed(make.keys(4097)),
+    ],
+    ids=["none", "one byte", "31 bytes", "33 bytes", "twice", "twice apart", "too many"],
+)
+def test_bad_keys_are_refused(engine: RawEngine, keys: bytes) -> None:
+    assert engine.refusal(reserve(engine, keys)) == (Code.BAD_KEYS, "keys")
+    assert engine.refusal(Lease(1, engine.attached.spaces[0], keys)) == (Code.BAD_KEYS, "keys")
+
+
+@pytest.mark.parametrize("nbytes", [0, -1, -(2**63)])
+def test_a_size_below_one_is_refused(engine: RawEngine, nbytes: int) -> None:
+    assert engine.refusal(reserve(engine, nbytes=nbytes)) == (Code.BAD_SIZE, "nbytes")
+
+
+@pytest.mark.parametrize("nbytes", [16 * make.MIB + 1, 1 << 40, 2**63, 2**64 - 1])
+def test_a_block_that_can_never_fit_is_told_so_key_by_key(engine: RawEngine, nbytes: int) -> None:
+    answer = engine.ask(reserve(engine, make.packed(make.keys(3)), nbytes))
+    assert isinstance(answer, Reserved)
+    assert list(answer.outcomes) == [Code.TOO_LARGE] * 3
+    assert answer.reservation == 0
+    assert answer.grants == []
+
+
+def test_a_block_larger_than_its_spaces_blocks_is_refused(raw: RawEngine) -> None:
+    attached = raw.attach(SpaceRequest(make.space("sized", block_bytes=2 * PAGE)))
+    request = Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE + 1)
+    assert raw.refusal(request) == (Code.BAD_SIZE, "nbytes")
+    assert isinstance(raw.ask(Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE)), Reserved)
+
+
+@pytest.mark.parametrize(
+    "salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "\x1f", "\x7f", "\x80", "x" * 129, "_default"]
+)
+def test_a_bad_salt_is_refused(engine: RawEngine, salt: str) -> None:
+    assert engine.refusal(reserve(engine, tenant=salt)) == (Code.BAD_SALT, "tenant")
+
+
+@pytest.mark.parametrize("salt", ["", "x" * 128, "größe", "空", "a b", "_other", "a:b.c-d"])
+def test_a_good_salt_is_served(engine: RawEngine, salt: str) -> None:
+    answer = engine.ask(reserve(engine, make.key(salt), tenant=salt))
+    assert isinstance(answer, Reserved)
+    assert list(answer.outcomes) == [Outcome.WRITE]
+
+
+# ---- commit, abort, map
+
+
+def test_reservations_of_nobody_and_of_others_are_refused(shared_plane: Plane, engine: RawEngine) -> None:
+    with RawEngine(shared_plane.socket) as other:
+        other.attach(group="other")
+        foreign = other.ask(reserve(other, make.key("foreign")))
+        assert isinstance(foreign, Reserved)
+        for number in (0, -1, 2**64 - 1, 987_654, foreign.reservation):
+            assert engine.refusal(Commit(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
+            assert engine.refusal(Abort(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
+        assert isinstance(other.ask(Commit(1, foreign.reservation)), Committed)
+
+
+@pytest.mark.parametrize(
+    ("slots", "checksums", "code", "field"),
+    [
+        (b"\x00", b"", Code.BAD_SLOTS, "slots"),
+        (b"\x00" * 8, b"", Code.BAD_SLOTS, "slots"),
+        (b"\x02\x00\x00\x00", b"", Code.BAD_SLOTS, "slots"),
+        (b"\xff\xff\xff\xff", b"", Code.BAD_SLOTS, "slots"),
+        (b"", b"x", Code.BAD_CHECKSUMS, "checksums"),
+        (b"", b"x" * 31, Code.BAD_CHECKSUMS, "checksums"),
+        (b"\x00" * 4, b"x" * 32, Code.BAD_CHECKSUMS, "checksums"),
+    ],
+)
+def test_a_wrong_commit_is_refused_and_may_be_corrected(
+    engine: RawEngine, slots: bytes, checksums: bytes, code: Code, field: str
+) -> None:
+    keys = make.packed(make.keys(2, (slots, checksums)))
+    granted = engine.ask(reserve(engine, keys))
+    assert engine.refusal(Commit(1, granted.reservation, slots, checksums)) == (code, field)
+    committed = engine.ask(Commit(1, granted.reservation, b"", b"x" * 32))
+    assert isinstance(committed, Committed)
+    assert committed.blocks == 2
+    assert engine.refusal(Commit(1, granted.reservation))[0] is Code.UNKNOWN_RESERVATION
+
+
+def test_segments_of_other_spaces_are_not_granted(shared_plane: Plane, engine: RawEngine) -> None:
+    with RawEngine(shared_plane.socket) as other:
+        other.attach(SpaceRequest(make.space("secret")), group="other")
+        granted = other.ask(reserve(other, make.key("secret")))
+        (grant,) = granted.grants
+        assert grant.writable
+        fds = len(engine.fds)
+        answer = engine.ask(Map(1, [grant.segment, 0, -1, 2**63, 987_654]))
+        assert isinstance(answer, Mapped)
+        assert answer.grants == []
+        assert len(engine.fds) == fds
+        assert isinstance(other.ask(Abort(1, granted.reservation)), Aborted)
+
+
+def test_a_reader_gets_a_segment_that_cannot_be_written(shared_plane: Plane, engine: RawEngine) -> None:
+    granted = engine.ask(reserve(engine, make.key("to be read")))
+    segment = int.from_bytes(granted.segments[:4], "little")
+    with RawEngine(shared_plane.socket) as reader:
+        reader.attach(SpaceRequest(make.space(), writes=False), group="reader")
+        answer = reader.ask(Map(1, [segment]))
+        assert [(grant.segment, grant.writable) for grant in answer.grants] == [(segment, False)]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(reader.fds[-1], b"x")
+    engine.ask(Abort(1, granted.reservation))
+
+
+def test_a_map_of_very_many_segments_is_answered_in_one_datagram(engine: RawEngine) -> None:
+    answer = engine.ask(Map(1, list(range(30_000))))
+    assert isinstance(answer, Mapped)
+    assert len(answer.grants) <= 64
+
+
+def test_leases_by_message_are_served(raw: RawEngine) -> None:
+    attached = raw.attach(membarrier=False)
+    assert not attached.membarrier
+    keys = make.packed(make.keys(3, "by message"))
+    granted = raw.ask(reserve(raw, keys))
+    raw.ask(Commit(1, granted.reservation))
+    leased = raw.ask(Lease(1, attached.spaces[0], keys + make.key("absent")))
+    assert isinstance(leased, Leased)
+    numbers = array.array("I", leased.descriptors).tolist()
+    assert len(set(numbers)) == 3
+    counters = os.pread(raw.fds[1], 4 * 4096, 4096)
+    assert [counters[4 * number] for number in numbers] == [1, 1, 1]
+
+
+# ---- resources
+
+
+def test_descriptors_that_a_peer_passes_are_dropped(shared_plane: Plane, engine: RawEngine) -> None:
+    before = shared_plane.open_fds()
+    for number in range(50):
+        socket.send_fds(engine.socket, [encode(reserve(engine, make.key(("fds", number % 3))))], [0, 1, 2])
+        assert isinstance(engine.receive(), Reserved)
+    assert shared_plane.open_fds() <= before + 2, "at most what a new segment needs"
+
+
+def test_two_hundred_connections_come_and_go(shared_plane: Plane, raw: RawEngine) -> None:
+    before = shared_plane.open_fds()
+    many = [RawEngine(shared_plane.socket) for _ in range(200)]
+    for each in many[::2]:
+        each.attach(group="many")
+    for each in many:
+        each.close()
+    # Attached ones leave their area and their process's pidfd until this process is gone: what they mapped may be used.
+    wait_for(lambda: shared_plane.open_fds() <= before + 100 * 4 + 2, "connections are closed")
+    raw.attach()
+
+
+def test_goodbyes_leave_no_descriptor_behind(shared_plane: Plane, raw: RawEngine) -> None:
+    before = shared_plane.open_fds()
+    for _ in range(50):
+        with RawEngine(shared_plane.socket) as each:
+            each.attach()
+            each.ask(Detach(1))
+    wait_for(lambda: shared_plane.open_fds() <= before, "descriptors are closed")
+
+
+def test_a_client_that_never_reads_its_answers_loses_its_connection_and_nobody_else_notices(
+    shared_plane: Plane, engine: RawEngine
+) -> None:
+    engine.socket.setblocking(False)
+    message = encode(reserve(engine, make.packed(make.keys(4000, "deaf")), 2**60))
+
+    def is_cut() -> bool:
+        try:
+            for _ in range(50):
+                engine.send(message)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return False
+
+    wait_for(is_cut, "the connection of the deaf engine ends")
+    assert_serves(shared_plane)
+
+
+def test_more_engines_than_allowed_are_refused(make_plane: Callable[..., Plane]) -> None:
+    plane = make_plane(dataplane__max_clients="2").start()
+    first, second = RawEngine(plane.socket), RawEngine(plane.socket)
+    first.attach()
+    second.attach()
+    with RawEngine(plane.socket) as third:
+        request = Attach(1, VERSION, "g", [SpaceRequest(make.space())])
+        assert third.refusal(request)[0] is Code.TOO_MANY_CLIENTS
+        assert isinstance(first.ask(Detach(1)), Detached)
+        assert isinstance(third.ask(request), Attached)
+    first.close()
+    second.close()
+
+
+def test_a_data_plane_out_of_descriptors_goes_on_when_there_are_some_again(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane().start()
+    resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (60, 60))
+    crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(60)]
+    for each in crowd:
+        each.connect(plane.socket)
+    assert plane.describe().engines == [], "the control socket is served"
+    for each in crowd:
+        each.close()
+    wait_for(lambda: plane.open_fds() < 30, "the crowd is gone")
+    assert_serves(plane)
+
+
+def test_a_second_data_plane_on_the_same_folder_says_so_and_leaves_the_first_alone(plane: Plane) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "dataplane"], env=plane.environ, capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 1
+    assert "another data plane uses" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert_serves(plane)
+
+
+def test_sigterm_ends_it_in_good_order(plane: Plane) -> None:
+    with RawEngine(plane.socket) as engine:
+        engine.attach()
+        assert plane.stop() == 0
+        assert engine.receive() is None
+    assert not os.path.exists(plane.socket)
+    assert "Traceback" not in plane.log()
+
+
+def test_an_engine_may_not_also_hold(engine: RawEngine) -> None:
+    answer = engine.ask(Hold(1, VERSION))
+    assert isinstance(answer, Refused)
+    assert code_of(answer.code) is Code.ALREADY_ATTACHED
