@@ -19,8 +19,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the AP
 wait_option = click.option(
     "--wait",
     metavar="TIME",
-    default=None,
-    help="Wait until the nodes acknowledged, at most this long, such as 2s.",
+    default="2s",
+    show_default=True,
+    help="Wait until the nodes acknowledged, at most this long.",
 )
 
 

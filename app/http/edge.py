@@ -92,7 +92,9 @@ class Edge:
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
         known = method if method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS") else "other"
         self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
-        level = "info" if method not in _SAFE or status >= 400 else "debug"
+        # Health checks ask every few seconds, also while the answer is no.
+        told = method not in _SAFE or (status >= 400 and path not in ("/healthz", "/readyz"))
+        level = "info" if told else "debug"
         getattr(self._log, level)(
             "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
         )

@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.errors import FieldError, LarderError
+from app.errors import FieldError, LarderError, NotReady
 from app.schemas.problems import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -85,7 +85,7 @@ def _respond(
 
 
 def on_larder_error(request: AnyRequest, error: LarderError) -> Response[bytes]:
-    if KINDS[error.code].status >= 500:
+    if KINDS[error.code].status >= 500 and not isinstance(error, NotReady):
         structlog.get_logger().warning("request.failed", code=error.code, reason=error.message)
     return _respond(request, error.code, error.message, error.errors)
 

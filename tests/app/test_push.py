@@ -18,7 +18,7 @@ from app.store.database import Database
 from dataplane.protocol.control import Fault, Observed
 from dataplane.protocol.keys import chain
 from tests.app.fake_node import FakeNode
-from tests.app.plane import TOKENS, Plane, serving
+from tests.app.plane import TOKENS, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 
@@ -227,6 +227,21 @@ async def test_another_database_is_not_mistaken_for_the_same(
         answer = await plane.put_quota("other", 2)
         assert answer["generation"] == 1
         assert [q.tenant for q in node.quotas] == ["other"]
+
+
+async def test_the_whole_way_works_on_either_database(
+    socket_dir: Path, database_url: str, node: FakeNode
+) -> None:
+    async with serving(settings_in(socket_dir, database_url)) as plane:
+        await plane.until_state("in_sync")
+        assert (await plane.put_quota("acme", 1))["status"]["applied"] is True
+        assert (await plane.put_pin("p", ttl_s=60))["status"]["applied"] is True
+        assert (await plane.http.delete("/api/v1/quotas/acme?wait=2s")).status_code == 204
+        assert (await plane.http.delete("/api/v1/pins/p?wait=2s")).status_code == 204
+        assert (node.quotas, node.pins) == ([], [])
+        assert (await plane.get("/api/v1/audit"))["total"] == 4
+        pushes = await _settled(plane, "state=acked&type=pins", lambda items: items[0]["generation"] == 2)
+        assert pushes["total"] == 3
 
 
 async def _settled(plane: Plane, query: str, holds=bool) -> dict:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from struct import pack
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 
 
-async def sse(plane: Plane) -> AsyncIterator[tuple[str, Any]]:
+async def sse(plane: Plane) -> AsyncGenerator[tuple[str, Any], None]:
     """(event, data) pairs of the stream."""
     name = ""
     async with plane.http.stream("GET", "/api/v1/events") as response:

@@ -1,0 +1,221 @@
+"""`larder up` and the command line as people use them: real processes, the real data plane."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.openapi import document
+from tests.golden_file import Golden
+
+LARDER = (sys.executable, "-m", "app")
+
+
+class Up:
+    """A `larder up` in a process of its own."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            "LARDER_STATE_DIR": str(folder),
+            "LARDER_HTTP_PORT": str(free_port()),
+            "LARDER_POOL_BYTES": "16MiB",
+            **environ,
+        }
+        self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
+        self.process = subprocess.Popen([*LARDER, "up"], env=self.environ, stderr=subprocess.PIPE, text=True)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, trust_env=False)
+
+    def until_ready(self, timeout_s: float = 20.0) -> None:
+        def ready() -> bool:
+            try:
+                return self.get("/readyz").status_code == 200
+            except httpx.TransportError:
+                assert self.process.poll() is None, "larder up ended"
+                return False
+
+        until(ready, timeout_s)
+
+    def node(self) -> dict:
+        return self.get("/api/v1/nodes").json()["items"][0]
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LARDER, *arguments], env=self.environ, capture_output=True, text=True, timeout=30
+        )
+
+    def end(self) -> str:
+        if self.process.poll() is None:
+            self.process.terminate()
+        _, errors = self.process.communicate(timeout=20)
+        sys.stderr.write(errors)  # shown when the test fails
+        return errors
+
+
+def until(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def is_running(pid: int) -> bool:
+    """A zombie that nobody collected yet does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def up(socket_dir: Path) -> Iterator[Up]:
+    running = Up(socket_dir)
+    try:
+        running.until_ready()
+        yield running
+    finally:
+        running.end()
+
+
+def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: Up) -> None:
+    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial").stdout == "acme: limit 8 MiB, applied\n"
+    pin = up.cli(
+        "pin", "set", "p", "--model", "m", "--tokens", "1 2 3 4", "--chunk-tokens", "2", "--ttl", "1h"
+    )
+    assert pin.stdout.startswith("p: 2 chunks of m for _default"), pin.stderr
+    first = up.node()
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 20)
+    assert up.node()["observed"]["quotas"]["generation"] == 1
+    status = json.loads(up.cli("status", "--json").stdout)
+    assert status["tenants"][0]["limit_bytes"] == 8 << 20
+    assert "acme" in up.cli("status").stdout
+    missing = up.cli("quota", "get", "nobody")
+    assert (missing.returncode, missing.stderr) == (1, "Error: there is no quota for tenant 'nobody'\n")
+    assert up.cli("pin", "set", "p", "--model", "m").returncode == 2
+    assert up.cli("quota", "delete", "acme").returncode == 0
+    second = up.cli("up")
+    assert second.returncode == 1
+    assert second.stderr.startswith("Error: another Larder runs with the state directory")
+
+
+def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -> None:
+    pid = up.node()["pid"]
+    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False) as stream:
+        next(stream.iter_bytes())
+        up.process.terminate()
+        errors = up.end()
+    assert up.process.returncode == 0, errors
+    assert not is_running(pid)
+    assert "Traceback" not in errors
+
+
+def test_kill_9_leaves_no_data_plane_behind(up: Up) -> None:
+    pid = up.node()["pid"]
+    up.process.kill()
+    up.process.wait()
+    until(lambda: not is_running(pid), 10)
+
+
+def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: Path) -> None:
+    """The node is stopped, so that the answer to the PUT is all that the first process ever does about it."""
+    first = Up(socket_dir)
+    try:
+        first.until_ready()
+        os.kill(first.node()["pid"], signal.SIGSTOP)
+        put = httpx.put(first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False)
+        assert put.json()["status"]["applied"] is False
+        pid = first.node()["pid"]
+        first.process.kill()
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: not is_running(pid), 10)
+    finally:
+        first.end()
+    second = Up(socket_dir)
+    try:
+        second.until_ready()
+        assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
+    finally:
+        second.end()
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"LARDER_HTTP_HOST": "0.0.0.0"}, "can be reached from other machines"),
+        ({"LARDER_APP__NO_SUCH": "1"}, "no_such"),
+        ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_code_1(
+    socket_dir: Path, environ: dict[str, str], sentence: str
+) -> None:
+    failing = Up(socket_dir, **environ)
+    errors = failing.end() if failing.process.wait(20) is None else failing.process.communicate()[1]
+    assert failing.process.returncode == 1
+    assert errors.count("\n") == 1
+    assert sentence in errors
+
+
+def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failing = Up(socket_dir, LARDER_HTTP_PORT=str(port))
+        failing.process.wait(20)
+        errors = failing.process.communicate()[1]
+    assert failing.process.returncode == 1
+    assert errors == (
+        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; set LARDER_HTTP_PORT to another port\n"
+    )
+
+
+def test_a_command_without_a_larder_says_so() -> None:
+    done = subprocess.run(
+        [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "start one with 'larder up'" in done.stderr
+
+
+def test_print_config_starts_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
+    done = subprocess.run(
+        [*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=30
+    )
+    assert json.loads(done.stdout)["common"]["pool_bytes"] == 4 << 30
+    assert not (tmp_path / "state").exists()
+
+
+def test_help_is_fast_because_it_imports_nothing_heavy() -> None:
+    script = "import app.cli, sys; print([m for m in ('litestar', 'sqlalchemy', 'zmq', 'httpx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n"
+
+
+def test_the_description_of_the_api_is_what_was_published(golden: Golden) -> None:
+    golden("openapi.json", document())
+
+
+def test_the_loop_is_not_needed_to_describe_the_api() -> None:
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+    assert json.loads(document())["openapi"].startswith("3.1")
