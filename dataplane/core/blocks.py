@@ -13,6 +13,7 @@ import numpy as np
 
 from dataplane.core.slabs import Slot
 from dataplane.protocol.layout import (
+    BUCKET_ENTRIES,
     COLD_CHECKSUM,
     COLD_STORED_AT,
     COLD_TENANT,
@@ -62,6 +63,8 @@ class BlockTable:
 
     def __init__(self, memory: IndexMemory) -> None:
         self.memory = memory
+        self._cells = memory.cells
+        self._first_hot = memory.first_hot
         self.blocks: dict[int, Block] = {}
         self._recycled: list[int] = []
         self._fresh = 0
@@ -137,12 +140,11 @@ class BlockTable:
         else:
             raise IndexError("no free descriptor: the caller did not ask `free_descriptors`")
         slab = slot.slab
-        block = Block(
-            number, int(self.memory.control[number]), space, key, tenant, slot, nbytes, slab.slot_bytes, entry
-        )
+        control = self._cells[self._first_hot + HOT_WORDS * number]
+        block = Block(number, control, space, key, tenant, slot, nbytes, slab.slot_bytes, entry)
         self.blocks[number] = block
         slab.blocks.add(block)
-        self.memory.entries[entry] = tag << 32 | (number + 1)
+        self._list(entry, tag << 32 | (number + 1))
         return block
 
     def reserve(self, blocks: Sequence[Block], words: U64) -> None:
@@ -170,24 +172,23 @@ class BlockTable:
 
     def step(self, blocks: Sequence[Block], step: Step) -> None:
         """Move blocks along the table and store their control words, one aligned 8-byte store each."""
-        control = self.memory.control
+        cells, first = self._cells, self._first_hot
         for block in blocks:
-            block.control = advance(block.control, step)
-            control[block.number] = block.control
+            cells[first + HOT_WORDS * block.number] = block.control = advance(block.control, step)
+
+    def _list(self, entry: tuple[int, int], word: int) -> None:
+        self._cells[self.memory.first_entry + BUCKET_ENTRIES * entry[0] + entry[1]] = word
 
     def unlist(self, block: Block) -> None:
         """Remove a block from the index: its key may be stored anew elsewhere."""
         if block.entry is not None:
-            self.memory.entries[block.entry] = 0
+            self._list(block.entry, 0)
             block.entry = None
 
     def free(self, block: Block, step: Step) -> None:
         """Give a block's descriptor up with `step`, one that ends in FREE. Its slot is the caller's to give back."""
-        if block.entry is not None:
-            self.memory.entries[block.entry] = 0
-            block.entry = None
-        block.control = advance(block.control, step)
-        self.memory.control[block.number] = block.control
+        self.unlist(block)
+        self.step((block,), step)
         block.slot.slab.blocks.discard(block)
         del self.blocks[block.number]
         self._recycled.append(block.number)

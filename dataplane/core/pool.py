@@ -25,6 +25,9 @@ from dataplane.protocol.events import BlocksEvicted, Event, PoolStats, SegmentCr
 from dataplane.protocol.salts import shown
 from dataplane.protocol.states import STATE_MASK, State, Step
 
+_READABLE = (int(State.READY), int(State.EVICTING))
+_RESERVED = int(State.RESERVED)
+
 
 @dataclass(slots=True)
 class Walk:
@@ -88,10 +91,10 @@ class Pool:
         """End a block with a step into FREE and give everything of it back."""
         state = block.control & STATE_MASK
         charge = block.charge
-        if state in (State.READY, State.EVICTING):
+        if state in _READABLE:
             if not (block.pins and self.pins.unmark(block)):
                 self.order.remove(block)
-        elif state == State.RESERVED:
+        elif state == _RESERVED:
             self.reserved_bytes -= charge
         else:
             self.quarantined_bytes -= charge

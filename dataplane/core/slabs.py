@@ -59,17 +59,14 @@ class Segment:
     slabs: set[Slab] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Slot:
-    """Where one block's bytes are."""
+    """Where one block's bytes are. Never changed once made."""
 
     slab: Slab
     index: int
-
-    @property
-    def offset(self) -> int:
-        """Bytes from the start of the segment."""
-        return self.slab.offset + self.index * self.slab.slot_bytes
+    offset: int
+    """Bytes from the start of the segment."""
 
 
 class Slabs:
@@ -97,7 +94,7 @@ class Slabs:
         index = slab.free.pop()
         if not slab.free:
             del self._open[space, size][slab]
-        return Slot(slab, index)
+        return Slot(slab, index, slab.offset + index * slab.slot_bytes)
 
     def give(self, slot: Slot) -> None:
         """Take a slot back; a slab that is empty now gives its extent back to its segment."""

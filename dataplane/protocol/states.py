@@ -60,6 +60,7 @@ class IllegalTransition(Exception):
 
 # The same table as plain integers, because every block of every request passes through it.
 _AFTER = [[int(TRANSITIONS.get((state, step), -1)) for step in Step] for state in State]
+_FREE = int(State.FREE)
 
 
 def advance(control: int, step: Step) -> int:
@@ -69,6 +70,6 @@ def advance(control: int, step: Step) -> int:
     if after < 0:
         raise IllegalTransition(f"{step.name} on a block in state {state}")
     incarnation = control >> STATE_BITS
-    if after == State.FREE:
+    if after == _FREE:
         incarnation = (incarnation + 1) & INCARNATION_MASK
     return incarnation << STATE_BITS | after
