@@ -1,4 +1,4 @@
-"""What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, and asyncio for `@pytest.mark.anyio`."""
+"""What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, `browser`, and asyncio for anyio."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,19 @@ from tests import require as requirement
 from tests.golden_file import Golden
 from tests.postgres_cluster import PostgresCluster, find_binaries
 
+if TYPE_CHECKING:  # Playwright takes a fifth of a second to import: only who drives a browser pays it
+    from playwright.sync_api import Browser
+
+QUIET_CHROMIUM = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
 
 
@@ -63,6 +77,21 @@ def socket_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="larder-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """The machine's Chromium, one for the session: two of Playwright's sync loops do not fit in one thread."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    requirement.require(
+        chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)"
+    )
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=QUIET_CHROMIUM)
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(scope="session")
