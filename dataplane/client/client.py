@@ -22,7 +22,7 @@ from dataplane.protocol.codes import Code, ProtocolError, code_of
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import I64, U64, pack_keys
 from dataplane.protocol.salts import check_salt
-from dataplane.protocol.spaces import Space, check_space
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES, Space, check_space
 
 Keys = Sequence[bytes] | bytes | U64
 
@@ -115,6 +115,8 @@ class Client:
         `len(lease)` may be less than a look-up said, also 0. Sends no message, except for segments not seen before.
         """
         words = pack_keys(keys)
+        if space is not None:
+            self._check_position(space)
         lease = Lease()
         with self._lock:
             world = self._world()
@@ -165,8 +167,9 @@ class Client:
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
-        if nbytes < 1:
-            raise ValueError(f"nbytes must be positive, got {nbytes}")
+        if not 1 <= nbytes <= MAX_BLOCK_BYTES:
+            raise ValueError(f"expected nbytes from 1 to {MAX_BLOCK_BYTES}, got {nbytes}")
+        self._check_position(space)
         try:
             check_salt(tenant)
         except ProtocolError as error:
@@ -223,6 +226,10 @@ class Client:
         )
 
     # ---- the end
+
+    def _check_position(self, space: int) -> None:
+        if not 0 <= space < self._spaces:
+            raise ValueError(f"expected the position of one of {self._spaces} spaces, got {space}")
 
     def _world(self) -> World | None:
         if self._closed:

@@ -18,6 +18,7 @@ from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAb
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import U64, pack_keys
 from dataplane.protocol.salts import check_salt, shown
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 from dataplane.protocol.states import State, Step
 
 MAX_OPEN_RESERVATIONS = 256
@@ -97,10 +98,11 @@ class Storing:
         if not writes:
             raise ProtocolError(Code.READ_ONLY_SPACE, f"space {message.space} is attached read-only", "space")
         block_bytes = self._pool.spaces.by_number[message.space].block_bytes
-        if message.nbytes < 1 or (block_bytes and message.nbytes > block_bytes):
+        most = block_bytes or MAX_BLOCK_BYTES
+        if not 1 <= message.nbytes <= most:
             raise ProtocolError(
                 Code.BAD_SIZE,
-                f"expected 1 to {block_bytes or 'any number of'} bytes, got {message.nbytes}",
+                f"expected 1 to {most} bytes, got {message.nbytes}",
                 "nbytes",
             )
         return check_keys(message.keys)

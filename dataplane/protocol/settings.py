@@ -9,10 +9,11 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
+from dataplane.protocol.codec import split_path
 from dataplane.protocol.units import parse_size
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -73,8 +74,10 @@ def read(
         if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
             raise SettingsError(f"{name}: there is no such setting")
         if len(path) == 2:
-            section_tree = tree.setdefault(path[0], {})
-            section_tree[path[1]] = text
+            table = tree.setdefault(path[0], {})
+            if not isinstance(table, dict):
+                raise SettingsError(f"{path[0]}: expected a table in {source}")
+            table[path[1]] = text
         else:
             tree[path[0]] = text
     own = tree.get(section, {})
@@ -140,7 +143,13 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, source: str) -> T
                 values[name] = parse_size(value)
             except ValueError as error:
                 raise SettingsError(f"{prefix}{name} ({source} or the environment): {error}") from None
+    for field in msgspec.structs.fields(kind):
+        text = values.get(field.name)
+        if isinstance(text, str) and get_origin(field.type) is list:  # only the environment has no lists
+            values[field.name] = [part.strip() for part in text.split(",") if part.strip()]
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{prefix or 'settings'} ({source} or the environment): {error}") from None
+        path, message = split_path(str(error))
+        named = f"{prefix}{path}".rstrip(".") or "settings"
+        raise SettingsError(f"{named} ({source} or the environment): {message}") from None

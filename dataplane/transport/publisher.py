@@ -24,10 +24,9 @@ class Publisher:
         self.seq = 0
 
     def __call__(self, event: Event) -> None:
-        self.seq += 1
-        self._socket.send_multipart(
-            [name_of(event).encode(), pack("<Q", self.seq), encode(event)], zmq.NOBLOCK
-        )
+        topic, body = name_of(event).encode(), encode(event)
+        self.seq += 1  # only when there is a message: a number that is missing means a lost event
+        self._socket.send_multipart([topic, pack("<Q", self.seq), body], zmq.NOBLOCK)
 
     def close(self) -> None:
         self._socket.close()

@@ -1,0 +1,239 @@
+"""Memory outlives a crash with whoever holds it, and nobody but its owner gets it."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Callable
+
+import pytest
+
+from dataplane.client import attach
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, code_of
+from dataplane.protocol.engine import (
+    VERSION,
+    Attach,
+    Detach,
+    EngineReply,
+    Held,
+    Hold,
+    Refused,
+    Reserve,
+    SpaceRequest,
+)
+from dataplane.protocol.layout import (
+    HOT_NBYTES,
+    HOT_OFFSET,
+    HOT_SPACE_SEGMENT,
+    IndexMemory,
+    is_ready,
+    pack_keys,
+)
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, RawEngine, contents, engine_process, line
+from tests.require import require
+
+PAGE = 4096
+
+
+class Holder(RawEngine):
+    """Collects every fd that it is given."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.memory: dict[tuple[str, int], int] = {}
+        self.take(self.ask(Hold(1, VERSION)))
+
+    def take(self, answer: object) -> None:
+        assert isinstance(answer, Held), answer
+        fds = self.fds[-len(answer.memory) :] if answer.memory else []
+        for each, fd in zip(answer.memory, fds, strict=True):
+            assert os.fstat(fd).st_size == each.nbytes
+            self.memory[each.kind, each.number] = fd
+        for each in answer.dropped:
+            del self.memory[each.kind, each.number]
+
+    def take_until(self, kind: str) -> None:
+        while not any(name == kind for name, _ in self.memory):
+            self.take(self.receive())
+
+
+def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
+    with (
+        attach(plane.socket, [make.space()], timeout_s=5) as client,
+        client.reserve(chain, nbytes) as reservation,
+    ):
+        for at, content in zip(reservation.writable, contents(chain, nbytes), strict=True):
+            reservation.view(at)[:] = content
+        assert reservation.commit().blocks == len(chain)
+
+
+def test_what_was_ready_is_read_through_a_holder_after_kill_9(plane: Plane) -> None:
+    before, after = make.keys(3, "before"), make.keys(3, "after")
+    with Holder(plane.socket) as holder:
+        assert list(holder.memory) == [("index", 0)]
+        store(plane, before)
+        holder.take_until("segment")
+        store(plane, after)
+        plane.kill()
+        with mmap.mmap(holder.memory["index", 0], 0) as mapped:
+            index = IndexMemory.attach(memoryview(mapped))
+            for chain in (before, after):
+                numbers, control = index.find(pack_keys(chain), 1)
+                assert is_ready(control).all()
+                for number, content in zip(numbers, contents(chain, PAGE), strict=True):
+                    row = index.hot[number]
+                    fd = holder.memory["segment", int(row[HOT_SPACE_SEGMENT]) >> 32]
+                    assert os.pread(fd, int(row[HOT_NBYTES]), int(row[HOT_OFFSET])) == content
+            del index, row
+
+
+def test_a_holder_hears_of_memory_that_comes_and_goes(plane: Plane) -> None:
+    with Holder(plane.socket) as holder, RawEngine(plane.socket) as engine:
+        engine.attach()
+        holder.take_until("area")
+        engine.close()
+        with RawEngine(plane.socket) as other:
+            number = other.attach(group="other").client
+            while ("area", number) not in holder.memory:
+                holder.take(holder.receive())
+            other.send(encode(Detach(7)))
+            while ("area", number) in holder.memory:
+                holder.take(holder.receive())
+
+
+def test_a_late_holder_gets_everything_at_once(plane: Plane) -> None:
+    with RawEngine(plane.socket) as engine:
+        attached = engine.attach()
+        store(plane, make.keys(3))
+        with Holder(plane.socket) as holder:
+            assert ("index", 0) in holder.memory
+            assert ("area", attached.client) in holder.memory
+            assert [kind for kind, _ in holder.memory].count("segment") == 1
+
+
+def test_a_holder_of_another_version_is_refused_and_a_holder_may_not_attach(plane: Plane) -> None:
+    with RawEngine(plane.socket) as raw:
+        assert raw.refusal(Hold(1, VERSION + 1)) == (Code.VERSION_MISMATCH, "version")
+    with Holder(plane.socket) as holder:
+        request = Attach(2, VERSION, "g", [SpaceRequest(make.space())])
+        assert holder.refusal(request)[0] is Code.ALREADY_ATTACHED
+
+
+def test_memory_is_sealed_private_and_the_index_read_only(plane: Plane) -> None:
+    with RawEngine(plane.socket) as engine:
+        attached = engine.attach()
+        granted = engine.ask(Reserve(2, attached.spaces[0], "", make.key("one"), PAGE))
+        index, area, segment = engine.fds
+        assert [grant.writable for grant in granted.grants] == [True]
+        for fd in (index, area, segment):
+            status = os.fstat(fd)
+            assert stat.S_IMODE(status.st_mode) == 0o600
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            assert seals & wanted == wanted
+        for fd in (area, segment):
+            for size in (0, os.fstat(fd).st_size * 2):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(fd, size)
+        with pytest.raises(PermissionError):
+            mmap.mmap(index, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pwrite(index, b"x", 0)
+        with mmap.mmap(index, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped, pytest.raises(TypeError):
+            mapped[0] = 1
+
+
+def test_nothing_of_it_has_a_name(plane: Plane) -> None:
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    store(plane, make.keys(3))
+    after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    assert not {name for name in after - before if "larder" in name}
+
+
+# ---- other users
+
+
+OTHER_UID = 65534
+CONNECT = """
+import socket
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.settimeout(10)
+try:
+    connection.connect(sys.argv[1])
+except PermissionError:
+    tell("no permission")
+    sys.exit()
+if len(sys.argv) > 2:
+    try:
+        connection.send(bytes.fromhex(sys.argv[2]))
+    except BrokenPipeError:
+        pass
+try:
+    data = connection.recv(100000)
+except ConnectionResetError:
+    data = connection.recv(100000)
+tell(data.hex())
+"""
+ATTACH = """
+try:
+    client = attach(sys.argv[1], [make.space()], timeout_s=10)
+    tell("connected" if client.connected else "not there")
+except AttachRefused as error:
+    tell(error.code.name)
+"""
+_decoder = decoder(EngineReply)
+
+
+def as_other(code: str, *arguments: str) -> str:
+    require(os.geteuid() == 0, "only root can start a process of another user")
+    # Imports come first: another user need not be able to read them.
+    become = f"os.setgroups([]); os.setgid({OTHER_UID}); os.setuid({OTHER_UID})\n"
+    with engine_process(become + code, *arguments) as process:
+        return line(process)
+
+
+@pytest.fixture
+def open_plane(make_plane: Callable[..., Plane]) -> Callable[..., Plane]:
+    """A data plane in a folder that everybody may enter."""
+
+    def start(**settings: str) -> Plane:
+        plane = make_plane(**settings)
+        plane.folder.chmod(0o755)
+        return plane.start()
+
+    return start
+
+
+def test_the_socket_of_a_data_plane_without_allow_list_is_closed_to_other_users(
+    open_plane: Callable[..., Plane],
+) -> None:
+    plane = open_plane()
+    assert stat.S_IMODE(os.stat(plane.socket).st_mode) & 0o077 == 0
+    assert as_other(CONNECT, plane.socket) == "no permission"
+
+
+def test_a_user_on_the_allow_list_may_attach_and_one_that_is_not_is_told_so(
+    open_plane: Callable[..., Plane],
+) -> None:
+    require(os.geteuid() == 0, "only root can start a process of another user")
+    plane = open_plane(dataplane__allowed_uids="12345")
+    answer = decode(_decoder, bytes.fromhex(as_other(CONNECT, plane.socket)))
+    assert isinstance(answer, Refused)
+    assert code_of(answer.code) is Code.NOT_ALLOWED
+    assert as_other(ATTACH, plane.socket) == "NOT_ALLOWED"
+    plane.stop()
+    plane.settings["dataplane__allowed_uids"] = f"12345,{OTHER_UID}"
+    plane.start()
+    assert as_other(ATTACH, plane.socket) == "connected"
+
+
+def test_a_user_on_the_allow_list_may_not_hold(open_plane: Callable[..., Plane]) -> None:
+    require(os.geteuid() == 0, "only root can start a process of another user")
+    plane = open_plane(dataplane__allowed_uids=str(OTHER_UID))
+    answer = decode(_decoder, bytes.fromhex(as_other(CONNECT, plane.socket, encode(Hold(1, VERSION)).hex())))
+    assert isinstance(answer, Refused)
+    assert code_of(answer.code) is Code.NOT_ALLOWED
