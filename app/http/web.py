@@ -61,13 +61,10 @@ def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[by
         raise NotFoundException
     index = web_files.find("index.html")
     if index is None:
-        return Response(
-            NOT_BUILT, media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"}
-        )
+        return Response(NOT_BUILT, media_type="text/html", headers={"Cache-Control": "no-store"})
     return _file(index, "no-cache")
 
 
 def _file(file: Path, cache: str) -> Response[bytes]:
     kind = _TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-    media_type = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-    return Response(file.read_bytes(), media_type=media_type, headers={"Cache-Control": cache})
+    return Response(file.read_bytes(), media_type=kind, headers={"Cache-Control": cache})

@@ -71,18 +71,8 @@ class Desired:
 
 
 async def _quotas(session: AsyncSession) -> list[QuotaSpec]:
-    rows = await quotas.all_quotas(session)
-    return [QuotaSpec(tenant=row.tenant, limit_bytes=row.limit_bytes) for row in rows]
+    return [QuotaSpec(tenant=row.tenant, limit_bytes=row.limit_bytes) for row in await quotas.wanted(session)]
 
 
 async def _pins(session: AsyncSession) -> list[PinSpec]:
-    return [
-        PinSpec(
-            name=row.name,
-            model=row.model,
-            tenant=row.tenant,
-            keys_digest=row.keys_digest,
-            expires_at=row.expires_at,
-        )
-        for row in await pins.all_pins(session)
-    ]
+    return [PinSpec(**row._mapping) for row in await pins.wanted(session)]

@@ -40,8 +40,10 @@ async def get(session: AsyncSession, name: str) -> PinRow | None:
     return await session.get(PinRow, name)
 
 
-async def all_pins(session: AsyncSession) -> Sequence[PinRow]:
-    return (await session.scalars(sa.select(PinRow).order_by(PinRow.name))).all()
+async def wanted(session: AsyncSession) -> Sequence[sa.Row[str, str, str, str, float | None]]:
+    """What a snapshot says of all pins: plain rows, because there may be many."""
+    query = sa.select(PinRow.name, PinRow.model, PinRow.tenant, PinRow.keys_digest, PinRow.expires_at)
+    return (await session.execute(query)).all()
 
 
 async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence[PinRow], int]:

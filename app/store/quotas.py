@@ -36,3 +36,8 @@ async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence
     query = sa.select(QuotaRow).order_by(QuotaRow.tenant).limit(limit).offset(offset)
     total = await session.scalar(sa.select(sa.func.count()).select_from(QuotaRow))
     return (await session.scalars(query)).all(), total or 0
+
+
+async def wanted(session: AsyncSession) -> Sequence[sa.Row[str, int | None]]:
+    """(tenant, limit_bytes) of all, for a snapshot: plain rows, because there may be many."""
+    return (await session.execute(sa.select(QuotaRow.tenant, QuotaRow.limit_bytes))).all()
