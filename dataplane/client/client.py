@@ -213,12 +213,16 @@ class Client:
             if isinstance(answer, wire.Refused):
                 self._tell_refused("commit", answer)
                 return Committed(0, code_of(answer.code))
+            if answer is Code.UNAVAILABLE:
+                self._link.send_abort(reservation)
             return Committed(0, answer if isinstance(answer, Code) else Code.MALFORMED)
 
     def _abort(self, world: World, reservation: int) -> None:
         with self._lock:
             if self._link.world is world:
-                self._link.ask(lambda number: wire.Abort(number, reservation))
+                answer = self._link.ask(lambda number: wire.Abort(number, reservation))
+                if answer is Code.UNAVAILABLE:  # refused here: the data plane must hear of it all the same
+                    self._link.send_abort(reservation)
 
     def _tell_refused(self, what: str, answer: wire.Refused) -> None:
         self._link.tell(

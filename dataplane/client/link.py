@@ -113,7 +113,8 @@ class Link:
             request = Attach(
                 self._take_id(), VERSION, self._group, self._spaces, self._engine, self._membarrier
             )
-            connection.send(encode(request))
+            with suppress(BrokenPipeError):  # turned away already: why lies in the socket
+                connection.send(encode(request))
         except OSError:  # not there, or its backlog is full
             connection.close()
             self._later()
@@ -216,9 +217,7 @@ class Link:
         left = deadline - time.monotonic()
         self._socket.settimeout(max(0.0, left))
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds = self._receive_datagram()
         except BlockingIOError:
             raise TimeoutError from None
         if not data:
@@ -230,6 +229,18 @@ class Link:
             _close(fds)
             raise
         return answer, fds
+
+    def _receive_datagram(self) -> tuple[bytes, list[int]]:
+        assert self._socket is not None
+        try:
+            data, fds, _, _ = socket.recv_fds(
+                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:  # said once, ahead of the data plane's last words
+            data, fds, _, _ = socket.recv_fds(
+                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
+            )
+        return data, fds
 
     def _keep(self, answer: EngineReply, fds: list[int]) -> None:
         """Map memory that came with an answer."""
@@ -261,12 +272,12 @@ class Link:
                 self._drop(str(error))
 
     def send_abort(self, reservation: int) -> None:
-        """Give a reservation up without waiting for the answer."""
+        """Give a reservation up without waiting, neither for the answer nor for room in the socket."""
         if self._socket is None:
             return
         number = self._take_id()
         with suppress(OSError):
-            self._socket.settimeout(self._timeout_s)
+            self._socket.settimeout(0.0)
             self._socket.send(encode(Abort(number, reservation)))
 
     def _take_id(self) -> int:

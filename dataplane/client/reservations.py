@@ -110,10 +110,11 @@ class Reservation:
     ) -> Committed:
         """Publish what was written: all of `writable`, or the given positions (the rest is aborted).
 
-        `checksums` has 16 bytes for each published position. Do not write to the views afterwards.
+        `checksums` has 16 bytes for each published position. Do not write to the views afterwards. Raises ValueError
+        for wrong arguments; the reservation is open then.
         """
-        if checksums is not None and any(len(each) != CHECKSUM_BYTES for each in checksums):
-            raise ValueError(f"expected checksums of {CHECKSUM_BYTES} bytes")
+        if positions is not None or checksums is not None:
+            self._check(positions, checksums)
         if positions is not None and not len(positions):
             self.abort()
             return Committed(0)
@@ -122,6 +123,14 @@ class Reservation:
         number, self.number = self.number, 0
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
         return self._commit(self._world, number, slots, b"".join(checksums or ()))
+
+    def _check(self, positions: Sequence[int] | None, checksums: Sequence[bytes] | None) -> None:
+        writable = self.writable
+        published = writable if positions is None else list(positions)
+        if sorted(set(published) & set(writable)) != sorted(published):
+            raise ValueError(f"expected positions that are writable, each once, got {published[:16]}")
+        if checksums is not None and [len(each) for each in checksums] != [CHECKSUM_BYTES] * len(published):
+            raise ValueError(f"expected {len(published)} checksums of {CHECKSUM_BYTES} bytes")
 
     def abort(self) -> None:
         """Give the reservation up; does nothing when it has ended."""

@@ -88,23 +88,24 @@ class Plane:
         }
 
     def start(self, *, wait: bool = True) -> Plane:
-        before = self._socket_inode()
+        before = self._socket_made()
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dataplane"], env=self.environ, stdout=log, stderr=log
             )
         if wait:
             wait_for(
-                lambda: self._socket_inode() not in (None, before) or self.process.poll() is not None,
+                lambda: self._socket_made() not in (None, before) or self.process.poll() is not None,
                 "the data plane starts",
                 START_TIMEOUT_S,
             )
             assert self.alive, self.log()
         return self
 
-    def _socket_inode(self) -> int | None:
+    def _socket_made(self) -> tuple[int, int] | None:
         try:
-            return os.stat(self.socket).st_ino
+            status = os.stat(self.socket)
+            return status.st_ino, status.st_ctime_ns
         except FileNotFoundError:
             return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dataplane.protocol.codes import Code
 from dataplane.protocol.events import PinDegraded, PinExpired
 from tests.dataplane import factories as make
@@ -66,7 +64,6 @@ def test_what_the_budget_has_no_room_for_is_degraded_and_promoted_when_it_has() 
     assert bench.faults() == []
 
 
-@pytest.mark.xfail(reason="BUG: pin.degraded is declared and never emitted")
 def test_blocks_of_a_pin_beyond_the_budget_are_reported_as_an_event() -> None:
     bench, engine = bench_of(budget=4)
     chain = make.keys(6)

@@ -1,0 +1,380 @@
+"""The engine's client on a running data plane: what engines rely on, and that nothing of it raises in their loop."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dataplane.client import AttachRefused, Client, ClientEvent, Code, Outcome, attach
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents, wait_for
+
+PAGE = 4096
+
+
+def store(client: Client, chain: list[bytes], nbytes: int = PAGE, **where: object) -> int:
+    with client.reserve(chain, nbytes, **where) as reservation:  # type: ignore[arg-type]
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, nbytes)[at]
+        return reservation.commit().blocks
+
+
+def connect(plane: Plane, **options: object) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+
+
+def fill(client: Client, nbytes: int = make.MIB, blocks: int = 48) -> int:
+    """Ask for three pools full of room; how many blocks were stored."""
+    return sum(store(client, [make.key(("fill", number))], nbytes) for number in range(blocks))
+
+
+# ---- storing and reading
+
+
+def test_what_was_stored_is_read_back_by_another_engine(plane: Plane) -> None:
+    chain = make.keys(5)
+    with connect(plane) as writer, connect(plane, group="reader") as reader:
+        assert reader.lookup(chain) == 0
+        assert store(writer, chain[:4]) == 4
+        assert reader.lookup(chain) == 4
+        with reader.acquire(chain) as lease:
+            assert len(lease) == 4
+            assert [bytes(lease.view(at)) for at in range(4)] == contents(chain[:4], PAGE)
+            assert lease.nbytes(0) == PAGE
+            with pytest.raises(IndexError):
+                lease.view(4)
+        with pytest.raises(ValueError, match="released"):
+            lease.view(0)
+
+
+def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leaves_nothing(
+    plane: Plane,
+) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        with client.reserve(chain, PAGE) as reservation:
+            assert reservation.writable == [0, 1, 2]
+            reservation.view(0)[:] = b"x" * PAGE
+            assert client.lookup(chain) == 0
+        with pytest.raises(ValueError, match="ended"):
+            reservation.view(0)
+        assert client.lookup(chain) == 0
+        assert plane.describe().pool.used_bytes == 0
+        assert reservation.commit().blocks == 0
+
+
+def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> None:
+    chain = make.keys(4)
+    with connect(plane) as one, connect(plane, group="two") as two:
+        store(one, chain[:1])
+        with one.reserve(chain[:3], PAGE) as open_one:
+            other = two.reserve(chain, PAGE)
+            assert other.outcomes.tolist() == [Outcome.PRESENT, Outcome.BUSY, Outcome.BUSY, Outcome.WRITE]
+            assert other.writable == [3]
+            assert open_one.commit([1]).blocks == 1
+            other.abort()
+        assert two.lookup(chain) == 2
+
+
+def test_a_hit_is_the_minimum_over_the_spaces_of_a_client(plane: Plane) -> None:
+    ranks = [make.space(rank=rank, world=2) for rank in range(2)]
+    chain = make.keys(4)
+    with attach(plane.socket, ranks, timeout_s=5) as scheduler:
+        store(scheduler, chain, space=0)
+        assert scheduler.lookup(chain) == 0
+        assert len(scheduler.acquire(chain)) == 0
+        store(scheduler, chain[:3], space=1)
+        assert scheduler.lookup(chain) == 3
+        with scheduler.acquire(chain) as lease:
+            assert len(lease) == 3
+            assert bytes(lease.view(2, space=1)) == contents(chain, PAGE)[2]
+        assert len(scheduler.acquire(chain, space=0)) == 4
+
+
+def test_blocks_larger_than_a_segment_and_more_segments_than_a_datagram_carries(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane(pool_bytes="320MiB").start()
+    chain = make.keys(150)
+    with connect(plane) as writer, connect(plane, group="reader") as reader:
+        with writer.reserve(chain, 2 * make.MIB) as reservation:
+            assert reservation.refused == {}
+            assert len(reservation.writable) == 150
+            reservation.view(149)[:4] = b"last"
+            assert reservation.commit().blocks == 150
+        with reader.acquire(chain) as lease:
+            assert len(lease) == 150
+            assert bytes(lease.view(149)[:4]) == b"last"
+        with writer.reserve([make.key("big")], 9 * make.MIB) as reservation:
+            reservation.view(0)[-1:] = b"!"
+            assert reservation.commit().blocks == 1
+
+
+# ---- leases
+
+
+def test_a_leased_block_survives_pressure_and_goes_when_it_is_let_go(plane: Plane) -> None:
+    chain = make.keys(1, "held")
+    with connect(plane) as client:
+        store(client, chain, make.MIB)
+        lease = client.acquire(chain)
+        fill(client)
+        assert client.lookup(chain) == 1
+        assert bytes(lease.view(0)) == contents(chain, make.MIB)[0]
+        lease.release()
+        fill(client)
+        assert client.lookup(chain) == 0
+
+
+def derive_view(array: np.ndarray) -> object:
+    return array.data
+
+
+def derive_slice(array: np.ndarray) -> object:
+    return array[10:20].view(np.int8)[::2]
+
+
+def derive_memoryview_slice(array: np.ndarray) -> object:
+    return memoryview(array)[5:9]
+
+
+def derive_torch(array: np.ndarray) -> object:
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array).view(torch.int32)[1:]
+
+
+@pytest.mark.parametrize("derive", [derive_view, derive_slice, derive_memoryview_slice, derive_torch])
+def test_a_view_keeps_its_block_after_the_release_until_it_is_collected(
+    plane: Plane, derive: Callable[[np.ndarray], object]
+) -> None:
+    chain = make.keys(1, "held")
+    with connect(plane) as client:
+        store(client, chain, make.MIB)
+        lease = client.acquire(chain)
+        view = derive(lease.array(0))
+        lease.release()
+        del lease
+        gc.collect()
+        fill(client)
+        assert client.lookup(chain) == 1, "the view is alive"
+        del view
+        gc.collect()
+        fill(client)
+        assert client.lookup(chain) == 0
+
+
+def test_tensors_of_a_lease_keep_it_too(plane: Plane) -> None:
+    torch = pytest.importorskip("torch")
+    chain = make.keys(1, "held")
+    with connect(plane) as client:
+        store(client, chain, make.MIB)
+        lease = client.acquire(chain)
+        tensor = lease.tensor(0, torch.int16, (2, make.MIB // 4))
+        lease.release()
+        fill(client)
+        assert client.lookup(chain) == 1
+        assert bytes(tensor.view(torch.uint8).flatten()[:32].tolist()) == chain[0]
+        del tensor
+        fill(client)
+        assert client.lookup(chain) == 0
+
+
+def test_views_of_a_lease_are_read_only(plane: Plane) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(1))
+        with client.acquire(make.keys(1)) as lease:
+            with pytest.raises(TypeError):
+                lease.view(0)[0] = 1
+            array = lease.array(0)
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.flags.writeable = True
+
+
+def test_a_read_only_space_is_mapped_read_only_and_takes_no_store(plane: Plane) -> None:
+    chain = make.keys(2)
+    events: list[ClientEvent] = []
+    with connect(plane) as writer:
+        store(writer, chain)
+        reader = attach(
+            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=5, on_event=events.append
+        )
+        with reader, reader.acquire(chain) as lease:
+            assert len(lease) == 2
+            address = lease.array(0).ctypes.data
+            assert protection_of(address) == "r--s"
+            refused = reader.reserve(make.keys(1, "new"), PAGE)
+            assert refused.refused == {Code.READ_ONLY_SPACE: 1}
+    assert [event.name for event in events] == ["attached", "reserve_refused"]
+
+
+def protection_of(address: int) -> str:
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        for line in maps:
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            if start <= address < end:
+                return line.split()[1]
+    return "unmapped"
+
+
+def test_leases_that_outlive_their_client_hold_their_bytes(plane: Plane) -> None:
+    chain = make.keys(1, "held")
+    client = connect(plane)
+    store(client, chain, make.MIB)
+    lease = client.acquire(chain)
+    client.close()
+    with connect(plane, group="other") as other:
+        fill(other)
+        assert other.lookup(chain) == 1
+        assert bytes(lease.view(0)) == contents(chain, make.MIB)[0]
+
+
+def test_a_closed_client_leaves_nothing_behind(plane: Plane) -> None:
+    with connect(plane) as client:
+        client.acquire(make.keys(1))
+    stats = plane.wait_stats(lambda stats: not stats.engines, "the engine is gone")
+    assert stats.pool.reserved_bytes == 0
+    assert client.lookup(make.keys(1)) == 0
+    assert not client.connected
+    assert client.reserve(make.keys(1), PAGE).refused == {Code.UNAVAILABLE: 1}
+    client.close()
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.reserve([], PAGE),
+        lambda client: client.reserve(make.keys(MAX_KEYS_PER_REQUEST + 1), PAGE),
+        lambda client: client.reserve(make.keys(1), 0),
+        lambda client: client.reserve(make.keys(1), -1),
+        lambda client: client.reserve(make.keys(1), 2**70),
+        lambda client: client.reserve(make.keys(1), PAGE, tenant="a/b"),
+        lambda client: client.reserve(make.keys(1), PAGE, tenant="\ud800"),
+        lambda client: client.reserve(make.keys(1), PAGE, space=1),
+        lambda client: client.reserve(make.keys(1), PAGE, space=-1),
+        lambda client: client.reserve([b"short"], PAGE),
+        lambda client: client.lookup([b"short"]),
+        lambda client: client.lookup(b"x" * 33),
+        lambda client: client.acquire([b"short"]),
+        lambda client: client.acquire(make.keys(1), space=1),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_wrong_arguments_raise_value_errors(
+    shared_plane: Plane, there: bool, call: Callable[[Client], object]
+) -> None:
+    path = shared_plane.socket if there else "/nowhere/engine.sock"
+    with (
+        attach(path, [make.space()], timeout_s=5) as client,
+        pytest.raises(ValueError, match=r"expected|tenant"),
+    ):
+        call(client)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"spaces": []},
+        {"spaces": [make.space("")]},
+        {"spaces": [make.space(rank=2, world=2)]},
+        {"timeout_s": 0},
+        {"timeout_s": -1},
+    ],
+)
+def test_attach_with_wrong_arguments_raises_value_errors(
+    shared_plane: Plane, options: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match=r"expected|positive"):
+        attach(shared_plane.socket, **{"spaces": [make.space()], **options})  # type: ignore[arg-type]
+
+
+def test_a_data_plane_that_says_no_raises_attach_refused(shared_plane: Plane) -> None:
+    with attach(shared_plane.socket, [make.space("m", block_bytes=PAGE)], timeout_s=5):
+        with pytest.raises(AttachRefused, match="space_conflict") as caught:
+            attach(shared_plane.socket, [make.space("m", block_bytes=2 * PAGE)], timeout_s=5)
+        assert caught.value.code is Code.SPACE_CONFLICT
+    with pytest.raises(AttachRefused) as caught:
+        attach(shared_plane.socket, [make.space()], group="x" * 200, timeout_s=5)
+    assert (caught.value.code, caught.value.field) == (Code.BAD_GROUP, "group")
+
+
+def test_wrong_positions_in_a_commit_raise_and_the_reservation_stays_open(shared_plane: Plane) -> None:
+    chain = make.keys(3, "wrong positions")
+    with connect(shared_plane) as client:
+        with client.reserve(chain, PAGE) as reservation:
+            for positions in ([3], [-1], [0, 0], [2**32]):
+                with pytest.raises(ValueError, match="expected"):
+                    reservation.commit(positions)
+            for checksums in ([b"short"], [b"x" * 16], [b"x" * 16] * 4):
+                with pytest.raises(ValueError, match="expected"):
+                    reservation.commit(checksums=checksums)
+            assert reservation.commit([0, 1], [b"x" * 16] * 2).blocks == 2
+        assert client.lookup(chain) == 2
+    shared_plane.wait_stats(lambda stats: stats.pool.reserved_bytes == 0, "nothing stays reserved")
+
+
+def test_empty_lookups_and_acquires_are_no_error(shared_plane: Plane) -> None:
+    with connect(shared_plane) as client:
+        assert client.lookup([]) == 0
+        assert len(client.acquire([])) == 0
+
+
+# ---- threads
+
+
+def test_threads_may_share_a_client(plane: Plane) -> None:
+    chains = [make.keys(4, number) for number in range(16)]
+    failures: list[BaseException] = []
+    with connect(plane) as client:
+
+        def work(seed: int) -> None:
+            try:
+                for turn in range(60):
+                    chain = chains[(seed * 7 + turn) % len(chains)]
+                    store(client, chain, 60_000)
+                    with client.acquire(chain) as lease:
+                        for at in range(len(lease)):
+                            assert bytes(lease.view(at)) == contents(chain, 60_000)[at]
+            except BaseException as error:  # noqa: BLE001 (a thread's failure is the test's)
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        gc.collect()
+        stats = plane.describe()
+        assert stats.pool.reserved_bytes == 0
+        assert fill(client) == 48, "no counter leaked"
+
+
+def test_hits_and_stores_are_counted(plane: Plane) -> None:
+    chain = make.keys(4)
+    with connect(plane) as client:
+        store(client, chain, tenant="a")
+        assert client.lookup([*chain, make.key("absent")], tenant="a") == 4
+        with client.acquire(chain):
+            pass
+        stats = plane.wait_stats(lambda stats: stats.totals.bytes_out, "the ring is drained")
+    assert (stats.totals.stored_blocks, stats.totals.bytes_in, stats.totals.bytes_out) == (
+        4,
+        4 * PAGE,
+        4 * PAGE,
+    )
+    (tenant,) = stats.tenants
+    assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5, 4)
+    wait_for(lambda: plane.alive, "alive")

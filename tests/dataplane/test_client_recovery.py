@@ -1,0 +1,298 @@
+"""Data planes that are missing, slow, killed or replaced, and engines that are killed or forked."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dataplane.client import Client, ClientEvent, Code, attach
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents, engine_process, line, wait_for
+
+PAGE = 4096
+
+
+def connect(plane: Plane, **options: object) -> Client:
+    options = {"timeout_s": 5, **options}
+    return attach(plane.socket, [make.space()], **options)  # type: ignore[arg-type]
+
+
+def store(client: Client, chain: list[bytes], nbytes: int = PAGE) -> int:
+    with client.reserve(chain, nbytes) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, nbytes)[at]
+        return reservation.commit().blocks
+
+
+def connected(client: Client) -> bool:
+    """Use the client as an engine does, and say whether it is attached."""
+    client.lookup(make.keys(1))
+    return client.connected
+
+
+def test_without_a_data_plane_everything_misses_and_one_that_starts_later_is_found(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane()
+    events: list[ClientEvent] = []
+    with connect(plane, on_event=events.append) as client:
+        assert not client.connected
+        assert client.epoch == 0
+        assert client.lookup(make.keys(3)) == 0
+        assert len(client.acquire(make.keys(3))) == 0
+        reservation = client.reserve(make.keys(3), PAGE)
+        assert reservation.refused == {Code.UNAVAILABLE: 3}
+        assert reservation.writable == []
+        assert reservation.commit().blocks == 0
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches by itself")
+        assert store(client, make.keys(3)) == 3
+    assert [event.name for event in events][:1] == ["attached"]
+
+
+def test_after_kill_9_reads_go_on_stores_are_refused_and_a_new_data_plane_is_joined(plane: Plane) -> None:
+    chain = make.keys(3)
+    events: list[ClientEvent] = []
+    with connect(plane, on_event=events.append) as client:
+        store(client, chain)
+        old = client.epoch
+        lease = client.acquire(chain)
+        plane.kill()
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        assert client.lookup(chain) == 3
+        with client.acquire(chain) as again:
+            assert bytes(again.view(1)) == contents(chain, PAGE)[1]
+        assert client.reserve(make.keys(1, "new"), PAGE).refused == {Code.UNAVAILABLE: 1}
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches anew")
+        assert client.epoch not in (0, old)
+        assert client.lookup(chain) == 0, "the new one starts cold"
+        assert store(client, make.keys(2, "new")) == 2
+        assert bytes(lease.view(2)) == contents(chain, PAGE)[2], "a lease of the old one stays valid"
+        lease.release()
+        del lease, again
+        gc.collect()
+        assert client.lookup(make.keys(2, "new")) == 2
+    assert [event.name for event in events] == ["attached", "lost", "attached"]
+
+
+def test_a_reservation_of_a_dead_data_plane_commits_nothing_in_the_next(plane: Plane) -> None:
+    chain = make.keys(2)
+    with connect(plane) as client:
+        old = client.reserve(chain, PAGE)
+        assert old.writable == [0, 1]
+        plane.kill()
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches anew")
+        new = client.reserve(make.keys(2, "other"), PAGE)
+        assert new.number == old.number, "the numbers mean other things now"
+        old.view(0)[:] = b"x" * PAGE
+        committed = old.commit()
+        assert (committed.blocks, committed.code) == (0, Code.UNAVAILABLE)
+        assert client.lookup(chain) == client.lookup(make.keys(2, "other")) == 0
+        assert new.commit().blocks == 2
+
+
+def test_a_clean_stop_lets_the_memory_go(plane: Plane) -> None:
+    chain = make.keys(2)
+    with connect(plane) as client:
+        store(client, chain)
+        assert plane.stop() == 0
+        wait_for(lambda: not connected(client), "the end is noticed")
+        assert client.lookup(chain) == 0
+        assert client.epoch == 0
+        gc.collect()
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            assert "larder-" not in maps.read()
+
+
+def test_a_stopped_data_plane_costs_one_time_out_and_then_nothing(plane: Plane) -> None:
+    chain = make.keys(2)
+    events: list[ClientEvent] = []
+    with connect(plane, timeout_s=0.3, on_event=events.append) as client:
+        store(client, chain)
+        with plane.frozen():
+            started = time.monotonic()
+            reservation = client.reserve(make.keys(2, "late"), PAGE)
+            waited = time.monotonic() - started
+            assert reservation.refused == {Code.TIMEOUT: 2}
+            assert 0.25 <= waited < 3
+            started = time.monotonic()
+            assert client.reserve(make.keys(2, "later"), PAGE).refused == {Code.UNAVAILABLE: 2}
+            assert time.monotonic() - started < 0.2, "refused at once"
+            assert client.lookup(chain) == 2, "reading does not depend on it"
+            with client.acquire(chain) as lease:
+                assert len(lease) == 2
+
+        def given_back() -> bool:
+            client.lookup(chain)
+            return plane.describe().pool.reserved_bytes == 0
+
+        wait_for(lambda: connected(client) and given_back(), "the late reservation is given back")
+        wait_for(lambda: store(client, make.keys(2, "late")) == 2, "stores are served again")
+    assert "timeout" in [event.name for event in events]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_reservation_that_ends_while_the_data_plane_is_stopped_is_given_back_later(
+    plane: Plane, end: str
+) -> None:
+    with connect(plane, timeout_s=0.2) as client:
+        reservation = client.reserve(make.keys(2, "open"), PAGE)
+        with plane.frozen():
+            assert client.reserve(make.keys(2, "late"), PAGE).refused == {Code.TIMEOUT: 2}
+            if end == "commit":
+                assert reservation.commit().blocks == 0
+            else:
+                reservation.abort()
+
+        def nothing_reserved() -> bool:
+            client.lookup(make.keys(1))
+            return plane.describe().pool.reserved_bytes == 0
+
+        wait_for(nothing_reserved, "nothing stays reserved")
+
+
+def test_an_attach_to_a_stopped_data_plane_is_bounded_and_completes_later(plane: Plane) -> None:
+    with plane.frozen():
+        started = time.monotonic()
+        client = connect(plane, timeout_s=0.3)
+        assert time.monotonic() - started < 3
+        assert not client.connected
+        assert client.reserve(make.keys(1), PAGE).refused == {Code.UNAVAILABLE: 1}
+    with client:
+        wait_for(lambda: connected(client), "the attach is answered")
+        assert store(client, make.keys(1)) == 1
+
+
+# ---- engines that die
+
+
+HALF_A_STORE = """
+client = attach(sys.argv[1], [make.space()], timeout_s=10)
+reservation = client.reserve(make.keys(4, "half"), 4096)
+for at in (0, 1):
+    reservation.view(at)[:] = b"h" * 4096
+tell("half")
+time.sleep(60)
+"""
+
+HOLD_A_LEASE = """
+client = attach(sys.argv[1], [make.space()], timeout_s=10)
+lease = client.acquire(make.keys(4, "held"))
+tell(len(lease))
+time.sleep(60)
+"""
+
+
+def test_an_engine_killed_in_the_middle_of_a_store_leaves_nothing_behind(plane: Plane) -> None:
+    with connect(plane) as client, engine_process(HALF_A_STORE, plane.socket) as engine:
+        assert line(engine) == "half"
+        assert plane.describe().pool.reserved_bytes == 4 * PAGE
+        engine.kill()
+        stats = plane.wait_stats(lambda stats: len(stats.engines) == 1, "the engine is gone")
+        assert stats.pool.used_bytes == 0
+        assert client.lookup(make.keys(4, "half")) == 0
+        assert store(client, make.keys(4, "half")) == 4
+
+
+def test_leases_of_a_killed_engine_are_no_more(plane: Plane) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(4, "held"), make.MIB)
+        with engine_process(HOLD_A_LEASE, plane.socket) as engine:
+            assert line(engine) == "4"
+            for number in range(32):
+                store(client, [make.key(number)], make.MIB)
+            assert client.lookup(make.keys(4, "held")) == 4
+            engine.kill()
+        plane.wait_stats(lambda stats: len(stats.engines) == 1, "the engine is gone")
+        assert sum(store(client, [make.key(("new", number))], make.MIB) for number in range(16)) == 16
+        assert client.lookup(make.keys(4, "held")) == 0
+
+
+def test_bytes_of_a_killed_scheduler_wait_for_its_workers(plane: Plane) -> None:
+    grouped = HALF_A_STORE.replace("timeout_s=10", "timeout_s=10, group='tp'")
+    worker = "client = attach(sys.argv[1], [make.space()], timeout_s=10, group='tp')\ntell('here')\ntime.sleep(60)\n"
+    with engine_process(worker, plane.socket) as second, engine_process(grouped, plane.socket) as first:
+        assert (line(second), line(first)) == ("here", "half")
+        first.kill()
+        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 4 * PAGE, "the bytes are quarantined")
+        second.kill()
+        stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
+        assert stats.pool.used_bytes == 0
+    with connect(plane) as client:
+        assert store(client, make.keys(4, "half")) == 4
+
+
+# ---- fork
+
+
+FORK = """
+import gc
+import numpy as np
+client = attach(sys.argv[1], [make.space()], timeout_s=10)
+chain = make.keys(2)
+with client.reserve(chain, 1 << 20) as reservation:
+    for at in reservation.writable:
+        reservation.view(at)[:] = b"f" * (1 << 20)
+    reservation.commit()
+lease = client.acquire(chain)
+view = lease.view(0)
+open_reservation = client.reserve(make.keys(2, "open"), 4096)
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        assert client.lookup(chain) == 0
+        assert not client.connected
+        assert len(client.acquire(chain)) == 0
+        assert client.reserve(chain, 4096).writable == []
+        assert open_reservation.commit().blocks == 0
+        open_reservation.abort()
+        client.close()
+        # Memory that the child takes now may lie where the parent's segments were: letting go must not unmap it.
+        mine = [np.ones(1 << 20, np.uint8) for _ in range(40)]
+        lease.release()
+        del lease, view, client, open_reservation, reservation
+        gc.collect()
+        assert all(int(each.sum()) == 1 << 20 for each in mine)
+        with attach(sys.argv[1], [make.space()], timeout_s=10, group="child") as own:
+            assert own.lookup(chain) == 2
+        code = 0
+    finally:
+        os._exit(code)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert status == 0, status
+assert client.connected
+assert client.lookup(chain) == 2
+assert bytes(view[:1]) == b"f"
+assert open_reservation.commit().blocks == 2
+tell("well")
+"""
+
+
+def test_a_forked_child_has_a_closed_client_and_the_parent_goes_on(plane: Plane) -> None:
+    with engine_process(FORK, plane.socket) as engine:
+        assert line(engine) == "well"
+        assert engine.wait(timeout=20) == 0
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_parents_bytes(plane: Plane) -> None:
+    code = HALF_A_STORE.replace(
+        'tell("half")', "child = os.fork()\ntell(child) if child else None\nreservation = client = None\n"
+    )
+    with engine_process(code, plane.socket) as engine:
+        child = int(line(engine))
+        try:
+            engine.kill()
+            engine.wait()
+            stats = plane.wait_stats(lambda stats: not stats.engines, "the parent is gone")
+            assert stats.pool.used_bytes == 0
+        finally:
+            os.kill(child, signal.SIGKILL)
