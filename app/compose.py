@@ -31,7 +31,7 @@ from app.services.pins import Pins
 from app.services.progress import Progress
 from app.services.pushes import Pushes
 from app.services.quotas import Quotas
-from app.settings import URL_VARIABLE, Settings
+from app.settings import Settings
 from app.store import migrate
 from app.store.database import Database
 from dataplane.protocol.settings import to_environ
@@ -116,8 +116,7 @@ def build(settings: Settings) -> Parts:
 
 
 def _supervisor(settings: Settings, fleet: Fleet) -> Supervisor:
-    environ = {name: value for name, value in os.environ.items() if name != URL_VARIABLE}
-    environ.update(to_environ(settings.common))
+    environ = {**os.environ, **to_environ(settings.common)}
     return Supervisor(environ, on_exit=lambda _code: fleet.left(settings.common.control_url))
 
 

@@ -13,9 +13,6 @@ import msgspec
 
 from dataplane.protocol.settings import Common, SettingsError, read
 
-URL_VARIABLE = "LARDER_URL"
-"""Where the command line finds the API. Not a setting of a process, so it is hidden from the settings reader."""
-
 
 class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The `[app]` table."""
@@ -57,9 +54,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the file and the environment. Raises SettingsError."""
-    source = os.environ if environ is None else environ
-    visible = {name: value for name, value in source.items() if name != URL_VARIABLE}
-    common, app = read("app", AppSettings, config=config, environ=visible)
+    common, app = read("app", AppSettings, config=config, environ=environ)
     return Settings(common=common, app=app)
 
 

@@ -9,8 +9,8 @@ import click
 import httpx
 import msgspec
 
-from app.settings import URL_VARIABLE, load
-from dataplane.protocol.settings import SettingsError
+from app.settings import load
+from dataplane.protocol.settings import URL_VARIABLE, SettingsError
 
 TIMEOUT_S = 60.0
 

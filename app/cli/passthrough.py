@@ -5,15 +5,12 @@ import sys
 
 import click
 
-from app.settings import URL_VARIABLE
-
 _RAW = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def _become(module: str, arguments: list[str]) -> None:
     """Replace this process, so that signals and the exit code are the module's own."""
-    environ = {name: value for name, value in os.environ.items() if name != URL_VARIABLE}
-    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environ)
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 @click.command(context_settings=_RAW, add_help_option=False)

@@ -20,7 +20,7 @@ from app.observe.facts import Fact, FactHub
 from app.services.overview import OverviewService
 
 OVERVIEW_LEAST_S = 1.0
-OVERVIEW_MOST_S = 5.0
+OVERVIEW_MOST_S = 2.0
 MEDIA_TYPE = "text/event-stream"
 
 

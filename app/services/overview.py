@@ -20,6 +20,7 @@ from dataplane.protocol.events import NodeStats, PoolStats, TenantStats, Totals
 from dataplane.protocol.salts import shown
 
 MOST_ROWS = 500
+SHARED_S = 0.9
 MOST_POINTS = 900
 S = TypeVar("S", PoolStats, Totals)
 _SUMMED = (
@@ -53,7 +54,7 @@ class OverviewService:
         self._progress = progress
         self._nodes = nodes
         self._pins = pin_service
-        self._cache: tuple[int, bytes] | None = None
+        self._cache: tuple[int, float, bytes] | None = None
 
     async def now(self) -> Overview:
         """Raises StoreUnavailable."""
@@ -84,11 +85,11 @@ class OverviewService:
         )
 
     async def encoded(self) -> bytes:
-        """The same as JSON, built again only when something changed since."""
-        version = self._hub.version
-        if self._cache is None or self._cache[0] != version:
-            self._cache = (version, msgspec.json.encode(await self.now()))
-        return self._cache[1]
+        """The same as JSON; built again after a change, and when it is old: rates fall without a change."""
+        version, now = self._hub.version, time.monotonic()
+        if self._cache is None or self._cache[0] != version or now - self._cache[1] >= SHARED_S:
+            self._cache = (version, now, msgspec.json.encode(await self.now()))
+        return self._cache[2]
 
     def series(self, seconds: float) -> Series:
         return series(self._history.thinned(seconds, MOST_POINTS))

@@ -30,6 +30,7 @@ from dataplane.protocol.events import (
     Event,
     NodeStats,
     ObservedDigest,
+    PinDegraded,
 )
 from dataplane.protocol.layout import HOT_NBYTES, IndexMemory, is_ready, leading
 from dataplane.protocol.states import State
@@ -261,6 +262,8 @@ class Node:
         self.intent.expire_pins(now)
         self.intent.settle(now)
         self.pool.promote_pins()
+        for pin in self.pool.pins.take_degraded():
+            self.emit(PinDegraded(now, pin.name, pin.resident - pin.guaranteed))
 
     def _drain(self, engine: Engine, now: float) -> None:
         pool = self.pool

@@ -52,6 +52,8 @@ class PinTable:
     _by_key: dict[str, dict[bytes, tuple[Pin, ...]]] = field(default_factory=dict)
     _waiting: dict[Block, None] = field(default_factory=dict)
     """Resident blocks of live pins that the budget had no room for, first come first."""
+    _degraded: set[Pin] = field(default_factory=set)
+    """Pins with new blocks that wait, since `take_degraded`."""
 
     def add(self, pin: Pin) -> None:
         self.by_name[pin.name] = pin
@@ -94,6 +96,7 @@ class PinTable:
             pin.bytes += block.charge
         if self.pinned_bytes + block.charge > self.budget_bytes:
             self._waiting[block] = None
+            self._degraded.update(pins)
             return False
         self._guarantee(block)
         return True
@@ -121,6 +124,12 @@ class PinTable:
                 self._guarantee(block)
                 promoted.append(block)
         return promoted
+
+    def take_degraded(self) -> list[Pin]:
+        """Pins that have more blocks beyond the budget since the last call."""
+        degraded = [pin for pin in self._degraded if pin.resident > pin.guaranteed and not pin.expired]
+        self._degraded.clear()
+        return degraded
 
     def _guarantee(self, block: Block) -> None:
         block.guaranteed = True

@@ -21,6 +21,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 PREFIX = "LARDER_"
 SECTIONS = ("dataplane", "app")
 CONFIG_VARIABLE = "LARDER_CONFIG"
+URL_VARIABLE = "LARDER_URL"
+"""Where the command line finds the API; no setting of a process."""
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
 
@@ -68,7 +70,11 @@ def read(
     environ = os.environ if environ is None else environ
     tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
     for name, text in environ.items():
-        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE or name.startswith(TEST_VARIABLES):
+        if (
+            not name.startswith(PREFIX)
+            or name in (CONFIG_VARIABLE, URL_VARIABLE)
+            or name.startswith(TEST_VARIABLES)
+        ):
             continue
         path = name.removeprefix(PREFIX).lower().split("__")
         if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
