@@ -6,6 +6,7 @@ plane. Counters are raised and lowered here, by the rules that `dataplane.protoc
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
@@ -234,6 +235,9 @@ _worlds: weakref.WeakSet[World] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for world in list(_worlds):
         world.alive = False
+        # Nothing of it is mapped here, so the child's own memory may lie where it was: the mappings must never be
+        # closed, not even at the end of the interpreter.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(world))
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
