@@ -157,9 +157,11 @@ def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
             time.sleep(0.02)
         yield beaten
     finally:
-        for engine in [*beaten.engines.values(), plane]:
+        for engine in beaten.engines.values():
             engine.kill()
             engine.wait()
+        plane.kill()
+        plane.wait()
         if plane.stdout is not None:
             plane.stdout.close()
 
