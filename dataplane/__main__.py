@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.print_config:
         _print_config(settings)
         return 0
+    from zmq import ZMQError
+
     from dataplane.compose import StateInUse, serve
     from dataplane.observe.log import configure
     from dataplane.transport.engine import SocketInUse
@@ -43,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     log = configure()
     try:
         return serve(settings)
-    except (UnsupportedMachine, SocketInUse, StateInUse, OSError, MemoryError) as error:
+    except (UnsupportedMachine, SocketInUse, StateInUse, ZMQError, OSError, MemoryError) as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 1
     finally:

@@ -1,0 +1,214 @@
+"""Settings: the file, then the environment; a mistake is an error that names the setting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataplane.protocol.settings import SettingsError, default_pool_bytes, to_environ
+from dataplane.settings import Settings, load
+
+
+def read(environ: dict[str, str] | None = None, config: Path | None = None) -> Settings:
+    return load(str(config) if config else None, {"LARDER_STATE_DIR": "/tmp/x", **(environ or {})})
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "larder.toml"
+    path.write_text(
+        'pool_bytes = "2GiB"\n[dataplane]\nsegment_bytes = "128MiB"\nallowed_uids = [7]\n[app]\nany = 1\n'
+    )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No larder.toml lies around."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+
+def test_paths_lie_under_the_state_directory_unless_set() -> None:
+    common = read().common
+    assert common.engine_socket == "/tmp/x/engine.sock"
+    assert common.control_url == "ipc:///tmp/x/control.sock"
+    assert common.events_url == "ipc:///tmp/x/events.sock"
+    assert common.database_url == "sqlite+aiosqlite:////tmp/x/larder.db"
+    assert read({"LARDER_ENGINE_SOCKET": "/run/e.sock"}).common.engine_socket == "/run/e.sock"
+
+
+def test_the_engine_socket_lies_in_the_runtime_directory_by_default() -> None:
+    assert (
+        load(None, {"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket
+        == "/run/user/7/larder/engine.sock"
+    )
+    assert load(None, {}).common.engine_socket == str(Path("~/.local/state/larder/engine.sock").expanduser())
+    assert read({"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket == "/tmp/x/engine.sock"
+
+
+def test_the_environment_wins_over_the_file(toml: Path) -> None:
+    settings = read(config=toml)
+    assert (settings.pool_bytes, settings.table.segment_bytes) == (2 << 30, 128 << 20)
+    environ = {"LARDER_POOL_BYTES": "3 GiB", "LARDER_DATAPLANE__SEGMENT_BYTES": "4MiB"}
+    settings = read(environ, toml)
+    assert (settings.pool_bytes, settings.table.segment_bytes) == (3 << 30, 4 << 20)
+    assert settings.table.allowed_uids == [7]
+
+
+def test_the_file_is_found_by_variable_and_in_the_working_directory(toml: Path) -> None:
+    assert read({"LARDER_CONFIG": str(toml)}).pool_bytes == 2 << 30
+    Path("larder.toml").write_text("pool_bytes = 8192\n")
+    assert read().pool_bytes == 8192
+    assert read({"LARDER_CONFIG": str(toml)}).pool_bytes == 2 << 30
+
+
+def test_types_are_read_from_text() -> None:
+    settings = read(
+        {
+            "LARDER_DATAPLANE__PREFAULT": "false",
+            "LARDER_DATAPLANE__TICK_S": "0.5",
+            "LARDER_DATAPLANE__MAX_CLIENTS": "7",
+            "LARDER_DATAPLANE__ALLOWED_UIDS": "1000, 1001",
+            "LARDER_POOL_BYTES": "1MiB",
+        }
+    )
+    table = settings.table
+    assert (table.prefault, table.tick_s, table.max_clients, table.allowed_uids) == (
+        False,
+        0.5,
+        7,
+        [1000, 1001],
+    )
+    assert settings.max_blocks == 256
+    assert read({"LARDER_DATAPLANE__ALLOWED_UIDS": ""}).table.allowed_uids == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("LARDER_POOL_BYTES", "much", "pool_bytes"),
+        ("LARDER_POOL_BYTES", "-1", "pool_bytes"),
+        ("LARDER_POOL_BYTES", "", "pool_bytes"),
+        ("LARDER_POOL_BYTES", "4095", "pool_bytes"),
+        ("LARDER_POOL_BYTE", "1GiB", "pool_byte"),
+        ("LARDER_NO_SUCH", "1", "no_such"),
+        ("LARDER_DATAPLANE__NO_SUCH", "1", "no_such"),
+        ("LARDER_NOWHERE__NODE", "1", "LARDER_NOWHERE__NODE"),
+        ("LARDER_DATAPLANE__NODE__NAME", "1", "LARDER_DATAPLANE__NODE__NAME"),
+        ("LARDER_DATAPLANE", "x", "dataplane"),
+        ("LARDER_HTTP_PORT", "web", "http_port"),
+        ("LARDER_DATAPLANE__SEGMENT_BYTES", "1MiB", "dataplane.segment_bytes"),
+        ("LARDER_DATAPLANE__SEGMENT_BYTES", "2GiB", "dataplane.segment_bytes"),
+        ("LARDER_DATAPLANE__SEGMENT_BYTES", "2097153", "dataplane.segment_bytes"),
+        ("LARDER_DATAPLANE__PIN_BUDGET_RATIO", "1", "dataplane.pin_budget_ratio"),
+        ("LARDER_DATAPLANE__PIN_BUDGET_RATIO", "nan", "dataplane.pin_budget_ratio"),
+        ("LARDER_DATAPLANE__TICK_S", "0", "dataplane.tick_s"),
+        ("LARDER_DATAPLANE__TICK_S", "soon", "dataplane.tick_s"),
+        ("LARDER_DATAPLANE__PREFAULT", "maybe", "dataplane.prefault"),
+        ("LARDER_DATAPLANE__ALLOWED_UIDS", "root", "dataplane.allowed_uids"),
+        ("LARDER_DATAPLANE__MAX_CLIENTS", "0", "dataplane.max_clients"),
+        ("LARDER_DATAPLANE__NODE", "x" * 65, "dataplane.node"),
+        ("LARDER_CONTROL_URL", "tcp://0.0.0.0:5000", "control_url"),
+        ("LARDER_EVENTS_URL", "/tmp/events", "events_url"),
+        ("LARDER_CONFIG", "/no/such/file.toml", "/no/such/file.toml"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_that_names_it(name: str, value: str, named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read({name: value})
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("pool_bytes = \n", "not TOML"),
+        ("pool_bytes = true\n", "pool_bytes"),
+        ("pool = 1\n", "pool"),
+        ("dataplane = 3\n", "dataplane"),
+        ("[dataplane]\nsegment = 1\n", "segment"),
+        ("[dataplane]\nallowed_uids = ['root']\n", "allowed_uids"),
+        ("[other]\nx = 1\n", "other"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_says_where(toml: Path, text: str, named: str) -> None:
+    toml.write_text(text)
+    with pytest.raises(SettingsError, match=named) as caught:
+        read(config=toml)
+    assert "larder.toml" in str(caught.value)
+    with pytest.raises(SettingsError):
+        read({"LARDER_DATAPLANE__NODE": "x"}, toml)
+
+
+def test_variables_of_test_runs_are_no_settings() -> None:
+    read({"LARDER_TEST_ANYTHING": "1", "LARDER_BENCH_ANYTHING": "1", "PATH": "/bin"})
+
+
+def test_the_default_pool_is_a_gibibyte_and_at_most_half_of_what_is_free() -> None:
+    assert default_pool_bytes(64 << 30) == 1 << 30
+    assert default_pool_bytes(1 << 30) == 1 << 29
+
+
+def test_settings_survive_the_way_through_a_childs_environment() -> None:
+    common = read({"LARDER_POOL_BYTES": "5MiB", "LARDER_HTTP_PORT": "0"}).common
+    assert load(None, to_environ(common)).common == common
+
+
+# ---- the process
+
+
+def dataplane(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dataplane", *arguments],
+        env={**clean, **environ},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def test_print_config_shows_everything_in_force() -> None:
+    done = dataplane("--print-config", LARDER_STATE_DIR="/tmp/x", LARDER_POOL_BYTES="4GiB")
+    assert done.returncode == 0
+    shown = json.loads(done.stdout)
+    assert shown["pool_bytes"] == 4 << 30
+    assert shown["engine_socket"] == "/tmp/x/engine.sock"
+    assert shown["dataplane"]["reservation_ttl_s"] == 30.0
+    assert not Path("/tmp/x").exists(), "printing touches nothing"
+
+
+def test_wrong_settings_end_the_process_with_one_sentence() -> None:
+    done = dataplane(LARDER_STATE_DIR="/tmp/x", LARDER_POOL_BYTES="lots")
+    assert done.returncode == 2
+    assert "pool_bytes" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_socket_path_that_is_too_long_ends_it_with_one_sentence(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    done = dataplane(LARDER_STATE_DIR=str(deep), LARDER_POOL_BYTES="1MiB")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(deep) in done.stderr
+
+
+def test_an_endpoint_that_is_taken_ends_it_with_one_sentence(socket_dir: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        done = dataplane(LARDER_STATE_DIR=str(socket_dir), LARDER_POOL_BYTES="1MiB", LARDER_CONTROL_URL=url)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert url in done.stderr

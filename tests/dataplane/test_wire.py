@@ -1,0 +1,195 @@
+"""Messages on the wire: one example of each is frozen, so that no change goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+from types import UnionType
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataplane.protocol import control, engine, events
+from dataplane.protocol.codec import decode, decoder, encode, split_path
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.spaces import Space
+from tests.golden_file import Golden
+
+SPACE = Space("llama", "r1", "NHD", "bf16", 1, 4, 1, 2, 4096)
+KEY = bytes(range(32))
+OBSERVED = control.Observed(7, "d" * 64, "store-1")
+FAULT = control.Fault("quotas[3].limit_bytes", "bad_field", "expected `int`")
+TENANT = events.TenantStats("a", 4096, 1, 8192, False, True, 1, 2, 3, 4, 5)
+STATS = events.NodeStats(
+    at=1.5,
+    node="node-1",
+    epoch="00000000000000ab",
+    uptime_s=2.5,
+    armed=True,
+    pool=events.PoolStats(*range(1, 13)),
+    totals=events.Totals(*range(1, 15)),
+    refused={"pool_full": 3},
+    tenants=[TENANT],
+    other_tenants=TENANT,
+    pins=[events.PinStats("system", 4, 3, 2, 1, True)],
+    engines=[events.EngineStats(1, 2, "group", "vllm", 3.5, ["llama"], True, 4, 5, 6)],
+    observed={"quotas": events.ObservedDigest(7, "d" * 64, "store-1")},
+)
+
+EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
+    "engine requests": (
+        engine.EngineRequest,
+        [
+            engine.Attach(1, 1, "group", [engine.SpaceRequest(SPACE, False)], "vllm 0.33", False),
+            engine.Reserve(2, 3, "team-a", KEY, 4096),
+            engine.Commit(3, 4, b"\x00\x00\x00\x00", bytes(16)),
+            engine.Abort(4, 5),
+            engine.Lease(5, 3, KEY),
+            engine.Map(6, [1, 2]),
+            engine.Detach(7),
+            engine.Hold(8, 1),
+        ],
+    ),
+    "engine answers": (
+        engine.EngineReply,
+        [
+            engine.Attached(1, 2, "node-1", 2**63 + 5, [3], True, 30.0),
+            engine.Reserved(
+                2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]
+            ),
+            engine.Committed(3, 1),
+            engine.Aborted(4),
+            engine.Leased(5, b"\x01\x00\x00\x00"),
+            engine.Mapped(6, [engine.SegmentGrant(2, 4096, False)]),
+            engine.Detached(7),
+            engine.Held(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
+            engine.Refused(9, int(Code.BAD_SALT), "expected", "tenant"),
+        ],
+    ),
+    "control requests": (
+        control.ControlRequest,
+        [
+            control.Hello(1, "manager-1"),
+            control.Snapshot("quotas", "store-1", 7, "n", "d" * 64, b"body", "00-trace"),
+            control.Bodies("n", {"d" * 64: KEY}, False),
+            control.Describe("n", True),
+        ],
+    ),
+    "control answers": (
+        control.ControlReply,
+        [
+            control.Welcome(1, "node-1", "ab", 2, "0.1", "/e.sock", "ipc:///ev", 4096, {"quotas": OBSERVED}),
+            control.Ack("quotas", 7, "n", "d" * 64, 0.5),
+            control.Nack("pins", 7, "n", [FAULT], OBSERVED),
+            control.NeedBodies("n", ["d" * 64]),
+            control.Description("n", 3, STATS, {"quotas": OBSERVED}, ["a fault"]),
+            control.ControlRefused("malformed", "expected", "field", "n"),
+        ],
+    ),
+    "events": (
+        events.Event,
+        [
+            STATS,
+            events.NodeStarted(1.5, "node-1", "ab", 2, 4096),
+            events.NodeStopping(1.5),
+            events.EngineAttached(1.5, 1, 2, "group", "vllm", ["llama"]),
+            events.EngineDetached(1.5, 1, 2, "group", "goodbye", 3),
+            events.EngineGone(1.5, 1, 2, "group", 3, 4096),
+            events.EngineRefused(1.5, 2, 1000, "not_allowed", "uid"),
+            events.BlocksStored(1.5, 1, "llama", "a", 2, 8192),
+            events.BlocksEvicted(1.5, "a", "room", 2, 8192),
+            events.BlocksRefused(1.5, 1, "a", "pool_full", 2, 8192),
+            events.ReservationAborted(1.5, 1, "a", 2, 8192),
+            events.ReservationExpired(1.5, 1, 2, "group", 2, 8192),
+            events.SegmentCreated(1.5, 1, "llama", 4096),
+            events.SegmentRetired(1.5, 1, "llama", 4096),
+            events.SnapshotApplied(1.5, "quotas", 7, "d" * 64, "00-trace"),
+            events.SnapshotRefused(1.5, "quotas", 7, 2),
+            events.PinDegraded(1.5, "system", 2),
+            events.PinExpired(1.5, "system"),
+        ],
+    ),
+    "bodies": (
+        list[control.QuotaSpec] | list[control.PinSpec],  # type: ignore[dict-item]
+        [],
+    ),
+}
+
+
+def frozen() -> dict[str, dict[str, str]]:
+    pages = {
+        page: {str(type(each).__struct_config__.tag): encode(each).hex() for each in examples}
+        for page, (_, examples) in EXAMPLES.items()
+        if examples
+    }
+    pages["bodies"] = {
+        "quotas": control.encode_quotas([control.QuotaSpec("b"), control.QuotaSpec("a", 4096)]).hex(),
+        "pins": control.encode_pins(
+            [control.PinSpec("y", "llama", "", "d" * 64), control.PinSpec("x", "llama", "a", "e" * 64, 9.5)]
+        ).hex(),
+    }
+    return pages
+
+
+def test_messages_are_what_they_were(golden: Golden) -> None:
+    golden("wire.json", json.dumps(frozen(), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("page", [page for page, (_, examples) in EXAMPLES.items() if examples])
+def test_every_message_has_an_example_and_comes_back_as_it_went(page: str) -> None:
+    union, examples = EXAMPLES[page]
+    assert {type(each) for each in examples} == set(get_args(union))
+    assert len({type(each).__struct_config__.tag for each in examples}) == len(examples)
+    for each in examples:
+        assert decode(decoder(union), encode(each)) == each
+
+
+def test_the_same_intent_has_the_same_digest() -> None:
+    one, two = control.QuotaSpec("a", 1), control.QuotaSpec("b", 2)
+    assert control.encode_quotas([one, two]) == control.encode_quotas([two, one])
+    first, second = control.PinSpec("a", "m", "", "d"), control.PinSpec("b", "m", "", "d")
+    assert control.encode_pins([first, second]) == control.encode_pins([second, first])
+
+
+def test_requests_with_more_fields_than_known_are_malformed() -> None:
+    raw = msgspec.msgpack.decode(encode(engine.Detach(1)))
+    with pytest.raises(ProtocolError) as caught:
+        decode(decoder(engine.EngineRequest), msgspec.msgpack.encode([*raw, "more"]))
+    assert caught.value.code is Code.MALFORMED
+    with pytest.raises(ProtocolError, match="unknown field"):
+        decode(
+            decoder(control.ControlRequest), msgspec.msgpack.encode({"op": "describe", "nonce": "", "x": 1})
+        )
+
+
+@given(data=st.binary(max_size=300))
+def test_no_bytes_raise_anything_but_protocol_errors(data: bytes) -> None:
+    for union in (engine.EngineRequest, engine.EngineReply, control.ControlRequest, events.Event):
+        try:
+            decode(decoder(union), data)
+        except ProtocolError as error:
+            assert error.code is Code.MALFORMED  # noqa: PT017 (a message of random bytes is possible)
+
+
+@pytest.mark.parametrize(
+    ("message", "path", "text"),
+    [
+        ("Expected `int`, got `str` - at `$.limit_bytes`", "limit_bytes", "Expected `int`, got `str`"),
+        ("Expected `int` - at `$[3].a`", "[3].a", "Expected `int`"),
+        ("no path", "", "no path"),
+        ("Expected `int` - at `$`", "", "Expected `int`"),
+    ],
+)
+def test_paths_are_cut_out_of_messages(message: str, path: str, text: str) -> None:
+    assert split_path(message) == (path, text)
+
+
+def test_a_malformed_message_names_its_field() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode(
+            decoder(control.ControlRequest),
+            msgspec.msgpack.encode({"op": "hello", "version": "1", "manager": ""}),
+        )
+    assert caught.value.field == "version"
