@@ -9,9 +9,6 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.larder import BLOCK_BYTES, MODEL, cached, keys, running, store
-from tests.web.conftest import browser as _browser
-
-browser = _browser
 
 
 @pytest.mark.browser

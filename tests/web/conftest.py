@@ -1,31 +1,13 @@
 """A browser, and pages that watch themselves: any message on the console, failed request or foreign address fails."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.require import require
 from tests.web.player import DIST, Player, playing
-
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    require(chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)")
-    require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=QUIET)
-        yield launched
-        launched.close()
 
 
 class Watched:
@@ -62,6 +44,7 @@ OpenState = Callable[..., Watched]
 @pytest.fixture
 def open_state(browser: Browser) -> Iterator[OpenState]:
     """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank."""
+    require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
     watched: list[Watched] = []
     with ExitStack() as stack:
 
