@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import zmq
 
@@ -260,7 +260,7 @@ class RawEngine:
             os.close(fd)
         self.fds.clear()
 
-    def __enter__(self) -> RawEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

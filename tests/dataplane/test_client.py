@@ -116,6 +116,53 @@ def test_blocks_larger_than_a_segment_and_more_segments_than_a_datagram_carries(
             assert reservation.commit().blocks == 1
 
 
+# ---- many blocks at once
+
+
+@pytest.mark.parametrize("nbytes", [PAGE, 5000, 100])
+def test_many_blocks_are_copied_in_and_out_at_once(shared_plane: Plane, nbytes: int) -> None:
+    chain = make.keys(12, ("copies", nbytes))
+    whole = b"".join(contents(chain, nbytes))
+    with connect(shared_plane) as client:
+        store(client, chain[3:5], nbytes)
+        with client.reserve(chain, nbytes) as reservation:
+            assert len(reservation.writable) == 10
+            assert reservation.copy_from(whole) == 10 * nbytes
+            assert reservation.commit().blocks == 10
+        with client.acquire(chain) as lease:
+            target = bytearray(len(whole) + 7)
+            assert lease.copy_to(target) == len(whole)
+            assert target == whole + bytes(7)
+            part = np.zeros((2, nbytes), np.uint8)
+            assert lease.copy_to(part, first=4, count=2) == 2 * nbytes
+            assert part.tobytes() == whole[4 * nbytes : 6 * nbytes]
+            assert lease.copy_to(bytearray(), first=12) == 0
+
+
+def test_copies_check_their_buffers(shared_plane: Plane) -> None:
+    chain = make.keys(2, "buffers")
+    with connect(shared_plane) as client:
+        with client.reserve(chain, PAGE) as reservation:
+            with pytest.raises(ValueError, match="at least 8192 bytes"):
+                reservation.copy_from(bytes(2 * PAGE - 1))
+            reservation.copy_from(np.zeros(2 * PAGE, np.uint8))
+            reservation.commit()
+        with pytest.raises(ValueError, match="ended"):
+            reservation.copy_from(bytes(2 * PAGE))
+        with client.acquire(chain) as lease:
+            with pytest.raises(ValueError, match="at least 8192 bytes"):
+                lease.copy_to(bytearray(2 * PAGE - 1))
+            with pytest.raises(ValueError, match="writable"):
+                lease.copy_to(bytes(2 * PAGE))  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="contiguous"):
+                lease.copy_to(np.zeros(4 * PAGE, np.uint8)[::2])
+            for first, count in ((0, 3), (-1, 1), (3, None), (1, -1)):
+                with pytest.raises(IndexError):
+                    lease.copy_to(bytearray(4 * PAGE), first=first, count=count)
+        with pytest.raises(ValueError, match="released"):
+            lease.copy_to(bytearray(2 * PAGE))
+
+
 # ---- leases
 
 
@@ -141,7 +188,7 @@ def derive_slice(array: np.ndarray) -> object:
 
 
 def derive_memoryview_slice(array: np.ndarray) -> object:
-    return memoryview(array)[5:9]
+    return array.data[5:9]
 
 
 def derive_torch(array: np.ndarray) -> object:

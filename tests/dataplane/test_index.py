@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,7 +176,8 @@ def test_packed_keys_accept_lists_bytes_and_words_and_nothing_else() -> None:
     assert (pack_keys(make.packed(chain)) == words).all()
     assert pack_keys(words) is words
     assert pack_keys([]).shape == (0, 4)
-    for wrong in ([b"short"], b"x" * 33, np.zeros((2, 3), np.uint64), np.zeros((2, 4), np.int64)):
+    wrongs: list[Any] = [[b"short"], b"x" * 33, np.zeros((2, 3), np.uint64), np.zeros((2, 4), np.int64)]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="expected"):
             pack_keys(wrong)
 

@@ -6,6 +6,7 @@ import json
 from array import array
 from hashlib import sha256
 from struct import pack
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ SALTS = st.text(
 
 def vectors() -> dict[str, object]:
     """Inputs and their keys, for whoever writes the function in another language."""
-    cases = [
+    cases: list[dict[str, Any]] = [
         {"cache_salt": "", "adapter_id": "", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},
         {"cache_salt": "team-a", "adapter_id": "", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},
         {"cache_salt": "team-a", "adapter_id": "lora-7", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from tests.dataplane.bench_node import Bench
 SIZES = (4096, 5000, 12_288, 65_536, 100_000, 262_144, 300_000, 1_000_000, 2 * make.MIB)
 
 
-def two_spaces(capacity: int, segment: int = 2 * make.MIB, **options: int):
+def two_spaces(capacity: int, segment: int = 2 * make.MIB, **options: Any):
     bench = Bench(capacity, segment_bytes=segment, max_blocks=8192, **options)
     return bench, bench.attach(make.space(dtype="bf16"), make.space(dtype="fp8"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dataplane.protocol.codes import Code
 from dataplane.protocol.events import PinDegraded, PinExpired
 from tests.dataplane import factories as make
@@ -10,7 +12,7 @@ from tests.dataplane.bench_node import Bench, BenchEngine
 PAGE = 4096
 
 
-def bench_of(blocks: int = 64, budget: int = 16, **options: int) -> tuple[Bench, BenchEngine]:
+def bench_of(blocks: int = 64, budget: int = 16, **options: Any) -> tuple[Bench, BenchEngine]:
     bench = Bench(blocks * PAGE, pin_budget_bytes=budget * PAGE, **options)
     return bench, bench.attach()
 

@@ -60,9 +60,9 @@ def test_slots_never_overlap_and_the_capacity_is_never_exceeded(
     assert slabs.committed_bytes == sum(segment.nbytes for segment in slabs.segments.values())
     assert slabs.committed_bytes <= slabs.capacity_bytes
     places = sorted((slot.slab.segment.number, slot.offset, slot.slab.slot_bytes) for slot in taken)
-    for (segment, offset, size), (other, start, _) in itertools.pairwise(places):
-        assert segment != other or offset + size <= start
-    assert all(offset + size <= slabs.segments[segment].nbytes for segment, offset, size in places)
+    for (number, offset, size), (other, start, _) in itertools.pairwise(places):
+        assert number != other or offset + size <= start
+    assert all(offset + size <= slabs.segments[number].nbytes for number, offset, size in places)
     assert all(offset % SLOT_ALIGN == 0 for _, offset, _ in places)
     for slot in taken:
         slabs.give(slot)
