@@ -42,7 +42,7 @@ class Play:
     streaming: bool = True
     """False ends the open streams and refuses new ones."""
     facts: list[dict[str, Any]] = field(default_factory=list)
-    """Sent once each, in order."""
+    """Sent once to each stream, in order."""
     beating: bool = True
     """False keeps the stream open and silent."""
     started: float = field(default_factory=time.monotonic)
@@ -115,14 +115,16 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(503, "text/plain", b"")
             return
         play.streams += 1
+        sent = 0
         self.close_connection = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
         while play.on_air:
-            while play.facts:
-                self.event("fact", play.facts.pop(0))
+            while sent < len(play.facts):
+                self.event("fact", play.facts[sent])
+                sent += 1
             if play.beating:
                 self.event("overview", play.now())
             time.sleep(BEAT_S)
