@@ -385,7 +385,6 @@ def test_the_facts_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
     # The overview that comes after the fact is the signal that the fact was heard.
     one.play.overview = {**one.play.overview, "ready": False}
     expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
-    assert one.play.facts == []
     expect(facts).not_to_contain_text("late-pin")
     facts.get_by_role("button", name="Pause").click()
     expect(facts).to_contain_text("late-pin")
