@@ -79,6 +79,7 @@ class Client:
         self._spaces = spaces
         self._lock = threading.RLock()
         self._closed = False
+        self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         _clients.add(self)
 
     @property
@@ -175,6 +176,7 @@ class Client:
         except ProtocolError as error:
             raise ValueError(f"tenant: {error.message}") from None
         reservation = Reservation(len(words), nbytes, self._commit, self._abort)
+        self._reservations.add(reservation)
         with self._lock:
             world = self._world()
             if world is None:
@@ -248,7 +250,8 @@ class Client:
                 return
             self._closed = True
             world = self._link.world
-            if self._link.attached and world is not None and world.idle:
+            writing = any(each.number for each in self._reservations)
+            if self._link.attached and world is not None and world.idle and not writing:
                 self._link.ask(lambda number: wire.Detach(number))
             self._link.close()
 

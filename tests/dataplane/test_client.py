@@ -296,6 +296,17 @@ def test_a_closed_client_leaves_nothing_behind(plane: Plane) -> None:
     client.close()
 
 
+def test_bytes_of_an_open_reservation_are_not_given_away_when_its_client_is_closed(plane: Plane) -> None:
+    client = connect(plane)
+    reservation = client.reserve(make.keys(2), PAGE)
+    view = reservation.view(0)
+    client.close()
+    stats = plane.wait_stats(lambda stats: not stats.pool.reserved_bytes, "the end is noticed")
+    assert stats.pool.quarantined_bytes == 2 * PAGE, "somebody may still write there"
+    view[:1] = b"x"
+    assert reservation.commit().blocks == 0
+
+
 # ---- arguments
 
 
