@@ -87,27 +87,24 @@ class Plane:
             **{f"LARDER_{name.upper()}": value for name, value in self.settings.items()},
         }
 
-    def start(self, *, wait: bool = True) -> Plane:
-        before = self._socket_made()
+    def start(self) -> Plane:
+        """Start the process and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dataplane"], env=self.environ, stdout=log, stderr=log
             )
-        if wait:
-            wait_for(
-                lambda: self._socket_made() not in (None, before) or self.process.poll() is not None,
-                "the data plane starts",
-                START_TIMEOUT_S,
-            )
-            assert self.alive, self.log()
+        wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
+        assert self.alive, self.log()
         return self
 
-    def _socket_made(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self.socket)
-            return status.st_ino, status.st_ctime_ns
-        except FileNotFoundError:
-            return None
+    def _accepts(self) -> bool:
+        """The file is not enough: it lies there after a crash, and between bind and listen."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(self.socket)
+            except OSError:
+                return False
+        return True
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
