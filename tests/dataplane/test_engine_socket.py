@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -447,15 +448,15 @@ def test_a_data_plane_out_of_descriptors_goes_on_when_there_are_some_again(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane().start()
-    resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (60, 60))
-    crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(60)]
-    for each in crowd:
-        each.connect(plane.socket)
-    assert plane.describe().engines == [], "the control socket is served"
-    for each in crowd:
-        each.close()
-    wait_for(lambda: plane.open_fds() < 30, "the crowd is gone")
-    assert_serves(plane)
+    with plane.manager() as manager, ExitStack() as crowd:
+        manager.describe()
+        resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (60, 60))
+        for _ in range(60):
+            crowd.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)).connect(plane.socket)
+        assert manager.describe().engines == [], "who is connected is served"
+        crowd.close()
+        wait_for(lambda: plane.open_fds() < 30, "the crowd is gone")
+        assert_serves(plane)
 
 
 def test_a_second_data_plane_on_the_same_folder_says_so_and_leaves_the_first_alone(plane: Plane) -> None:
