@@ -139,7 +139,7 @@ class Intent:
 
     def needed_bodies(self, snapshot: Snapshot) -> list[str]:
         """Digests of pin bodies that this node lacks; empty when the snapshot is wrong (apply tells)."""
-        if snapshot.type != "pins":
+        if snapshot.type != "pins" or self.stale(snapshot):
             return []
         specs, faults = _records(snapshot, PinSpec, _check_pin)
         if faults:

@@ -39,6 +39,8 @@ MAX_GROUP_CHARACTERS = 128
 MAX_ENGINE_CHARACTERS = 128
 MAX_SPACES_PER_ENGINE = 1024
 MAX_WAITING_EVENTS = 100_000
+SETTLE_INTERVAL_S = 0.5
+"""Between tries to bring tenants under their limits whose blocks are leased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Node:
         self.intent = Intent(self.pool)
         self.engines: dict[int, Engine] = {}
         self._next_client = 1
+        self._settle_at = now
 
     # ---- events
 
@@ -260,7 +263,10 @@ class Node:
             if engine.reservations:
                 self.storing.expire(engine, now)
         self.intent.expire_pins(now)
-        self.intent.settle(now)
+        if now >= self._settle_at:
+            self._settle_at = now + SETTLE_INTERVAL_S
+            self.intent.settle(now)
+            self.pool.tenants.prune()
         self.pool.promote_pins()
         for pin in self.pool.pins.take_degraded():
             self.emit(PinDegraded(now, pin.name, pin.resident - pin.guaranteed))

@@ -14,6 +14,7 @@ from dataplane.protocol.salts import shown
 
 MAX_LISTED_TENANTS = 1000
 MAX_UNKNOWN_FINGERPRINTS = 4096
+MAX_IDLE_TENANTS = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -105,6 +106,15 @@ class Tenants:
     def limited(self) -> list[Tenant]:
         """Tenants with a byte limit."""
         return [tenant for tenant in self.by_salt.values() if tenant.limit_bytes is not None]
+
+    def prune(self) -> None:
+        """Forget tenants without blocks and record when there are very many: engines choose salts freely."""
+        if len(self.by_salt) <= MAX_IDLE_TENANTS:
+            return
+        for salt, tenant in list(self.by_salt.items()):
+            if not tenant.blocks and not tenant.managed:
+                del self.by_salt[salt]
+                self._by_fingerprint.pop(tenant_fingerprint(salt), None)
 
     def stats(self) -> tuple[list[TenantStats], TenantStats | None]:
         """The largest tenants, and the sum of the others."""

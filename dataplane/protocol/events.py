@@ -186,7 +186,7 @@ class BlocksEvicted(msgspec.Struct, tag_field="event", tag="blocks.evicted"):
     at: float
     tenant: str
     reason: str
-    """`room`, `limit` or `reclaim`."""
+    """`room`, `limit` or `index`."""
     blocks: int
     bytes: int
 

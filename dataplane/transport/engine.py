@@ -49,7 +49,8 @@ from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, peer_of
 
 DATAGRAMS_PER_TURN = 32
-MAX_PATH_BYTES = 107
+MAX_PATH_BYTES = 103
+"""107 less the `.new` under which the socket is made."""
 MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.2
 
@@ -386,16 +387,20 @@ def _lock(path: str) -> int:
 
 
 def _listen(path: str, *, open_to_all: bool) -> socket.socket:
-    with suppress(FileNotFoundError):
-        os.unlink(path)  # we hold the lock: whoever bound it is gone
+    """A listening socket that appears under its name complete: whoever sees it can connect."""
+    making = f"{path}.new"
+    for name in (making, path):
+        with suppress(FileNotFoundError):
+            os.unlink(name)  # we hold the lock: whoever bound it is gone
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     before = os.umask(0o177)
     try:
-        listener.bind(path)
+        listener.bind(making)
     finally:
         os.umask(before)
     if open_to_all:  # the allow-list decides, on the kernel's word
-        os.chmod(path, 0o666)
+        os.chmod(making, 0o666)
     listener.listen(128)
     listener.setblocking(False)
+    os.rename(making, path)
     return listener

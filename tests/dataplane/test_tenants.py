@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dataplane.core.quotas import MAX_IDLE_TENANTS
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import BlocksEvicted, BlocksRefused
 from dataplane.protocol.keys import tenant_fingerprint
@@ -185,3 +186,14 @@ def test_a_bad_salt_is_a_refused_request_and_leaves_no_account(salt: str) -> Non
         engine.reserve(make.keys(1), PAGE, tenant=salt)
     assert caught.value.code is Code.BAD_SALT
     assert bench.node.stats(bench.now).tenants == []
+
+
+def test_tenants_without_blocks_or_a_record_are_forgotten_when_there_are_very_many() -> None:
+    bench = Bench(64 * PAGE)
+    engine = bench.attach()
+    bench.apply(make.quotas({"managed": 8 * PAGE}))
+    for number in range(MAX_IDLE_TENANTS + 10):
+        engine.store(make.keys(1, f"chain {number}"), PAGE, tenant=f"tenant {number}")
+    bench.pass_time(1)
+    assert len(bench.pool.tenants.by_salt) == 64 + 1, "who has blocks stays, and who has a record"
+    assert bench.faults() == []
