@@ -195,5 +195,5 @@ def test_tenants_without_blocks_or_a_record_are_forgotten_when_there_are_very_ma
     for number in range(MAX_IDLE_TENANTS + 10):
         engine.store(make.keys(1, f"chain {number}"), PAGE, tenant=f"tenant {number}")
     bench.pass_time(1)
-    assert len(bench.pool.tenants.by_salt) == 64 + 1, "who has blocks stays, and who has a record"
+    assert len(bench.node.pool.tenants.by_salt) == 64 + 1, "who has blocks stays, and who has a record"
     assert bench.faults() == []
