@@ -12,15 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
+from dataplane.client import checks
 from dataplane.client.leases import Lease
 from dataplane.client.link import ClientEvent, Link
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.client.world import World
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
-from dataplane.protocol.codes import Code, ProtocolError, code_of
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import Code, Outcome, ProtocolError, code_of
 from dataplane.protocol.keys import tenant_fingerprint
-from dataplane.protocol.layout import I64, U64, pack_keys
+from dataplane.protocol.layout import HOT_WORDS, I64, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES, Space, check_space
 
@@ -59,9 +61,13 @@ def attach(
             check_space(request.space, f"spaces[{at}]")
         except ProtocolError as error:
             raise ValueError(f"{error.field}: {error.message}") from None
-    link = Link(
-        str(Path(path)), group or f"pid-{os.getpid()}", engine, requests, timeout_s, on_event or _log_event
-    )
+    group = group or f"pid-{os.getpid()}"
+    size = len(encode(wire.Attach(0, wire.VERSION, group, requests, engine)))
+    if size > wire.MAX_DATAGRAM_BYTES - 16:
+        raise ValueError(
+            f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces"
+        )
+    link = Link(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event)
     link.attach()
     return Client(link, len(requests))
 
@@ -132,28 +138,37 @@ class Client:
         descriptors, rows = (
             world.hold(words, space) if world.membarrier else self._ask_hold(world, words, space)
         )
-        missing = world.unmapped(rows)
-        if missing:
-            self._map(world, missing)
-            kept = world.mapped(rows)
-            world.drop(descriptors[kept:])
-            descriptors, rows = descriptors[:kept], rows[:kept]
-        lease.add(world, descriptors, rows)
+        segments = world.places(rows)
+        if segments is None:
+            self._map(world, world.unmapped(rows))
+            trusted = not world.distrusted
+            kept, segments = world.placed(rows)
+            if kept < len(rows):
+                world.drop(descriptors[kept:])
+                descriptors, rows = descriptors[:kept], rows[:kept]
+            if trusted and world.distrusted:
+                self._link.tell(ClientEvent("fault", "a block of the index lies outside of its segment"))
+        lease.add(world, descriptors, rows, segments)
         world.note_touches(descriptors, rows)
         return len(descriptors)
 
     def _ask_hold(self, world: World, words: U64, space: int) -> tuple[I64, U64]:
         """Lease by message, where the kernel has no membarrier."""
-        answer = self._link.ask(lambda number: wire.Lease(number, space, words.tobytes()))
-        numbers = answer.descriptors if isinstance(answer, wire.Leased) and self._link.world is world else b""
-        descriptors = np.frombuffer(numbers, np.uint32).astype(np.int64)
-        return descriptors, world.held_rows(descriptors)
+        words = words[: wire.MAX_KEYS_PER_REQUEST]
+        answer = self._link.ask(
+            lambda number: wire.Lease(number, space, words.tobytes()),
+            checks.leased(len(words), world.index.max_blocks),
+        )
+        if isinstance(answer, wire.Leased) and self._link.world is world:
+            return world.take_over(checks.descriptors_of(answer), words, space)
+        return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
     def _map(self, world: World, wanted: list[int]) -> None:
         """Map segments that were not seen before; what cannot be had stays unmapped."""
         while wanted and self._link.attached and self._link.world is world:
             part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
-            if not isinstance(self._link.ask(partial(_map_request, part)), wire.Mapped):
+            self._link.ask(partial(_map_request, part), checks.answers(wire.Mapped))
+            if not world.segments.keys() >= set(part):
                 return
 
     # ---- writing
@@ -182,7 +197,8 @@ class Client:
             if world is None:
                 return reservation
             answer = self._link.ask(
-                lambda number: wire.Reserve(number, world.spaces[space], tenant, words.tobytes(), nbytes)
+                lambda number: wire.Reserve(number, world.spaces[space], tenant, words.tobytes(), nbytes),
+                checks.reserved(len(words)),
             )
             if isinstance(answer, wire.Reserved):
                 self._grant(reservation, world, answer)
@@ -194,14 +210,18 @@ class Client:
         return reservation
 
     def _grant(self, reservation: Reservation, world: World, answer: wire.Reserved) -> None:
-        segments = set(np.frombuffer(answer.segments, np.uint32).tolist()) - {0}
-        if answer.reservation and not segments <= world.segments.keys():
+        write = np.frombuffer(answer.outcomes, np.uint8) == Outcome.WRITE
+        segments = set(np.frombuffer(answer.segments, np.uint32)[write].tolist())
+        if not segments <= world.segments.keys():
             self._map(world, sorted(segments - world.segments.keys()))
             if not segments <= world.segments.keys():
                 self._link.send_abort(answer.reservation)
                 reservation.refuse(Code.UNAVAILABLE)
                 return
-        reservation.grant(world, answer)
+        try:
+            reservation.grant(world, answer)
+        except ProtocolError as error:
+            self._link.distrust(error.message)
 
     def _commit(self, world: World, reservation: int, slots: bytes, checksums: bytes) -> Committed:
         with self._lock:
@@ -209,7 +229,9 @@ class Client:
                 self._link.world is not world
             ):  # its data plane is gone; numbers mean other things to the next one
                 return Committed(0, Code.UNAVAILABLE)
-            answer = self._link.ask(lambda number: wire.Commit(number, reservation, slots, checksums))
+            answer = self._link.ask(
+                lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
+            )
             if isinstance(answer, wire.Committed):
                 return Committed(answer.blocks)
             if isinstance(answer, wire.Refused):
@@ -222,7 +244,9 @@ class Client:
     def _abort(self, world: World, reservation: int) -> None:
         with self._lock:
             if self._link.world is world:
-                answer = self._link.ask(lambda number: wire.Abort(number, reservation))
+                answer = self._link.ask(
+                    lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted)
+                )
                 if answer is Code.UNAVAILABLE:  # refused here: the data plane must hear of it all the same
                     self._link.send_abort(reservation)
 
@@ -252,7 +276,7 @@ class Client:
             world = self._link.world
             writing = any(each.number for each in self._reservations)
             if self._link.attached and world is not None and world.idle and not writing:
-                self._link.ask(lambda number: wire.Detach(number))
+                self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
             self._link.close()
 
     def abandon(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.client.world import MappedSegment
+from dataplane.client.memory import Memory
 from dataplane.protocol.layout import I64
 
 Buffer = memoryview | bytearray | npt.NDArray[np.generic]
@@ -24,7 +24,7 @@ def address_of(buffer: bytes | Buffer, nbytes: int, *, writable: bool) -> tuple[
     return flat.ctypes.data, flat
 
 
-def addresses(segments: Mapping[int, MappedSegment], numbers: I64, offsets: I64) -> I64:
+def addresses(segments: Mapping[int, Memory], numbers: I64, offsets: I64) -> I64:
     """Where blocks are in this process's address space."""
     bases = np.empty(len(numbers), np.int64)
     for number in np.unique(numbers).tolist():

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client.copies import Buffer, address_of, addresses, copy
-from dataplane.client.world import Window, World
+from dataplane.client.memory import Memory, Window
+from dataplane.client.world import World
 from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
 
 if TYPE_CHECKING:
@@ -36,17 +37,19 @@ class Lease:
     The blocks stay until the lease was released *and* the last view of it was collected.
     """
 
-    __slots__ = ("_hold", "_length", "_rows")
+    __slots__ = ("_hold", "_length", "_rows", "_segments")
 
     def __init__(self) -> None:
         self._hold: list[_Hold] = []
         self._rows: list[U64] = []
+        self._segments: list[dict[int, Memory]] = []
         self._length = 0
 
-    def add(self, world: World, descriptors: I64, rows: U64) -> None:
-        """Take over raised counters of one space."""
+    def add(self, world: World, descriptors: I64, rows: U64, segments: dict[int, Memory]) -> None:
+        """Take over raised counters of one space; every row lies within one of the segments."""
         self._hold.append(_Hold(world, descriptors))
         self._rows.append(rows)
+        self._segments.append(segments)
         self._length = min(len(each) for each in self._rows)
 
     def __len__(self) -> int:
@@ -64,7 +67,7 @@ class Lease:
             raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
         hold = self._hold[space]
         row = self._rows[space][i]
-        segment = hold.world.segments[int(row[HOT_SPACE_SEGMENT]) >> 32]
+        segment = self._segments[space][int(row[HOT_SPACE_SEGMENT]) >> 32]
         return Window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
 
     def view(self, i: int, space: int = 0) -> memoryview:
@@ -96,17 +99,18 @@ class Lease:
             raise IndexError(f"the lease has {self._length} blocks, asked for {first} to {end}")
         rows = self._rows[space][first:end].astype(np.int64)
         sizes = rows[:, HOT_NBYTES]
-        total = int(sizes.sum())
+        total = _sum(sizes)
         target, keep = address_of(buffer, total, writable=True)
-        hold = self._hold[space]
-        sources = addresses(hold.world.segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
+        hold, segments = self._hold[space], self._segments[space]
+        sources = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         copy(target + np.cumsum(sizes) - sizes, sources, sizes)
-        del keep
+        del keep, hold, segments
         return total
 
     def release(self) -> None:
         """Let go; views that are still in use keep their blocks until they are collected."""
         self._hold = []
+        self._segments = []
 
     def __enter__(self) -> Lease:
         return self
@@ -115,3 +119,9 @@ class Lease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _sum(sizes: I64) -> int:
+    if len(sizes) and int(sizes.max()) > (1 << 62) // len(sizes):
+        return sum(sizes.tolist())
+    return int(sizes.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -10,7 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataplane.client.world import World, map_shared
+from dataplane.client import checks
+from dataplane.client.memory import Memory
+from dataplane.client.world import World
 from dataplane.protocol import barrier
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError, code_of
@@ -27,12 +30,15 @@ from dataplane.protocol.engine import (
     Reserved,
     SpaceRequest,
 )
-from dataplane.protocol.layout import LayoutError, area_bytes, index_bytes
+from dataplane.protocol.layout import LayoutError
 
 RECEIVE_BYTES = 256 * 1024
 FIRST_RETRY_S = 0.02
 LAST_RETRY_S = 1.0
 CHECK_INTERVAL_S = 0.1
+MAX_LATE_ANSWERS = 1024
+"""Answers to nothing that one call reads: more than the socket can hold of a data plane that was only slow."""
+MAX_LATE_S = 0.005
 
 _decoder = decoder(EngineReply)
 
@@ -48,7 +54,8 @@ class AttachRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """Something an engine may want to log: `attached`, `lost`, `refused`, `timeout`, `commit_refused`."""
+    """Something an engine may want to log: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`,
+    `commit_refused`, or `fault`: the data plane is broken, and what it said was not used."""
 
     name: str
     detail: str = ""
@@ -82,6 +89,9 @@ class Link:
         """Requests that timed out; until their answers came, new requests are refused at once."""
         self._retry_at = 0.0
         self._retry_s = FIRST_RETRY_S
+        self._faulty = False
+        """The last connection ended with a fault and no answer was right since."""
+        self._unreachable = ""
         self._check_at = 0.0
         self._membarrier = barrier.register()
 
@@ -106,8 +116,9 @@ class Link:
             self._begin()
 
     def _begin(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        connection: socket.socket | None = None
         try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
             connection.setblocking(False)
             connection.connect(self._path)
             request = Attach(
@@ -115,11 +126,25 @@ class Link:
             )
             with suppress(BrokenPipeError):  # turned away already: why lies in the socket
                 connection.send(encode(request))
-        except OSError:  # not there, or its backlog is full
-            connection.close()
+        except OSError as error:
+            if connection is not None:
+                connection.close()
             self._later()
+            self._tell_unreachable(error)
             return
+        self._unreachable = ""
         self._socket = connection
+
+    def _tell_unreachable(self, error: OSError) -> None:
+        if error.errno in (
+            errno.ENOENT,
+            errno.ECONNREFUSED,
+            errno.EAGAIN,
+        ):  # not there, or its backlog is full
+            self._unreachable = ""
+        elif str(error) != self._unreachable:
+            self._unreachable = str(error)
+            self.tell(ClientEvent("refused", f"cannot attach: {error}"))
 
     def _finish(self, deadline: float, *, first: bool) -> None:
         try:
@@ -128,38 +153,43 @@ class Link:
             if time.monotonic() - deadline > self._timeout_s:
                 self._drop("no answer to attach")
             return
-        except (OSError, ProtocolError) as error:
+        except ProtocolError as error:
+            self.distrust(error.message)
+            return
+        except OSError as error:
             self._drop(str(error))
             return
-        if isinstance(answer, Attached) and len(fds) == 2:
+        if isinstance(answer, Attached):
             self._enter(answer, fds)
             return
         _close(fds)
+        if not isinstance(answer, Refused):
+            self.distrust(f"answered {type(answer).__name__.lower()} to an attach")
+            return
         self._drop("attach refused")
-        if isinstance(answer, Refused):
-            self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
-            if first:
-                raise AttachRefused(code_of(answer.code), answer.message, answer.field)
+        self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
+        if first:
+            raise AttachRefused(code_of(answer.code), answer.message, answer.field)
 
     def _enter(self, answer: Attached, fds: list[int]) -> None:
         try:
-            index = map_shared(fds[0], os.fstat(fds[0]).st_size, writable=False)
-            area = map_shared(fds[1], os.fstat(fds[1]).st_size, writable=True)
+            checks.attached(answer, len(self._spaces))
+            if len(fds) != 2:
+                raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
+            index = Memory.map(fds[0], writable=False)
+            area = Memory.map(fds[1], writable=True)
             world = World(
                 index, area, answer.spaces, answer.client, answer.epoch, membarrier=answer.membarrier
             )
-            if len(index) < index_bytes(world.index.max_blocks) or len(area) < area_bytes(
-                world.index.max_blocks
-            ):
-                raise LayoutError("the data plane's memory is smaller than its header says")
-        except (LayoutError, OSError, ValueError) as error:
-            self._drop(f"unusable memory: {error}")
+        except (LayoutError, ProtocolError, OSError, ValueError) as error:
+            self.distrust(f"cannot attach: {error}")
             return
         finally:
             _close(fds)
         self.world = world
         self.attached = True
-        self._retry_s = FIRST_RETRY_S
+        if not self._faulty:
+            self._retry_s = FIRST_RETRY_S
         self._unanswered.clear()
         self.tell(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
 
@@ -175,14 +205,25 @@ class Link:
         if was:
             self.tell(ClientEvent("lost", reason))
 
+    def distrust(self, fault: str) -> None:
+        """The data plane is broken: tell, have no more to do with it and its memory, and try again later."""
+        self._faulty = True
+        if self.attached:
+            self.world = None
+        self.tell(ClientEvent("fault", fault))
+        self._drop(fault)
+
     def _later(self) -> None:
         self._retry_at = time.monotonic() + self._retry_s
         self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
 
     # ---- asking
 
-    def ask(self, make: Callable[[int], EngineRequest]) -> EngineReply | Code:
-        """Send a request and wait for its answer, at most the time-out; a Code when there is none."""
+    def ask(self, make: Callable[[int], EngineRequest], check: checks.Check) -> EngineReply | Code:
+        """Send a request and wait for its answer, at most the time-out; a Code when there is none.
+
+        `check` raises ProtocolError for what is no answer to this request.
+        """
         if not self.attached or self._socket is None:
             return Code.UNAVAILABLE
         if self._unanswered:
@@ -190,26 +231,36 @@ class Link:
             if self._unanswered or not self.attached:
                 return Code.UNAVAILABLE
         number = self._take_id()
+        deadline = time.monotonic() + self._timeout_s
         try:
             self._socket.settimeout(self._timeout_s)
             self._socket.send(encode(make(number)))
-            return self._answer(number)
+            answer = self._answer(number, deadline)
+            check(answer)
         except TimeoutError:
             self._unanswered.add(number)
             self.tell(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
             return Code.TIMEOUT
-        except (OSError, ProtocolError) as error:
+        except ProtocolError as error:
+            self.distrust(error.message)
+            return Code.UNAVAILABLE
+        except OSError as error:
             self._drop(str(error))
             return Code.UNAVAILABLE
+        self._faulty = False
+        self._retry_s = FIRST_RETRY_S
+        return answer
 
-    def _answer(self, number: int) -> EngineReply:
-        deadline = time.monotonic() + self._timeout_s
-        while True:
+    def _answer(self, number: int, deadline: float) -> EngineReply:
+        for _ in range(MAX_LATE_ANSWERS):
             answer, fds = self._receive(deadline)
             self._keep(answer, fds)
             if answer.id == number:
                 return answer
             self._late(answer)
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
 
     def _receive(self, deadline: float) -> tuple[EngineReply, list[int]]:
         """The next answer. Raises TimeoutError, OSError (also when the connection ended) and ProtocolError."""
@@ -243,14 +294,13 @@ class Link:
         return data, fds
 
     def _keep(self, answer: EngineReply, fds: list[int]) -> None:
-        """Map memory that came with an answer."""
-        if (
-            isinstance(answer, (Reserved, Mapped))
-            and self.world is not None
-            and len(fds) == len(answer.grants)
-        ):
-            self.world.add_segments(answer.grants, fds)
-        else:
+        """Map memory that came with an answer, and let go what it says is retired. Raises ProtocolError."""
+        try:
+            if isinstance(answer, (Reserved, Mapped)) and self.world is not None:
+                checks.grants(answer.grants, len(fds))
+                self.world.add_segments(answer.grants, fds)
+                self.world.retire_segments(answer.retired)
+        finally:
             _close(fds)
 
     def _late(self, answer: EngineReply) -> None:
@@ -260,15 +310,20 @@ class Link:
             self.send_abort(answer.reservation)
 
     def _take_late_answers(self) -> None:
-        """Read what lies in the socket, without waiting; notices a closed connection."""
-        while self._socket is not None:
+        """Read what lies in the socket, without waiting; notices a closed connection. The rest waits for next time."""
+        until = time.monotonic() + MAX_LATE_S
+        for _ in range(MAX_LATE_ANSWERS):
+            if self._socket is None or time.monotonic() > until:
+                return
             try:
                 answer, fds = self._receive(0.0)
                 self._keep(answer, fds)
                 self._late(answer)
             except TimeoutError:
                 return
-            except (OSError, ProtocolError) as error:
+            except ProtocolError as error:
+                self.distrust(error.message)
+            except OSError as error:
                 self._drop(str(error))
 
     def send_abort(self, reservation: int) -> None:

@@ -9,8 +9,10 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.client import checks
 from dataplane.client.copies import Buffer, address_of, addresses, copy
-from dataplane.client.world import Window, World
+from dataplane.client.memory import Memory, Window
+from dataplane.client.world import World
 from dataplane.protocol.codes import Code, Outcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
 
@@ -40,20 +42,28 @@ class Reservation:
         self.outcomes: npt.NDArray[np.uint8] = np.full(keys, Code.UNAVAILABLE, np.uint8)
         """An `Outcome` or a `Code` for each key."""
         self.number = 0
+        self._ended = False
         self._codes = b""
         self._world: World | None = None
+        self._mapped: dict[int, Memory] = {}
         self._segments: list[int] = []
         self._offsets: list[int] = []
         self._commit = commit
         self._abort = abort
 
     def grant(self, world: World, answer: Reserved) -> None:
-        """Take the data plane's answer in."""
+        """Take the data plane's answer in, its segments mapped. Raises ProtocolError when its places are none."""
+        outcomes = np.frombuffer(answer.outcomes, np.uint8)
+        segments = np.frombuffer(answer.segments, np.uint32)
+        offsets = np.frombuffer(answer.offsets, np.uint64)
+        write = outcomes == Outcome.WRITE
+        checks.places(world.segments, segments[write], offsets[write], self.nbytes)
+        self._mapped = {number: world.segments[number] for number in set(segments[write].tolist())}
         self._world = world
-        self.outcomes = np.frombuffer(answer.outcomes, np.uint8)
+        self.outcomes = outcomes
         self._codes = answer.outcomes
-        self._segments = np.frombuffer(answer.segments, np.uint32).tolist()
-        self._offsets = np.frombuffer(answer.offsets, np.uint64).tolist()
+        self._segments = segments.tolist()
+        self._offsets = offsets.tolist()
         self.number = answer.reservation
 
     def refuse(self, code: Code) -> None:
@@ -83,7 +93,7 @@ class Reservation:
             raise ValueError("nothing is reserved, or the reservation has ended")
         if self._codes[i] != Outcome.WRITE:
             raise ValueError(f"key {i} is not to be written: outcome {self._codes[i]}")
-        segment = self._world.segments[self._segments[i]]
+        segment = self._mapped[self._segments[i]]
         return Window(self._world, segment, self._offsets[i], self.nbytes, writable=True).array()
 
     def view(self, i: int) -> memoryview:
@@ -93,16 +103,20 @@ class Reservation:
     def copy_from(self, buffer: bytes | Buffer) -> int:
         """Fill every writable block from a contiguous buffer that has all keys' blocks one after another.
 
-        Much cheaper than a view for each block when blocks are small. Returns copied bytes.
+        Much cheaper than a view for each block when blocks are small. Returns copied bytes: 0 when nothing is to be
+        written.
         """
+        if self._ended:
+            raise ValueError("the reservation has ended")
         if self._world is None or not self.number:
-            raise ValueError("nothing is reserved, or the reservation has ended")
+            return 0
         source, keep = address_of(buffer, len(self.outcomes) * self.nbytes, writable=False)
-        at = np.flatnonzero(self.outcomes == Outcome.WRITE)
+        mapped = self._mapped
+        at = np.flatnonzero(np.frombuffer(self._codes, np.uint8) == Outcome.WRITE)
         segments = np.array(self._segments, np.int64)[at]
-        targets = addresses(self._world.segments, segments, np.array(self._offsets, np.int64)[at])
+        targets = addresses(mapped, segments, np.array(self._offsets, np.uint64)[at].astype(np.int64))
         copy(targets, source + at * self.nbytes, np.full(len(at), self.nbytes, np.int64))
-        del keep
+        del keep, mapped
         return len(at) * self.nbytes
 
     def commit(
@@ -120,7 +134,7 @@ class Reservation:
             return Committed(0)
         if not self.number or self._world is None:
             return Committed(0)
-        number, self.number = self.number, 0
+        number, self.number, self._ended = self.number, 0, True
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
         return self._commit(self._world, number, slots, b"".join(checksums or ()))
 
@@ -135,7 +149,7 @@ class Reservation:
     def abort(self) -> None:
         """Give the reservation up; does nothing when it has ended."""
         if self.number and self._world is not None:
-            number, self.number = self.number, 0
+            number, self.number, self._ended = self.number, 0, True
             self._abort(self._world, number)
 
     def __enter__(self) -> Reservation:

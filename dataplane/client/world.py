@@ -6,8 +6,6 @@ plane. Counters are raised and lowered here, by the rules that `dataplane.protoc
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import threading
 import weakref
@@ -15,14 +13,16 @@ from collections import deque
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
+from dataplane.client.memory import Memory
 from dataplane.protocol.engine import SegmentGrant
 from dataplane.protocol.layout import (
     A_RING_DROPPED,
     A_RING_HEAD,
     A_RING_TAIL,
     H_CLOSED,
+    HOT_NBYTES,
+    HOT_OFFSET,
     HOT_SPACE_SEGMENT,
     I64,
     RING_COUNT_BITS,
@@ -33,6 +33,7 @@ from dataplane.protocol.layout import (
     U64,
     AreaMemory,
     IndexMemory,
+    LayoutError,
     is_ready,
     leading,
 )
@@ -40,48 +41,8 @@ from dataplane.protocol.layout import (
 _TOUCH = np.uint64(RING_TOUCH << RING_KIND_SHIFT)
 _ONE = np.uint32(1)
 _SHIFT32 = np.uint64(32)
-
-
-def map_shared(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
-    """Map a memory fd, and keep it out of forked children: they are not part of the protocol."""
-    protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-    mapped = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, protection)
-    mapped.madvise(mmap.MADV_DONTFORK)
-    return mapped
-
-
-class MappedSegment:
-    """One segment of the arena in this process's address space."""
-
-    __slots__ = ("_map", "address", "nbytes", "writable")
-
-    def __init__(self, mapped: mmap.mmap, *, writable: bool) -> None:
-        self._map = mapped
-        self.nbytes = len(mapped)
-        self.writable = writable
-        self.address: int = np.frombuffer(mapped, np.uint8).ctypes.data
-
-
-class Window:
-    """Bytes of a block as numpy sees them; keeps its owner (a lease's hold, a reservation) alive with every view."""
-
-    __slots__ = ("__array_interface__", "_owner", "_segment")
-
-    def __init__(
-        self, owner: object, segment: MappedSegment, offset: int, nbytes: int, *, writable: bool
-    ) -> None:
-        self._owner = owner
-        self._segment = segment
-        self.__array_interface__ = {
-            "data": (segment.address + offset, not writable),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        """The bytes; whatever is derived from the array keeps the owner alive."""
-        return np.asarray(self)
+_LAST_HEAD = 1 << 62
+_largest = np.maximum.reduce
 
 
 class World:
@@ -89,27 +50,38 @@ class World:
 
     def __init__(
         self,
-        index: mmap.mmap,
-        area: mmap.mmap,
+        index: Memory,
+        area: Memory,
         spaces: list[int],
         client: int,
         epoch: int,
         *,
         membarrier: bool,
     ) -> None:
-        self.index = IndexMemory.attach(memoryview(index))
-        self.area = AreaMemory.attach(memoryview(area))
+        self.index = IndexMemory.attach(index.view())
+        self.area = AreaMemory.attach(area.view())
+        self._head = int(self.area.header[A_RING_HEAD])
+        if self.area.max_blocks != self.index.max_blocks:
+            raise LayoutError(
+                f"an area of {self.area.max_blocks} blocks for an index of {self.index.max_blocks}"
+            )
+        if self.area.ring_entries < 1 or self._head > _LAST_HEAD:
+            raise LayoutError(f"an access ring of {self.area.ring_entries} entries at {self._head}")
         self.spaces = spaces
         self.client = client
         self.epoch = epoch
         self.membarrier = membarrier
-        self.segments: dict[int, MappedSegment] = {}
+        self.segments: dict[int, Memory] = {}
+        """What may be read or written anew; leases and reservations keep what they use themselves."""
+        self.distrusted = False
+        """A block of it was found to lie where no block can be."""
         self.alive = True
         """False in a forked child, where nothing of it is mapped."""
         self._lock = threading.Lock()
         self._drops: deque[I64] = deque()
         self._held = 0
-        self._head = int(self.area.header[A_RING_HEAD])
+        self._dropped = 0
+        self._beyond = np.uint64(self.index.max_blocks)
         _worlds.add(self)
 
     @property
@@ -124,14 +96,16 @@ class World:
         return self._held == 0
 
     def add_segments(self, grants: list[SegmentGrant], fds: list[int]) -> None:
-        """Map granted segments; closes the fds."""
+        """Map granted segments; the fds stay the caller's. Raises ProtocolError."""
         for grant, fd in zip(grants, fds, strict=True):
-            try:
-                if grant.segment not in self.segments:
-                    mapped = map_shared(fd, grant.nbytes, writable=grant.writable)
-                    self.segments[grant.segment] = MappedSegment(mapped, writable=grant.writable)
-            finally:
-                os.close(fd)
+            known = self.segments.get(grant.segment)
+            if known is None or (grant.writable and not known.writable):
+                self.segments[grant.segment] = Memory.map(fd, grant.nbytes, writable=grant.writable)
+
+    def retire_segments(self, numbers: list[int]) -> None:
+        """Let segments go that the data plane gave up; their numbers never come again."""
+        for number in numbers:
+            self.segments.pop(number, None)
 
     # ---- reading
 
@@ -145,17 +119,42 @@ class World:
         wanted = set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
         return sorted(wanted - self.segments.keys())
 
-    def mapped(self, rows: U64) -> int:
-        """Leading held blocks whose segments are mapped."""
-        segments = (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist()
-        return next(
-            (at for at, segment in enumerate(segments) if segment not in self.segments), len(segments)
-        )
+    def places(self, rows: U64) -> dict[int, Memory] | None:
+        """The segments of held blocks, if it is plain that all of them are mapped and every block lies within."""
+        if not len(rows):
+            return {}
+        segments = self.segments
+        try:
+            found = {
+                number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+            }
+        except KeyError:
+            return None
+        room = min([segment.nbytes for segment in found.values()])
+        # Sums of two numbers that are each within a segment do not overflow.
+        most = int(_largest(rows[:, HOT_OFFSET:], axis=None))
+        ends = rows[:, HOT_OFFSET] + rows[:, HOT_NBYTES]
+        return found if most <= room and int(_largest(ends)) <= room else None
+
+    def placed(self, rows: U64) -> tuple[int, dict[int, Memory]]:
+        """Leading held blocks that lie within mapped segments, and those segments."""
+        found: dict[int, Memory] = {}
+        for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
+            number = place >> 32
+            segment = self.segments.get(number)
+            if segment is None:
+                return at, found
+            if offset + nbytes > segment.nbytes:
+                self.distrusted = True
+                return at, found
+            found[number] = segment
+        return len(rows), found
 
     def hold(self, words: U64, space: int) -> tuple[I64, U64]:
         """Raise counters on the leading hits of a chain, then look again; (descriptors, hot rows) of what is held."""
         numbers, control = self.index.find(words, space)
-        hits = leading((numbers >= 0) & is_ready(control))
+        # As unsigned numbers, what is not there (-1) is beyond the index too.
+        hits = leading((numbers.view(np.uint64) < self._beyond) & is_ready(control))
         raised = numbers[:hits]
         self._raise(raised)
         control, rows, same = self.index.confirm(raised, words[:hits], space)
@@ -164,11 +163,15 @@ class World:
             self.drop(raised[kept:])
         return raised[:kept], rows[:kept]
 
-    def held_rows(self, descriptors: I64) -> U64:
-        """Rows of blocks that the data plane leased for us."""
+    def take_over(self, descriptors: I64, words: U64, space: int) -> tuple[I64, U64]:
+        """As `hold`, of blocks that the data plane leased for us: their counters are up."""
         with self._lock:
             self._held += len(descriptors)
-        return self.index.hot[descriptors]
+        control, rows, same = self.index.confirm(descriptors, words[: len(descriptors)], space)
+        kept = leading(same & is_ready(control))
+        if kept < len(descriptors):
+            self.drop(descriptors[kept:])
+        return descriptors[:kept], rows[:kept]
 
     def _raise(self, descriptors: I64) -> None:
         self._settle()
@@ -210,7 +213,7 @@ class World:
         with self._lock:
             header = self.area.header
             if self._head - int(header[A_RING_TAIL]) >= self.area.ring_entries:
-                header[A_RING_DROPPED] += np.uint64(1)
+                self._count_dropped(1)
                 return
             self.area.ring[self._head % self.area.ring_entries] = (first, fingerprint)
             self._head += 1
@@ -222,11 +225,15 @@ class World:
             room = self.area.ring_entries - (self._head - int(header[A_RING_TAIL]))
             fits = max(0, min(room, len(entries)))
             if fits < len(entries):
-                header[A_RING_DROPPED] += np.uint64(len(entries) - fits)
+                self._count_dropped(len(entries) - fits)
             at = np.arange(self._head, self._head + fits, dtype=np.int64) % self.area.ring_entries
             self.area.ring[at] = entries[:fits]
             self._head += fits
             header[A_RING_HEAD] = self._head
+
+    def _count_dropped(self, entries: int) -> None:
+        self._dropped += entries
+        self.area.header[A_RING_DROPPED] = self._dropped
 
 
 _worlds: weakref.WeakSet[World] = weakref.WeakSet()
@@ -235,9 +242,6 @@ _worlds: weakref.WeakSet[World] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for world in list(_worlds):
         world.alive = False
-        # Nothing of it is mapped here, so the child's own memory may lie where it was: the mappings must never be
-        # closed, not even at the end of the interpreter.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(world))
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,120 @@
+"""What a data plane may answer. Whatever else it says raises ProtocolError here, and nothing of it is used.
+
+The engine's process depends on this: offsets become addresses, and a wrong one is a signal that nobody can catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.client.memory import Memory
+from dataplane.protocol import engine as wire
+from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.protocol.layout import I64
+
+Check = Callable[[wire.EngineReply], object]
+Answer = TypeVar("Answer", bound=wire.EngineReply)
+
+MAX_NUMBER = (1 << 32) - 1
+
+
+def fault(message: str) -> ProtocolError:
+    """What a broken data plane did."""
+    return ProtocolError(Code.MALFORMED, message)
+
+
+def answers(kind: type[Answer]) -> Check:
+    """A check that an answer is of a kind, or a refusal."""
+
+    def check(answer: wire.EngineReply) -> None:
+        _of(kind, answer)
+
+    return check
+
+
+def _of(kind: type[Answer], answer: wire.EngineReply) -> Answer | None:
+    if isinstance(answer, wire.Refused):
+        return None
+    if not isinstance(answer, kind):
+        raise fault(f"answered {type(answer).__name__.lower()} where {kind.__name__.lower()} was expected")
+    return answer
+
+
+def attached(answer: wire.Attached, spaces: int) -> None:
+    """One number for each requested space."""
+    if len(answer.spaces) != spaces or not all(1 <= number <= MAX_NUMBER for number in answer.spaces):
+        raise fault(f"attached: expected {spaces} space numbers, got {answer.spaces[:16]}")
+
+
+def reserved(keys: int) -> Check:
+    """A check that `Reserved` has one outcome, segment and offset for each key."""
+
+    def check(answer: wire.EngineReply) -> None:
+        said = _of(wire.Reserved, answer)
+        if said is None:
+            return
+        lengths = len(said.outcomes), len(said.segments), len(said.offsets)
+        if lengths != (keys, 4 * keys, 8 * keys):
+            raise fault(f"reserved: outcomes, segments and offsets of {lengths} bytes for {keys} keys")
+        if said.reservation < 0 or (not said.reservation and Outcome.WRITE in said.outcomes):
+            raise fault(f"reserved: blocks to write in reservation {said.reservation}")
+
+    return check
+
+
+def places(
+    segments: Mapping[int, Memory],
+    numbers: npt.NDArray[np.uint32],
+    offsets: npt.NDArray[np.uint64],
+    nbytes: int,
+) -> None:
+    """Blocks of `nbytes` that are to be written lie within mapped, writable segments."""
+    for number in set(numbers.tolist()):
+        segment = segments[number]
+        if not segment.writable:
+            raise fault(f"reserved: segment {number} is to be written and was granted read-only")
+        furthest = int(offsets[numbers == number].max())
+        if furthest + nbytes > segment.nbytes:
+            raise fault(
+                f"reserved: {nbytes} bytes at {furthest} of segment {number} of {segment.nbytes} bytes"
+            )
+
+
+def leased(keys: int, max_blocks: int) -> Check:
+    """A check that `Leased` names at most the blocks that were asked for."""
+
+    def check(answer: wire.EngineReply) -> None:
+        said = _of(wire.Leased, answer)
+        if said is None:
+            return
+        if len(said.descriptors) % 4 or len(said.descriptors) > 4 * keys:
+            raise fault(f"leased: {len(said.descriptors)} bytes of descriptors for {keys} keys")
+        if len(said.descriptors) and int(descriptors_of(said).max()) >= max_blocks:
+            raise fault(f"leased: a descriptor beyond the {max_blocks} of the index")
+
+    return check
+
+
+def descriptors_of(answer: wire.Leased) -> I64:
+    """The descriptors of a checked answer."""
+    return np.frombuffer(answer.descriptors, np.uint32).astype(np.int64)
+
+
+def committed(answer: wire.EngineReply) -> None:
+    """`Committed` with a count that can be."""
+    said = _of(wire.Committed, answer)
+    if said is not None and not 0 <= said.blocks <= wire.MAX_KEYS_PER_REQUEST:
+        raise fault(f"committed: {said.blocks} blocks")
+
+
+def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
+    """One fd for each granted segment, each with a number."""
+    if len(granted) != fds:
+        raise fault(f"{len(granted)} segments were granted and {fds} file descriptors came")
+    for grant in granted:
+        if not 1 <= grant.segment <= MAX_NUMBER:
+            raise fault(f"granted segment {grant.segment}")

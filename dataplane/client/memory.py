@@ -1,0 +1,120 @@
+"""Shared memory in this process's address space, mapped so that its owner can do no harm.
+
+A page of a file that was cut short kills whoever touches it, so only memory that is sealed against shrinking is mapped,
+and only as much as it has. No fd is kept. A mapping ends with the last object that refers to it, never before, and
+never in a forked child: nothing of it is mapped there, and the child's own memory may lie where it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.protocol.codes import Code, ProtocolError
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.restype = ctypes.c_int
+_munmap = _libc.munmap
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_munmap.restype = ctypes.c_int
+
+_forks = 0
+"""How many forks lie between this process and the first one that loaded this module."""
+
+
+class Memory:
+    """One mapping; `Memory.map` makes it."""
+
+    __slots__ = ("__weakref__", "_made_in", "address", "nbytes", "writable")
+
+    def __init__(self, address: int, nbytes: int, *, writable: bool) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.writable = writable
+        self._made_in = _forks
+
+    @classmethod
+    def map(cls, fd: int, nbytes: int | None = None, *, writable: bool) -> Memory:
+        """Map a memory fd whole; the fd stays the caller's. Raises ProtocolError when it is not what was said."""
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError:
+            raise ProtocolError(Code.MALFORMED, "expected a memory fd that can be sealed") from None
+        if seals & _SEALS != _SEALS:
+            raise ProtocolError(Code.MALFORMED, "expected memory that is sealed against resizing")
+        size = os.fstat(fd).st_size  # for good: it is sealed
+        if size < 1 or (nbytes is not None and nbytes != size):
+            raise ProtocolError(Code.MALFORMED, f"expected memory of {nbytes} bytes, got {size}")
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+        if address is None or address == _FAILED:
+            raise _failure("mmap", size)
+        memory = cls(address, size, writable=writable)
+        # Forked children are not part of the protocol.
+        if _libc.madvise(address, size, mmap.MADV_DONTFORK) != 0:
+            raise _failure("madvise", size)
+        return memory
+
+    def view(self) -> memoryview:
+        """All of it; whatever is derived from the view keeps the mapping alive."""
+        return Window(None, self, 0, self.nbytes, writable=self.writable).array().data
+
+    def __del__(self, munmap: Callable[[int, int], int] = _munmap) -> None:
+        if self._made_in == _forks:
+            munmap(self.address, self.nbytes)
+
+
+class Window:
+    """Bytes of a block as numpy sees them; keeps its owner (a lease's hold, a reservation) alive with every view."""
+
+    __slots__ = ("__array_interface__", "_memory", "_owner")
+
+    def __init__(self, owner: object, memory: Memory, offset: int, nbytes: int, *, writable: bool) -> None:
+        # What a data plane says was checked when it was taken in. This is the last line: beyond it is a signal.
+        if not (0 <= offset <= memory.nbytes - nbytes and nbytes >= 0 and memory.writable >= writable):
+            raise ValueError(
+                f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment"
+            )
+        self._owner = owner
+        self._memory = memory
+        self.__array_interface__ = {
+            "data": (memory.address + offset, not writable),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The bytes; whatever is derived from the array keeps the owner alive."""
+        return np.asarray(self)
+
+
+def _failure(call: str, nbytes: int) -> ProtocolError:
+    number = ctypes.get_errno()
+    return ProtocolError(Code.OUT_OF_MEMORY, f"{call} of {nbytes} bytes: {os.strerror(number)}")
+
+
+def _after_fork_in_child() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
