@@ -128,6 +128,8 @@ class DataPlane:
 
     def close(self) -> None:
         self._memory.index.header[H_CLOSED] = 1
+        if self._prefault is not None:
+            self._prefault.stop()
         self._server.close()
         self._control.close()
         self._publisher.close()
@@ -135,8 +137,6 @@ class DataPlane:
         for url in self._endpoints:
             if url.startswith("ipc://"):
                 Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves it
-        if self._prefault is not None:
-            self._prefault.stop()
         self._loop.close()
         self._memory.close()
         os.close(self._lock_fd)
@@ -151,10 +151,12 @@ class DataPlane:
 
     def _memory_made(self, kind: str, number: int, file: SharedFile) -> None:
         if self._prefault is not None and kind == "segment":
-            self._prefault.submit(file)
+            self._prefault.submit(number, file)
         self._server.memory_made(kind, number, file)
 
     def _memory_dropped(self, kind: str, number: int) -> None:
+        if self._prefault is not None and kind == "segment":
+            self._prefault.cancel(number)
         self._server.memory_dropped(kind, number)
 
 

@@ -14,6 +14,9 @@ from dataplane.core.rings import RingReader
 from dataplane.protocol.events import EngineStats
 from dataplane.protocol.spaces import Space
 
+MAX_SHOWN_MODELS = 8
+MAX_SHOWN_CHARACTERS = 64
+
 
 @dataclass(eq=False, slots=True)
 class Reservation:
@@ -60,7 +63,9 @@ class Engine:
             group=self.group,
             engine=self.name,
             attached_at=self.attached_at,
-            spaces=sorted({space.model for space in self.space_list}),
+            spaces=sorted({space.model[:MAX_SHOWN_CHARACTERS] for space in self.space_list})[
+                :MAX_SHOWN_MODELS
+            ],
             connected=self.connected,
             reserved_bytes=_charge(self.reservations),
             quarantined_bytes=_charge(self.expired),

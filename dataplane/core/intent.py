@@ -49,7 +49,7 @@ def _records(
         return {}, [_fault("digest", Code.BAD_DIGEST, "the body does not match its digest")]
     try:
         raws = msgspec.msgpack.decode(snapshot.body, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return {}, [_fault(snapshot.type, Code.MALFORMED, str(error))]
     if len(raws) > MAX_RECORDS:
         return {}, [
@@ -62,7 +62,7 @@ def _records(
         path = f"{snapshot.type}[{number}]"
         try:
             record = decoder.decode(raw)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             below, message = split_path(str(error))
             faults.append(_fault(f"{path}.{below}" if below else path, Code.BAD_FIELD, message))
         else:
@@ -235,9 +235,13 @@ class Intent:
         """Look the blocks of changed pins up again; those that lose a mark first, so that their budget is free."""
         pool = self.pool
         for live in (False, True):
+            seen: set[tuple[str, str]] = set()  # pins of the same keys mean the same blocks
             for pin in pins:
                 if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is not live:
                     continue
+                if (pin.model, pin.digest) in seen:
+                    continue
+                seen.add((pin.model, pin.digest))
                 words = pack_keys(pin.keys)
                 for space in pool.spaces.of_model(pin.model):
                     found = pool.table.find(words, space)

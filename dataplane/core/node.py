@@ -17,6 +17,7 @@ from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
 from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
+from dataplane.core.quotas import wrapped
 from dataplane.core.rings import RingReader, replay
 from dataplane.core.slabs import Slabs
 from dataplane.core.storing import Granted, Storing, check_keys
@@ -119,6 +120,12 @@ class Node:
         if len(self.engines) >= self.options.max_clients:
             raise ProtocolError(
                 Code.TOO_MANY_CLIENTS, f"at most {self.options.max_clients} engines are served"
+            )
+        share = max(64, self.options.max_clients // 2)
+        if sum(engine.pid == pid for engine in self.engines.values()) >= share:
+            raise ProtocolError(
+                Code.TOO_MANY_CLIENTS,
+                f"at most {share} attachments of one process are served, lost ones included",
             )
         if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
             raise ProtocolError(
@@ -267,6 +274,9 @@ class Node:
             self._settle_at = now + SETTLE_INTERVAL_S
             self.intent.settle(now)
             self.pool.tenants.prune()
+            self.pool.forget_spaces(
+                {space for engine in self.engines.values() for space in engine.spaces}, now
+            )
         self.pool.promote_pins()
         for pin in self.pool.pins.take_degraded():
             self.emit(PinDegraded(now, pin.name, pin.resident - pin.guaranteed))
@@ -274,9 +284,10 @@ class Node:
     def _drain(self, engine: Engine, now: float) -> None:
         pool = self.pool
         sums = replay(engine.ring, pool.table, pool.tenants, lambda number: pool.touch_number(number, now))
-        pool.totals.bytes_out += sums.bytes_out
-        pool.totals.requested_blocks += sums.requested
-        pool.totals.hit_blocks += sums.hits
+        totals = pool.totals
+        totals.bytes_out = wrapped(totals.bytes_out + sums.bytes_out)
+        totals.requested_blocks = wrapped(totals.requested_blocks + sums.requested)
+        totals.hit_blocks = wrapped(totals.hit_blocks + sums.hits)
 
     # ---- state
 

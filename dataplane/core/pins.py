@@ -49,7 +49,7 @@ class PinTable:
     budget_bytes: int
     pinned_bytes: int = 0
     by_name: dict[str, Pin] = field(default_factory=dict)
-    _by_key: dict[str, dict[bytes, tuple[Pin, ...]]] = field(default_factory=dict)
+    _by_key: dict[str, dict[bytes, dict[Pin, None]]] = field(default_factory=dict)
     _waiting: dict[Block, None] = field(default_factory=dict)
     """Resident blocks of live pins that the budget had no room for, first come first."""
     _degraded: set[Pin] = field(default_factory=set)
@@ -59,7 +59,7 @@ class PinTable:
         self.by_name[pin.name] = pin
         keys = self._by_key.setdefault(pin.model, {})
         for key in pin.keys:
-            keys[key] = (*keys.get(key, ()), pin)
+            keys.setdefault(key, {})[pin] = None
 
     def remove(self, pin: Pin) -> None:
         """Forget the pin's keys; the caller re-marks its blocks."""
@@ -75,10 +75,9 @@ class PinTable:
     def _drop_keys(self, pin: Pin) -> None:
         keys = self._by_key.get(pin.model, {})
         for key in pin.keys:
-            left = tuple(other for other in keys.get(key, ()) if other is not pin)
-            if left:
-                keys[key] = left
-            else:
+            held = keys.get(key, {})
+            held.pop(pin, None)
+            if not held:
                 keys.pop(key, None)
         if not keys:
             self._by_key.pop(pin.model, None)
@@ -86,7 +85,7 @@ class PinTable:
     def of(self, model: str, key: bytes) -> tuple[Pin, ...]:
         """Pins that want a key to stay in a space of `model`."""
         keys = self._by_key.get(model)
-        return keys.get(key, ()) if keys else ()
+        return tuple(keys.get(key, ())) if keys else ()
 
     def mark(self, block: Block, pins: tuple[Pin, ...]) -> bool:
         """Account a READY block to its pins. True when it is inside the budget: take it out of the eviction orders."""

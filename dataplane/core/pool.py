@@ -8,7 +8,7 @@ fits the evictable bytes fails only when every slab that could serve it holds so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from dataplane.core.blocks import Block, BlockTable
@@ -75,6 +75,8 @@ class Pool:
         self.padding_bytes = 0
         self._memory = memory
         self._search = 0
+        self._leased: bytes | None = None
+        """A byte for each descriptor, not 0 where somebody holds it; taken when a search meets leases only."""
 
     # ---- a block's charge
 
@@ -176,6 +178,8 @@ class Pool:
             self.totals.evicted_blocks += blocks
             self.totals.evicted_bytes += size
             self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, size))
+        if not freed:  # all of it is held: do not ask one by one of a pool that may be leased as a whole
+            self._leased = self.leases.held_by_anybody(self.table.max_blocks)
         return sum(blocks for blocks, _ in freed.values())
 
     def _put_back(self, group: Sequence[Block], held: Sequence[bool], now: float) -> None:
@@ -189,8 +193,13 @@ class Pool:
     def spare(self, blocks: Iterable[Block]) -> None:
         """Begin a search for room that must not evict these blocks."""
         self._search += 1
+        self._leased = None
         for block in blocks:
             block.passed_over = self._search
+
+    def _skip(self, block: Block) -> bool:
+        leased = self._leased
+        return block.passed_over == self._search or (leased is not None and leased[block.number] != 0)
 
     def shrink_tenant(self, tenant: Tenant, target_bytes: int, now: float) -> None:
         """Evict a limited tenant's own blocks, in its own order, until it is charged at most `target_bytes`."""
@@ -199,7 +208,7 @@ class Pool:
             victims: list[Block] = []
             for number in self.order.victims(tenant):
                 block = self.table.blocks[number]
-                if block.passed_over == self._search:
+                if self._skip(block):
                     continue
                 victims.append(block)
                 excess -= block.charge
@@ -252,7 +261,7 @@ class Pool:
             candidates = [
                 block
                 for block in self.table.neighbours(buckets)
-                if block.state is State.READY and not block.guaranteed and block.passed_over != self._search
+                if block.state is State.READY and not block.guaranteed and not self._skip(block)
             ]
             if not candidates:
                 return None
@@ -265,7 +274,7 @@ class Pool:
         found: list[Block] = []
         for number in self.order.victims(None):
             block = self.table.blocks[number]
-            if block.passed_over != self._search:
+            if not self._skip(block):
                 found.append(block)
                 if len(found) == count:
                     break
@@ -275,7 +284,7 @@ class Pool:
         walk = Walk(missing=missing, room=self._room())
         for number in self.order.victims(None):
             block = self.table.blocks[number]
-            if block.passed_over == self._search:
+            if self._skip(block):
                 continue
             slab = block.slot.slab
             walk.evictable_bytes += block.charge
@@ -320,17 +329,29 @@ class Pool:
 
     def _add_segment(self, space: int, size: int, now: float) -> bool:
         """Give the space another segment; empty segments of others are retired when the capacity needs it."""
-        segment = self.slabs.plan_segment(space, size)
+        segment = self.slabs.plan_segment(space, size, len(self.spaces.by_number))
         if segment is None:
             for empty in self.slabs.empty_segments():
                 self._retire(empty, now)
-            segment = self.slabs.plan_segment(space, size)
+            segment = self.slabs.plan_segment(space, size, len(self.spaces.by_number))
         if segment is None:
             return False
         self._memory.create_segment(segment.number, segment.nbytes)
         self.slabs.add_segment(segment)
         self.emit(SegmentCreated(now, segment.number, self.spaces.model(space), segment.nbytes))
         return True
+
+    def forget_spaces(self, used: Set[int], now: float) -> None:
+        """Forget spaces that no engine has and no block is in: a wrong block size must not outlive its engine."""
+        if len(self.spaces.by_number) == len(used):
+            return
+        busy = {segment.space for segment in self.slabs.segments.values() if segment.slabs}
+        idle = self.spaces.by_number.keys() - used - busy
+        for segment in self.slabs.empty_segments():
+            if segment.space in idle:
+                self._retire(segment, now)
+        for number in idle:
+            self.spaces.forget(number)
 
     def _retire(self, segment: Segment, now: float) -> None:
         self.slabs.drop_segment(segment)

@@ -17,6 +17,11 @@ MAX_UNKNOWN_FINGERPRINTS = 4096
 MAX_IDLE_TENANTS = 10_000
 
 
+def wrapped(count: int) -> int:
+    """A counter that engines feed, kept in 63 bits: what they claim must not break a message of somebody else."""
+    return count & (2**63 - 1)
+
+
 @dataclass(eq=False, slots=True)
 class Tenant:
     """One cache_salt's account."""
@@ -40,6 +45,11 @@ class Tenant:
     def over_bytes(self) -> int:
         """Bytes above the limit."""
         return 0 if self.limit_bytes is None else max(0, self.bytes - self.limit_bytes)
+
+    def looked_up(self, requested: int, hits: int) -> None:
+        """Count a look-up."""
+        self.requested_blocks = wrapped(self.requested_blocks + requested)
+        self.hit_blocks = wrapped(self.hit_blocks + hits)
 
     def stats(self) -> TenantStats:
         return TenantStats(
@@ -84,24 +94,22 @@ class Tenants:
             self._by_fingerprint[fingerprint] = tenant
             seen = self._unknown.pop(fingerprint, None)
             if seen is not None:
-                tenant.requested_blocks += seen.requested
-                tenant.hit_blocks += seen.hits
+                tenant.looked_up(seen.requested, seen.hits)
         return tenant
 
     def looked_up(self, fingerprint: int, requested: int, hits: int) -> None:
         """Count a look-up that a ring reports; unknown fingerprints wait, within bounds, until their tenant stores."""
         tenant = self._by_fingerprint.get(fingerprint)
         if tenant is not None:
-            tenant.requested_blocks += requested
-            tenant.hit_blocks += hits
+            tenant.looked_up(requested, hits)
             return
         seen = self._unknown.get(fingerprint)
         if seen is None:
             if len(self._unknown) >= MAX_UNKNOWN_FINGERPRINTS:
                 return
             seen = self._unknown[fingerprint] = Sightings()
-        seen.requested += requested
-        seen.hits += hits
+        seen.requested = wrapped(seen.requested + requested)
+        seen.hits = wrapped(seen.hits + hits)
 
     def limited(self) -> list[Tenant]:
         """Tenants with a byte limit."""

@@ -21,6 +21,8 @@ SLOT_ALIGN = 4096
 SMALL_SLAB_BYTES = 2 << 20
 SMALL_SLOT_BYTES = SMALL_SLAB_BYTES // 8
 STEPS_PER_DOUBLING = 8
+SEGMENTS_PER_SPACE = 4
+"""At least so many segments for each space, where the pool allows it."""
 
 
 def slot_bytes(nbytes: int, block_bytes: int = 0) -> int:
@@ -108,23 +110,30 @@ class Slabs:
             segment.slabs.remove(slab)
             segment.extents.append((slab.offset, slab.nbytes))
 
-    def plan_segment(self, space: int, size: int) -> Segment | None:
+    def plan_segment(self, space: int, size: int, spaces: int = 1) -> Segment | None:
         """A new segment that could serve slots of `size`, within the capacity; None when there is no room for one.
 
-        The caller creates the memory and then calls `add_segment`.
+        With several spaces segments are small enough that each space can have some: else a store of one would take the
+        memory of another every time. The caller creates the memory and then calls `add_segment`.
         """
+        wanted = self.segment_bytes
+        if spaces > 1:
+            share = (
+                self.capacity_bytes // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+            )
+            wanted = min(wanted, max(share, SMALL_SLAB_BYTES))
         room = (self.capacity_bytes - self.committed_bytes) // SLOT_ALIGN * SLOT_ALIGN
         if room < size:
             return None
         if size <= SMALL_SLOT_BYTES:
-            nbytes = min(self.segment_bytes, room)
+            nbytes = min(wanted, room)
             extents = [
                 (offset, min(SMALL_SLAB_BYTES, nbytes - offset))
                 for offset in range(0, nbytes, SMALL_SLAB_BYTES)
             ]
             segment = Segment(self._next_segment, space, nbytes, True, extents[::-1])
         else:
-            nbytes = min(max(1, self.segment_bytes // size), room // size) * size
+            nbytes = min(max(1, wanted // size), room // size) * size
             segment = Segment(self._next_segment, space, nbytes, False, [(0, nbytes)])
         self._next_segment += 1
         return segment

@@ -12,11 +12,12 @@ MAX_SPACES = 65_536
 
 @dataclass(slots=True)
 class Spaces:
-    """Every space that ever attached; numbers are never reused."""
+    """Spaces that engines have or blocks are in; numbers are never reused."""
 
     by_number: dict[int, Space] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _by_model: dict[str, list[int]] = field(default_factory=dict)
+    _last: int = 0
 
     def check(self, space: Space, field_name: str) -> None:
         """Raises ProtocolError when the space is wrong in itself or contradicts one that attached before."""
@@ -39,10 +40,20 @@ class Spaces:
         identity = space.identity()
         number = self._numbers.get(identity)
         if number is None:
-            number = self._numbers[identity] = len(self.by_number) + 1
+            self._last += 1
+            number = self._numbers[identity] = self._last
             self.by_number[number] = space
             self._by_model.setdefault(space.model, []).append(number)
         return number
+
+    def forget(self, number: int) -> None:
+        """Forget a space without engines and blocks."""
+        space = self.by_number.pop(number)
+        del self._numbers[space.identity()]
+        numbers = self._by_model[space.model]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_model[space.model]
 
     def of_model(self, model: str) -> list[int]:
         """Numbers of a model's spaces."""

@@ -142,6 +142,8 @@ class Reserved(msgspec.Struct, tag="reserved", array_like=True):
     offsets: bytes
     """u64 for each key; bytes from the start of the segment."""
     grants: list[SegmentGrant]
+    retired: list[int] = []
+    """Segments that this engine got and that are retired since the last answer of this kind: unmap them."""
 
 
 class Committed(msgspec.Struct, tag="committed", array_like=True):
@@ -166,6 +168,8 @@ class Leased(msgspec.Struct, tag="leased", array_like=True):
 class Mapped(msgspec.Struct, tag="mapped", array_like=True):
     id: int
     grants: list[SegmentGrant]
+    retired: list[int] = []
+    """As in `Reserved`."""
 
 
 class HeldMemory(msgspec.Struct, array_like=True, frozen=True):

@@ -84,7 +84,7 @@ class EngineStats(msgspec.Struct):
     engine: str
     attached_at: float
     spaces: list[str]
-    """Models of its spaces."""
+    """Models of its spaces; at most 8 names, cut to 64 characters."""
     connected: bool
     reserved_bytes: int = 0
     quarantined_bytes: int = 0

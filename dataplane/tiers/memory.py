@@ -82,14 +82,20 @@ class NodeMemory:
         self._on_made("segment", segment, file)
 
     def retire_segment(self, segment: int) -> None:
+        self._on_dropped("segment", segment)  # first: whoever works on the file lets it go
         file = self.segments.pop(segment)
         file.punch()
         file.close()
-        self._on_dropped("segment", segment)
 
     def create_area(self, client: int) -> AreaMemory:
-        file = self.areas[client] = SharedFile.create(f"larder-area-{client}", area_bytes(self.max_blocks))
-        area = AreaMemory(memoryview(file.map()), self.max_blocks, DEFAULT_RING_ENTRIES)
+        file = SharedFile.create(f"larder-area-{client}", area_bytes(self.max_blocks))
+        try:
+            mapped = file.map()
+        except OSError as error:
+            file.close()
+            raise MemoryError(f"area of client {client}: {error.strerror}") from None
+        self.areas[client] = file
+        area = AreaMemory(memoryview(mapped), self.max_blocks, DEFAULT_RING_ENTRIES)
         area.format()
         self._on_made("area", client, file)
         return area

@@ -10,6 +10,7 @@ import structlog
 import zmq
 
 from dataplane import __version__
+from dataplane.core.intent import MAX_BODY_BYTES
 from dataplane.core.node import Node
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
@@ -32,7 +33,9 @@ from dataplane.protocol.control import (
 )
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
 
-MAX_PENDING = 16
+MAX_PENDING = 4
+MAX_LABEL_CHARACTERS = 128
+MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
@@ -45,6 +48,7 @@ class _Pending:
 
     snapshot: Snapshot
     since: float
+    needed: frozenset[str]
     bodies: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -81,23 +85,29 @@ class ControlServer:
         self._clock = clock
         self._pending: dict[bytes, _Pending] = {}
 
-    def on_readable(self) -> None:
-        """Answer every waiting message."""
-        while True:
+    def on_readable(self) -> bool:
+        """Answer waiting messages, a bounded number a turn: engines go first. True when some may be left."""
+        for _ in range(MESSAGES_PER_TURN):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
-            if len(frames) != 2:
-                self._send(frames[0], ControlRefused("malformed", "expected one frame"))
-                continue
-            try:
-                reply = self._serve(frames[0], decode(_decoder, frames[1]))
-            except ProtocolError as error:
-                self._node.pool.totals.malformed_messages += 1
-                reply = ControlRefused(error.code.name.lower(), error.message, error.field)
+                return False
+            reply = self._answer(frames)
             if reply is not None:
                 self._send(frames[0], reply)
+        return True
+
+    def _answer(self, frames: list[bytes]) -> ControlReply | None:
+        if len(frames) != 2:
+            return ControlRefused("malformed", "expected one frame")
+        try:
+            return self._serve(frames[0], decode(_decoder, frames[1]))
+        except ProtocolError as error:
+            self._node.pool.totals.malformed_messages += 1
+            return ControlRefused(error.code.name.lower(), error.message, error.field)
+        except Exception:
+            log.exception("control.request_failed")
+            return ControlRefused("unsupported", "the node failed on this message; its log says why")
 
     def _send(self, peer: bytes, reply: ControlReply) -> None:
         try:
@@ -143,6 +153,11 @@ class ControlServer:
 
     def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
         self._pending.pop(peer, None)
+        for name in ("store", "nonce", "digest", "traceparent"):
+            if len(getattr(snapshot, name)) > MAX_LABEL_CHARACTERS:
+                raise ProtocolError(
+                    Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", name
+                )
         needed = self._node.intent.needed_bodies(snapshot)
         if not needed:
             return self._apply(snapshot, {})
@@ -152,14 +167,18 @@ class ControlServer:
                 del self._pending[other]
         if len(self._pending) >= MAX_PENDING:
             return ControlRefused("too_many", "too many snapshots wait for bodies", nonce=snapshot.nonce)
-        self._pending[peer] = _Pending(snapshot, now)
+        self._pending[peer] = _Pending(snapshot, now, frozenset(needed))
         return NeedBodies(snapshot.nonce, needed)
 
     def _bodies(self, peer: bytes, message: Bodies) -> ControlReply | None:
         waiting = self._pending.get(peer)
         if waiting is None or waiting.snapshot.nonce != message.nonce:
             return ControlRefused("unknown_body", "no snapshot waits for these bodies", nonce=message.nonce)
-        waiting.bodies.update(message.bodies)
+        for digest, body in message.bodies.items():
+            if (
+                digest in waiting.needed and len(body) <= MAX_BODY_BYTES
+            ):  # what is missing is a fault of the snapshot
+                waiting.bodies[digest] = body
         if not message.last:
             return None
         del self._pending[peer]

@@ -5,8 +5,11 @@ Every datagram of every peer is answered or ends the connection; none raises pas
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import resource
+import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +56,9 @@ MAX_PATH_BYTES = 103
 """107 less the `.new` under which the socket is made."""
 MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.2
+MAX_RETIRED_PER_ANSWER = 4096
+SPARE_DESCRIPTORS = 64
+"""Kept free for segments and areas of those who are connected; new peers are turned away before that."""
 
 _decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
@@ -75,6 +81,8 @@ class Session:
         self.holder = False
         self._sent: set[int] = set()
         """Segments whose fd the engine got."""
+        self._retired: list[int] = []
+        """Those of them that were retired since the engine was told."""
         self.open = True
 
     def on_readable(self) -> None:
@@ -109,6 +117,9 @@ class Session:
             if error.code is Code.MALFORMED:
                 self._node.pool.totals.malformed_messages += 1
             self.send(Refused(request_id, int(error.code), error.message, error.field))
+        except Exception:
+            log.exception("engine.request_failed", pid=self.peer.pid)
+            self.close("the data plane failed on a request")
 
     def _serve(self, request: EngineRequest) -> None:
         now = self._server.clock()
@@ -130,7 +141,7 @@ class Session:
             self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
         elif isinstance(request, Map):
             grants, fds = self._grants(request.segments)
-            self.send(Mapped(request.id, grants), fds)
+            self.send(Mapped(request.id, grants, self._take_retired()), fds)
         elif isinstance(request, Detach):
             self._node.goodbye(self.client, now)
             self._server.unwatch(self.client)
@@ -167,8 +178,7 @@ class Session:
 
     def _reserve(self, request: Reserve, now: float) -> None:
         granted = self._node.reserve(self.client, request, now)
-        needed = {int(number) for number in granted.segments} - self._sent - {0}
-        grants, fds = self._grants(sorted(needed))
+        grants, fds = self._grants(sorted(set(granted.segments.tolist()) - {0}))
         self.send(
             Reserved(
                 id=request.id,
@@ -177,21 +187,35 @@ class Session:
                 segments=granted.segments.tobytes(),
                 offsets=granted.offsets.tobytes(),
                 grants=grants,
+                retired=self._take_retired(),
             ),
             fds,
         )
 
     def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
-        """Grants and fds for segments that this engine may map; at most as many as fit a datagram."""
+        """Grants and fds for segments that this engine may map and did not get yet; as many as fit a datagram."""
         grants: list[SegmentGrant] = []
         fds: list[int] = []
-        wanted = segments[:MAX_FDS_PER_DATAGRAM]
+        wanted = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
         for number, nbytes, writable in self._node.segments_for(self.client, wanted):
             file = self._memory.segments[number]
             grants.append(SegmentGrant(number, nbytes, writable))
             fds.append(file.fd if writable else file.read_only_fd)
             self._sent.add(number)
         return grants, fds
+
+    def segment_retired(self, number: int) -> None:
+        """Tell the engine with the next answer, if it got the segment."""
+        if number in self._sent:
+            self._sent.remove(number)
+            self._retired.append(number)
+
+    def _take_retired(self) -> list[int]:
+        retired, self._retired = (
+            self._retired[:MAX_RETIRED_PER_ANSWER],
+            self._retired[MAX_RETIRED_PER_ANSWER:],
+        )
+        return retired
 
     # ---- holders
 
@@ -238,7 +262,10 @@ class Session:
         except BlockingIOError:
             self.close("the engine does not read its answers")
         except OSError as error:
-            self.close(error.strerror or "connection failed")
+            if error.errno == errno.ETOOMANYREFS and fds:  # others of this uid do not read theirs
+                self.send(Refused(reply.id, int(Code.OUT_OF_MEMORY), "too many descriptors are in flight"))
+            else:
+                self.close(error.strerror or "connection failed")
 
     def close(self, reason: str) -> None:
         """End the connection. What the engine held is settled by the core."""
@@ -279,9 +306,8 @@ class EngineServer:
             connection, _ = self._listener.accept()
         except BlockingIOError:  # the peer went away already
             return
-        except (
-            OSError
-        ) as error:  # out of descriptors: the listener stays readable, so pause instead of spinning
+        except OSError as error:
+            # Out of descriptors: the listener stays readable, so pause instead of spinning.
             log.warning("engine.accept_failed", error=error.strerror)
             self._pause_accepting()
             return
@@ -292,7 +318,11 @@ class EngineServer:
             log.warning("engine.peer_unknown", error=error.strerror)
             connection.close()
             return
-        if peer.uid not in self._allowed or len(self._sessions) >= MAX_CONNECTIONS:
+        if (
+            peer.uid not in self._allowed
+            or len(self._sessions) >= MAX_CONNECTIONS
+            or not _descriptors_to_spare()
+        ):
             self._turn_away(connection, peer)
             return
         session = Session(self, connection, peer)
@@ -306,7 +336,10 @@ class EngineServer:
 
     def _turn_away(self, connection: socket.socket, peer: Peer) -> None:
         if peer.uid in self._allowed:
-            code, message = Code.TOO_MANY_CLIENTS, f"at most {MAX_CONNECTIONS} connections are served"
+            code, message = (
+                Code.TOO_MANY_CLIENTS,
+                f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short",
+            )
         else:
             code, message = Code.NOT_ALLOWED, f"uid {peer.uid} is not on the allow-list"
         self.node.emit(EngineRefused(self.clock(), peer.pid, peer.uid, code.name.lower(), message))
@@ -340,6 +373,8 @@ class EngineServer:
             self._loop.unregister(pidfd)
 
     def _process_gone(self, client: int) -> None:
+        if not _exited(self._pidfds[client]):
+            return  # an event of another descriptor that had the same number a moment ago
         pidfd = self._pidfds.pop(client)
         self._loop.unregister(pidfd)
         for session in list(self._sessions.values()):
@@ -359,10 +394,12 @@ class EngineServer:
                 session.send_held(0, [(kind, number, file)])
 
     def memory_dropped(self, kind: str, number: int) -> None:
-        """Memory was given back: holders may close it."""
+        """Memory is being given back: holders may close it, engines may unmap it."""
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_dropped(kind, number)
+            elif kind == "segment":
+                session.segment_retired(number)
 
     def close(self) -> None:
         """Stop listening and remove the socket's name."""
@@ -371,6 +408,18 @@ class EngineServer:
         with suppress(FileNotFoundError):
             os.unlink(self.path)
         os.close(self._lock_fd)
+
+
+def _exited(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _descriptors_to_spare() -> bool:
+    """Whether enough descriptors stay free for segments and areas of those who are connected."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit - len(os.listdir("/proc/self/fd")) > min(SPARE_DESCRIPTORS, limit // 8)
 
 
 def _lock(path: str) -> int:

@@ -25,7 +25,8 @@ class Loop:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._timers: list[_Timer] = []
-        self._sockets: list[tuple[zmq.Socket[bytes], Callable[[], None]]] = []
+        self._sockets: list[tuple[zmq.Socket[bytes], Callable[[], bool]]] = []
+        self._unfinished = False
         self._running = False
 
     def register(self, fd: int, on_readable: Callable[[], None]) -> None:
@@ -37,8 +38,10 @@ class Loop:
         if self._readers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def register_zmq(self, socket: zmq.Socket[bytes], on_readable: Callable[[], None]) -> None:
-        """Serve a ZeroMQ socket. Its fd only says that something may have changed: its events are asked each turn."""
+    def register_zmq(self, socket: zmq.Socket[bytes], on_readable: Callable[[], bool]) -> None:
+        """Serve a ZeroMQ socket; the call answers whether it left messages for the next turn.
+
+        Its fd only says that something may have changed: its events are asked each turn."""
         self._sockets.append((socket, on_readable))
         fd = socket.getsockopt(zmq.FD)
         assert isinstance(fd, int)
@@ -63,15 +66,16 @@ class Loop:
     def _turn(self) -> None:
         now = time.monotonic()
         due = min((timer.due for timer in self._timers), default=now + 1)
-        for fd, _ in self._epoll.poll(max(0.0, due - now)):
+        for fd, _ in self._epoll.poll(0.0 if self._unfinished else max(0.0, due - now)):
             reader = self._readers.get(fd)
             if reader is not None:
                 reader()
+        self._unfinished = False
         for socket, on_readable in self._sockets:
             events = socket.getsockopt(zmq.EVENTS)
             assert isinstance(events, int)
-            if events & zmq.POLLIN:
-                on_readable()
+            if events & zmq.POLLIN and on_readable():
+                self._unfinished = True
         now = time.monotonic()
         for timer in [timer for timer in self._timers if timer.due <= now]:
             if timer.interval_s:
