@@ -34,6 +34,7 @@ from dataplane.protocol.units import MAX_SIZE_BYTES
 
 S = TypeVar("S", QuotaSpec, PinSpec)
 MAX_FAULTS = 100
+MAX_PINNED_KEYS = 1_000_000
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
 
 
