@@ -50,7 +50,7 @@ class Lease:
         self._hold.append(_Hold(world, descriptors))
         self._rows.append(rows)
         self._segments.append(segments)
-        self._length = min(len(each) for each in self._rows)
+        self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
     def __len__(self) -> int:
         return self._length

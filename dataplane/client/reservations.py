@@ -108,9 +108,9 @@ class Reservation:
         """
         if self._ended:
             raise ValueError("the reservation has ended")
+        source, keep = address_of(buffer, len(self.outcomes) * self.nbytes, writable=False)
         if self._world is None or not self.number:
             return 0
-        source, keep = address_of(buffer, len(self.outcomes) * self.nbytes, writable=False)
         mapped = self._mapped
         at = np.flatnonzero(np.frombuffer(self._codes, np.uint8) == Outcome.WRITE)
         segments = np.array(self._segments, np.int64)[at]
@@ -134,7 +134,7 @@ class Reservation:
             return Committed(0)
         if not self.number or self._world is None:
             return Committed(0)
-        number, self.number, self._ended = self.number, 0, True
+        number = self._end()
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
         return self._commit(self._world, number, slots, b"".join(checksums or ()))
 
@@ -149,8 +149,13 @@ class Reservation:
     def abort(self) -> None:
         """Give the reservation up; does nothing when it has ended."""
         if self.number and self._world is not None:
-            number, self.number, self._ended = self.number, 0, True
+            number = self._end()
             self._abort(self._world, number)
+
+    def _end(self) -> int:
+        number, self.number, self._ended = self.number, 0, True
+        self._mapped = {}
+        return number
 
     def __enter__(self) -> Reservation:
         return self

@@ -131,10 +131,9 @@ class World:
         except KeyError:
             return None
         room = min([segment.nbytes for segment in found.values()])
-        # Sums of two numbers that are each within a segment do not overflow.
-        most = int(_largest(rows[:, HOT_OFFSET:], axis=None))
-        ends = rows[:, HOT_OFFSET] + rows[:, HOT_NBYTES]
-        return found if most <= room and int(_largest(ends)) <= room else None
+        # As floats: they do not wrap around, and up to the size of any address space they are exact.
+        ends = np.add(rows[:, HOT_OFFSET], rows[:, HOT_NBYTES], dtype=np.float64)
+        return found if _largest(ends) <= room else None
 
     def placed(self, rows: U64) -> tuple[int, dict[int, Memory]]:
         """Leading held blocks that lie within mapped segments, and those segments."""
