@@ -62,6 +62,12 @@ class NotReady(LarderError):
     code = "not-ready"
 
 
+class Stopping(LarderError):
+    """The server stops, and the request was still open when the time for that was over."""
+
+    code = "stopping"
+
+
 class StoreUnavailable(LarderError):
     """The database did not answer."""
 

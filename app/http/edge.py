@@ -5,6 +5,7 @@ may not call the API, and a foreign name that was made to resolve to us (DNS reb
 must carry a DNS name in Host, so IP addresses are safe; `allowed_hosts` adds names that are ours.
 """
 
+import asyncio
 import ipaddress
 import re
 import time
@@ -17,8 +18,8 @@ from uuid import uuid4
 import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
-from app.errors import ForeignOrigin, LarderError, Malformed
-from app.http.problems import MEDIA_TYPE, encode, problem
+from app.errors import ForeignOrigin, LarderError, Malformed, Stopping
+from app.http.problems import CRASHED, MEDIA_TYPE, encode, problem
 from app.services.changes import Author
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
@@ -66,11 +67,12 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        method, path = scope["method"], scope["path"]
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         offered = headers.get(b"x-request-id", "")
         request_id = offered if _REQUEST_ID.fullmatch(offered) else uuid4().hex
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -80,14 +82,22 @@ class Edge:
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
+        failure: LarderError | None = None
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                self._check(scope["method"], headers, scope["raw_path"])
-            except LarderError as error:
-                await _refuse(error, scope["path"], request_id, answer)
-            else:
+                self._check(method, headers, scope["raw_path"], scope["query_string"])
                 await self._app(scope, receive, answer)
-            self._ended(scope["method"], scope["path"], status, time.perf_counter() - started)
+            except LarderError as error:
+                failure = error
+            except asyncio.CancelledError:
+                # Only the server cancels, at the end of its grace time, and would log a traceback for each request.
+                failure = Stopping("the server stops and did not wait longer for this request; try again")
+            except Exception as error:  # noqa: BLE001 - nobody else would answer with a problem
+                self._log.exception("request.crashed", path=path, exc_info=error)
+                failure = LarderError(CRASHED)
+            if failure is not None and not status:
+                await _refuse(failure, path, request_id, answer)
+            self._ended(method, path, status, time.perf_counter() - started)
 
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
         known = method if method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS") else "other"
@@ -99,8 +109,10 @@ class Edge:
             "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
         )
 
-    def _check(self, method: str, headers: dict[bytes, str], raw_path: bytes) -> None:
+    def _check(self, method: str, headers: dict[bytes, str], raw_path: bytes, query: bytes) -> None:
         self._check_path(raw_path)
+        if b"%00" in query:
+            raise Malformed("a NUL character cannot be part of a parameter")
         host = headers.get(b"host", "")
         if not self._is_ours(host):
             raise ForeignOrigin(
@@ -108,7 +120,7 @@ class Edge:
                 "or add the name to LARDER_APP__ALLOWED_HOSTS"
             )
         origin = headers.get(b"origin", "").lower()
-        if origin and urlsplit(origin).netloc != host.lower() and origin not in self._origins:
+        if origin and _host_of(origin) != host.lower() and origin not in self._origins:
             raise ForeignOrigin(
                 f"pages of {origin[:80]!r} may not call this API; LARDER_APP__ALLOWED_ORIGINS names those that may"
             )
@@ -125,9 +137,11 @@ class Edge:
         if b"%2f" in path.lower():
             raise Malformed("an encoded slash cannot be part of a name")
         try:
-            unquote_to_bytes(path).decode()
+            text = unquote_to_bytes(path).decode()
         except UnicodeDecodeError:
             raise Malformed("the path is not UTF-8") from None
+        if "\0" in text:
+            raise Malformed("a NUL character cannot be part of a name")
 
     def _is_ours(self, host: str) -> bool:
         name = re.sub(r":\d{1,5}$", "", host.lower())
@@ -138,6 +152,13 @@ class Edge:
         except ValueError:
             return False
         return True
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as "http://[": nobody's
+        return None
 
 
 async def _refuse(error: LarderError, path: str, request_id: str, send: Send) -> None:

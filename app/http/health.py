@@ -31,7 +31,10 @@ async def healthz(database: NamedDependency[Database]) -> Health:
     responses=declared("not-ready"),
     tags=["health"],
 )
-async def readyz(progress: NamedDependency[Progress], fleet: NamedDependency[Fleet]) -> Ready:
+async def readyz(
+    database: NamedDependency[Database], progress: NamedDependency[Progress], fleet: NamedDependency[Fleet]
+) -> Ready:
+    await database.ping()  # what is asked for is what the database says
     reasons = progress.unready()
     if reasons:
         raise NotReady("; ".join(reasons))

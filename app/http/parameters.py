@@ -9,7 +9,9 @@ from app.errors import FieldError, Invalid
 from app.services.progress import MAX_WAIT_S
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many items.")]
-Offset = Annotated[int, QueryParameter(ge=0, description="Skip this many items.")]
+MAX_OFFSET = 2**53 - 1
+"""Exact in every JSON reader, and any database takes it."""
+Offset = Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET, description="Skip this many items.")]
 Wait = Annotated[
     str,
     QueryParameter(

@@ -16,6 +16,7 @@ from app.schemas.problems import Problem
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
+CRASHED = "something went wrong inside; the log has the details under this request_id"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ KINDS: dict[str, Kind] = {
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
     "not-ready": Kind(503, "Not every node has what it should have"),
+    "stopping": Kind(503, "Larder stops"),
 }
 _BY_STATUS = {
     400: "malformed",
@@ -121,9 +123,7 @@ def _parameter_error(item: dict[str, Any]) -> FieldError:
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
     """A defect: told in the log, not to the client."""
     structlog.get_logger().error("request.crashed", path=request.url.path, exc_info=error)
-    return _respond(
-        request, "internal", "something went wrong inside; the log has the details under this request_id"
-    )
+    return _respond(request, "internal", CRASHED)
 
 
 def declared(*codes: str) -> dict[int, ResponseSpec]:

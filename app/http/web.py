@@ -20,8 +20,11 @@ class WebFiles(msgspec.Struct, frozen=True):
     def find(self, path: str) -> Path | None:
         """The file under the folder, or None; never one outside of it."""
         root = self.folder.resolve()
-        file = (root / path.lstrip("/")).resolve()
-        return file if file.is_relative_to(root) and file.is_file() else None
+        try:
+            file = (root / path.lstrip("/")).resolve()
+            return file if file.is_relative_to(root) and file.is_file() else None
+        except (OSError, ValueError):  # no name of a file: too long, or not text to the system
+            return None
 
 
 NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Larder</title>

@@ -61,8 +61,7 @@ class Subscriber:
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_EVENT_BYTES)
-            socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
             socket.subscribe(b"")
             socket.connect(url)
             while True:

@@ -59,8 +59,7 @@ class Link:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
         self._socket.connect(url)
         self._reader = asyncio.create_task(self._read(), name=f"link {url}")
 

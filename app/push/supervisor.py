@@ -1,7 +1,8 @@
-"""Runs the embedded data plane as a child: starts it, tells its exits, starts it again with growing pauses.
+"""Runs the embedded data plane as a child: starts it, tells its exits, and starts it again, at first without a pause.
 
-For now the child ends with this process: PR_SET_PDEATHSIG stops it even after our `kill -9`, so that no orphan keeps
-the sockets. (Handing its memory over to a successor is warm restart, which comes with its own issue.)
+For now the child ends with this process: PR_SET_PDEATHSIG kills it even after our `kill -9`, so that no orphan keeps
+the sockets; SIGTERM would stay pending in a child that is stopped. (Handing its memory over to a successor is warm
+restart, which comes with its own issue.)
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start, wait, start again."""
-        pause_s = BACKOFF_FIRST_S
+        pause_s = 0.0
         die_with_parent = _die_with(os.getpid())
         while True:
             started = time.monotonic()
@@ -47,11 +48,11 @@ class Supervisor:
             code = await self.process.wait()
             self.process = None
             if time.monotonic() - started >= HEALTHY_S:
-                pause_s = BACKOFF_FIRST_S
+                pause_s = 0.0
             self._log.warning("dataplane.exited", code=code, restart_in_s=pause_s)
             self._on_exit(code)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, BACKOFF_MOST_S)
+            pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MOST_S)
             self.restarts += 1
 
     async def stop(self, grace_s: float) -> None:
@@ -74,7 +75,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 

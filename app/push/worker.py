@@ -31,8 +31,9 @@ from dataplane.protocol.control import (
 )
 
 HELLO_TIMEOUT_S = 1.0
-HELLO_FIRST_S = 0.05
-HELLO_MOST_S = 0.25
+HELLO_EVERY_S = 0.05
+"""Without a connection nothing is sent, so asking often costs nothing."""
+HELLO_REFUSED_S = 0.25
 POLL_S = 2.0
 """The database is looked at this often even when nobody called: another replica may have written."""
 
@@ -65,7 +66,6 @@ class Worker:
         self._counts = counts
         self._timeout_s = timeout_s
         self._memory: dict[SnapshotType, Memory] = {}
-        self._pause_s = HELLO_FIRST_S
         self._log = structlog.get_logger().bind(url=link.url)
 
     async def run(self) -> None:
@@ -74,10 +74,8 @@ class Worker:
             node = self._fleet.at_url(self._link.url)
             if node is None or not node.welcomed:
                 if not await self._join():
-                    await asyncio.sleep(self._pause_s)
-                    self._pause_s = min(self._pause_s * 2, HELLO_MOST_S)
+                    await asyncio.sleep(HELLO_EVERY_S)
                 continue
-            self._pause_s = HELLO_FIRST_S
             beats = self._fleet.pulse.count
             await self._desired.refresh()
             wait_s = POLL_S
@@ -96,6 +94,7 @@ class Worker:
             return False
         except NotUnderstood as error:
             self._log.warning("node.refused_hello", reason=str(error))
+            await asyncio.sleep(HELLO_REFUSED_S)
             return False
         node = self._fleet.welcome(welcome, self._link.url, time.monotonic(), time.time())
         self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}

@@ -3,12 +3,16 @@
 SQLite: WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, because a PUT that was
 answered must survive a power failure (with NORMAL the last commits can vanish, and a generation that a node already
 applied would be given out twice). A write begins IMMEDIATE: a transaction that read first and writes later would fail
-with "database is locked" at once, whatever the busy timeout. Postgres: reads are REPEATABLE READ for the same view.
+with "database is locked" at once, whatever the busy timeout. A file that was removed under us would still take commits,
+and they would be gone with us: the path must be the file that is open. Postgres: reads are REPEATABLE READ for the same
+view.
 """
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,19 +22,21 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from app.errors import StoreUnavailable
 
 BUSY_TIMEOUT_MS = 10_000
+"""How long a write waits for others, in this process and elsewhere, before it is refused."""
 _WRITE = "larder_write"
+_PATIENCE = "larder_patience_ms"
+_STEP_MS = 50
 
 
 class Database:
     """The engine and its transactions. Opens connections on first use."""
 
     def __init__(self, url: str) -> None:
-        self.engine = _engine(url)
+        self._file = _File(url)
+        self.engine = _engine(url, self._file)
         self._writer = self.engine.execution_options(**{_WRITE: True})
         # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
-        self._turn: AbstractAsyncContextManager[object] = nullcontext()
-        if self.engine.dialect.name == "sqlite":
-            self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
         if self.engine.dialect.name == "postgresql":
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
@@ -47,11 +53,33 @@ class Database:
         """A transaction: commits at the end of the block, or nothing happened at all."""
         async with (
             _translated(),
-            self._turn,
+            self._in_turn() as patience_ms,
             AsyncSession(self._writer, expire_on_commit=False) as session,
             session.begin(),
         ):
+            if patience_ms < BUSY_TIMEOUT_MS:
+                await session.connection(execution_options={_PATIENCE: patience_ms})
             yield session
+            self._file.check()
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[int]:
+        """Hold the turn; gives the milliseconds that are left for waiting for other processes."""
+        if self._turn is None:
+            yield BUSY_TIMEOUT_MS
+            return
+        asked = time.monotonic()
+        try:
+            async with asyncio.timeout(BUSY_TIMEOUT_MS / 1000):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise StoreUnavailable("the database is busy with other changes; try again") from None
+        try:
+            # In steps, so that a turn that came soon leaves the connection's setting as it is.
+            waited_ms = int((time.monotonic() - asked) * 1000) // _STEP_MS * _STEP_MS
+            yield max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
+        finally:
+            self._turn.release()
 
     async def ping(self) -> None:
         """Raises StoreUnavailable when the database does not answer."""
@@ -76,16 +104,59 @@ async def _translated() -> AsyncIterator[None]:
         raise StoreUnavailable("the database cannot be reached; try again") from error
 
 
-def _engine(url: str) -> AsyncEngine:
+class _File:
+    """SQLite's file: what was opened first is what the path must name from then on."""
+
+    def __init__(self, url: str) -> None:
+        parsed = sa.make_url(url)
+        name = parsed.database if parsed.get_backend_name() == "sqlite" else None
+        known = name is not None and name != ":memory:" and not name.startswith("file:")
+        self._path = os.path.abspath(name) if known and name else ""
+        self._opened: tuple[int, int] | None = None
+
+    def opened(self) -> None:
+        """A connection has opened it."""
+        if self._path and self._opened is None:
+            self._opened = self._now()
+
+    def check(self) -> None:
+        """Raises StoreUnavailable."""
+        if self._opened is not None and self._now() != self._opened:
+            raise StoreUnavailable(
+                f"the database file {self._path} was removed or replaced while it was open: put it back, or start again"
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _engine(url: str, file: _File) -> AsyncEngine:
     if sa.make_url(url).get_backend_name() != "sqlite":
         return create_async_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8)
     engine = create_async_engine(url, pool_size=8, max_overflow=8)
-    sa.event.listen(engine.sync_engine, "connect", _on_sqlite_connect)
-    sa.event.listen(engine.sync_engine, "begin", _on_sqlite_begin)
+
+    def on_do_connect(*_: object) -> None:
+        file.check()  # before SQLite makes an empty file of that name
+
+    def on_connect(connection: Any, _record: object) -> None:
+        _prepare_sqlite(connection)
+        file.opened()
+
+    def on_begin(connection: sa.Connection) -> None:
+        file.check()
+        _begin_sqlite(connection)
+
+    sa.event.listen(engine.sync_engine, "do_connect", on_do_connect)
+    sa.event.listen(engine.sync_engine, "connect", on_connect)
+    sa.event.listen(engine.sync_engine, "begin", on_begin)
     return engine
 
 
-def _on_sqlite_connect(connection: Any, _record: object) -> None:
+def _prepare_sqlite(connection: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves: the driver would say it too late
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
@@ -95,6 +166,13 @@ def _on_sqlite_connect(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _on_sqlite_begin(connection: sa.Connection) -> None:
-    write = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+def _begin_sqlite(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if not options.get(_WRITE, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    patience_ms = options.get(_PATIENCE, BUSY_TIMEOUT_MS)
+    if connection.info.get(_PATIENCE, BUSY_TIMEOUT_MS) != patience_ms:
+        connection.info[_PATIENCE] = patience_ms
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={patience_ms}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -22,7 +22,7 @@ _FACTORS = {
     "ti": 1 << 40,
     "tib": 1 << 40,
 }
-_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_PATTERN = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 MAX_SIZE_BYTES = 1 << 60
 """Sizes above this (1 EiB) are taken for a mistake, not for a machine."""

@@ -1,12 +1,16 @@
 """What is refused, and that every refusal is a problem that names what was wrong."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from app.http.problems import KINDS
-from tests.app.plane import PIN, Plane
+from app.settings import Settings
+from tests.app.plane import PIN, Plane, serving
 
 pytestmark = pytest.mark.anyio
 KEY = "ab" * 32
@@ -23,6 +27,7 @@ BAD_JSON = [
     (Q, {"limit_bytes": -1}, 422, "limit_bytes"),
     (Q, {"limit_bytes": 1 << 61}, 422, "limit_bytes"),
     (Q, {"limit_bytes": "4 parsecs"}, 422, "limit_bytes"),
+    (Q, {"limit_bytes": "9" * 400 + ".0GiB"}, 422, "limit_bytes"),
     (Q, {"limit_bytes": True}, 422, "limit_bytes"),
     (Q, {"limit_bytes": 1.5}, 422, "limit_bytes"),
     (Q, {"limit_bytes": 1, "limit": 2}, 422, "limit"),
@@ -111,6 +116,16 @@ async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
         ("PUT", Q, {"content": b"0" * (17 << 20), "headers": {"content-type": "application/json"}}, 413),
         ("GET", "/api/v1/quotas/a%2Fb", {}, 400),
         ("GET", "/api/v1/quotas/%ff", {}, 400),
+        ("GET", "/foo%00bar", {}, 400),
+        ("GET", "/assets/%00", {}, 400),
+        ("GET", "/" + "x" * 5000, {"headers": {"accept": "application/json"}}, 404),
+        ("GET", "/api/v1/pushes?node=%00", {}, 400),
+        ("GET", "/api/v1/quotas?offset=9223372036854775808", {}, 422),
+        ("GET", "/api/v1/pins?offset=9223372036854775808", {}, 422),
+        ("GET", "/api/v1/audit?offset=9223372036854775808", {}, 422),
+        ("GET", "/api/v1/audit?offset=" + "9" * 5000, {}, 422),
+        ("GET", "/api/v1/overview/history?seconds=nan", {}, 422),
+        ("GET", "/healthz", {"headers": {"origin": "http://["}}, 403),
         ("GET", "/api/v1/pushes?limit=0", {}, 422),
         ("GET", "/api/v1/pushes?limit=many", {}, 422),
         ("GET", "/api/v1/pushes?type=policy", {}, 422),
@@ -136,6 +151,53 @@ async def test_a_crash_tells_nothing_of_the_inside(plane: Plane, monkeypatch: py
     response = await plane.http.get("/api/v1/audit")
     assert "secret" not in response.text
     assert is_problem(response, 500)["detail"].startswith("something went wrong")
+
+
+async def test_a_crash_before_any_handler_is_a_problem_too(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(plane.app, "_check", broken)
+    response = await plane.http.get("/healthz", headers={"x-request-id": "abc-1"})
+    assert "secret" not in response.text
+    assert is_problem(response, 500)["request_id"] == "abc-1"
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_request_that_outlasts_the_grace_time_is_told_so_and_logs_no_traceback(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(settings) as plane:
+        port = plane.http.base_url.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"PUT {Q} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            "content-length: 100\r\nexpect: 100-continue\r\n\r\n".encode()
+        )
+        assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")  # the handler waits for the body
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"urn:larder:problem:stopping" in answer
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_database_file_that_was_removed_takes_no_changes(plane: Plane, settings: Settings) -> None:
+    path = Path(sa.make_url(settings.common.database_url).database or "")
+    await plane.put_quota("acme", 1)
+    aside = path.rename(path.with_name("aside"))
+    for method, where in (("PUT", Q), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", Q)):
+        body = {"json": {"limit_bytes": 2}} if method == "PUT" else {}
+        problem = is_problem(await plane.http.request(method, where, **body), 503)
+        assert "was removed or replaced" in problem["detail"]
+    assert not path.exists()
+    path.touch()
+    is_problem(await plane.http.get("/healthz"), 503)
+    aside.rename(path)
+    assert (await plane.get(Q))["limit_bytes"] == 1
+    await plane.put_quota("acme", 2)
 
 
 async def test_a_database_that_is_away_is_503_and_the_plane_recovers(

@@ -1,7 +1,10 @@
 """The database: schema history, durability, and that a record, its audit entry and its generation are one."""
 
 import asyncio
+import contextlib
+import sqlite3
 import sys
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -153,6 +156,49 @@ async def test_eight_writers_at_once_all_get_through_in_order(database_url: str)
     assert sorted(generation for one in got for generation in one) == list(range(1, 81))
     for plane in planes:
         await plane.close()
+
+
+async def test_writers_behind_a_foreign_lock_are_all_refused_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.database.BUSY_TIMEOUT_MS", 500)
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}")
+    await migrate.upgrade(database)
+    quota_service, _ = services(database)
+    loop = asyncio.get_running_loop()
+
+    async def write(number: int) -> tuple[object, float]:
+        await asyncio.sleep(number * 0.06)
+        asked = loop.time()
+        put = quota_service.put(f"t{number}", QuotaPut(limit_bytes=1), BY)
+        (answer,) = await asyncio.gather(put, return_exceptions=True)
+        return answer, loop.time() - asked
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "larder.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answers = await asyncio.gather(*(write(number) for number in range(8)))
+    assert {type(answer) for answer, _ in answers} == {StoreUnavailable}
+    assert max(seconds for _, seconds in answers) < 1
+    _, created = await quota_service.put("later", QuotaPut(limit_bytes=1), BY)
+    assert created
+    async with database.read() as session:
+        assert (await session.execute(sa.text("PRAGMA busy_timeout"))).scalar() == 500
+    await database.close()
+
+
+async def test_a_change_is_not_committed_to_a_file_that_was_removed(tmp_path: Path) -> None:
+    path = tmp_path / "larder.db"
+    database = Database(f"sqlite+aiosqlite:///{path}")
+    await migrate.upgrade(database)
+
+    async def change() -> None:
+        async with database.write() as session:
+            await generations.advance(session, "quotas", 1, 0.0)
+            path.unlink()
+
+    with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+        await change()
+    await database.close()
 
 
 async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:

@@ -1,6 +1,7 @@
 """`larder up` and the command line as people use them: real processes, the real data plane."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -133,6 +134,31 @@ def test_kill_9_leaves_no_data_plane_behind(up: Up) -> None:
     until(lambda: not is_running(pid), 10)
 
 
+def test_kill_9_leaves_no_data_plane_behind_even_when_it_is_stopped(up: Up, socket_dir: Path) -> None:
+    pid = up.node()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        up.process.kill()
+        up.process.wait()
+        until(lambda: not is_running(pid), 5)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    second = Up(socket_dir)
+    try:
+        second.until_ready()
+    finally:
+        second.end()
+
+
+def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
+    up.process.terminate()
+    errors = up.end()
+    told = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
+    assert [json.loads(line)["code"] for line in told] == [0]
+    assert "dataplane.killed" not in errors
+
+
 def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: Path) -> None:
     """The node is stopped, so that the answer to the PUT is all that the first process ever does about it."""
     first = Up(socket_dir)
@@ -143,7 +169,6 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         assert put.json()["status"]["applied"] is False
         pid = first.node()["pid"]
         first.process.kill()
-        os.kill(pid, signal.SIGCONT)
         until(lambda: not is_running(pid), 10)
     finally:
         first.end()

@@ -148,6 +148,8 @@ def test_sizes_as_people_write_them(text: int | str, size: int) -> None:
         -1,
         (1 << 60) + 1,
         "2EiB",
+        "9" * 400 + ".0GiB",
+        "9" * 5000,
     ],
 )
 def test_what_is_no_size_says_what_was_expected(text: object) -> None:
