@@ -61,7 +61,7 @@ class Lease:
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
         """Block `i` as a read-only array over the arena; copies nothing."""
-        if not self._hold:
+        if self._rows and not self._hold:
             raise ValueError("the lease was released")
         if not -self._length <= i < self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
@@ -92,11 +92,13 @@ class Lease:
 
         Much cheaper than a view for each block when blocks are small. Returns copied bytes.
         """
-        if not self._hold:
+        if self._rows and not self._hold:
             raise ValueError("the lease was released")
         end = self._length if count is None else first + count
         if not 0 <= first <= end <= self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {first} to {end}")
+        if first == end:  # a miss: nothing was ever held
+            return 0
         rows = self._rows[space][first:end].astype(np.int64)
         sizes = rows[:, HOT_NBYTES]
         total = _sum(sizes)

@@ -83,7 +83,7 @@ class Memory:
 
 
 class Window:
-    """Bytes of a block as numpy sees them; keeps its owner (a lease's hold, a reservation) alive with every view."""
+    """Bytes of a block as numpy sees them; keeps its owner (a lease's hold) alive with every view."""
 
     __slots__ = ("__array_interface__", "_memory", "_owner")
 

@@ -94,7 +94,7 @@ class Reservation:
         if self._codes[i] != Outcome.WRITE:
             raise ValueError(f"key {i} is not to be written: outcome {self._codes[i]}")
         segment = self._mapped[self._segments[i]]
-        return Window(self._world, segment, self._offsets[i], self.nbytes, writable=True).array()
+        return Window(None, segment, self._offsets[i], self.nbytes, writable=True).array()
 
     def view(self, i: int) -> memoryview:
         """Where to write block `i`: a writable memoryview of `nbytes` bytes over the arena."""
@@ -132,11 +132,11 @@ class Reservation:
         if positions is not None and not len(positions):
             self.abort()
             return Committed(0)
-        if not self.number or self._world is None:
+        ended = self._end()
+        if ended is None:
             return Committed(0)
-        number = self._end()
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
-        return self._commit(self._world, number, slots, b"".join(checksums or ()))
+        return self._commit(*ended, slots, b"".join(checksums or ()))
 
     def _check(self, positions: Sequence[int] | None, checksums: Sequence[bytes] | None) -> None:
         writable = self.writable
@@ -148,14 +148,17 @@ class Reservation:
 
     def abort(self) -> None:
         """Give the reservation up; does nothing when it has ended."""
-        if self.number and self._world is not None:
-            number = self._end()
-            self._abort(self._world, number)
+        ended = self._end()
+        if ended is not None:
+            self._abort(*ended)
 
-    def _end(self) -> int:
-        number, self.number, self._ended = self.number, 0, True
-        self._mapped = {}
-        return number
+    def _end(self) -> tuple[World, int] | None:
+        """What is open, once; views keep their memory by themselves."""
+        if not self.number or self._world is None:
+            return None
+        ended = self._world, self.number
+        self._world, self.number, self._mapped, self._ended = None, 0, {}, True
+        return ended
 
     def __enter__(self) -> Reservation:
         return self

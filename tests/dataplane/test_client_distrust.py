@@ -1,0 +1,577 @@
+"""A broken data plane is a miss and an event in the engine: never an exception, and never a signal."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.client.memory import Memory, Window
+from dataplane.protocol import engine as wire
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, A_RING_TAIL
+from dataplane.protocol.states import State
+from tests.dataplane import factories as make
+from tests.dataplane.broken_plane import SEALS, SEGMENT, BrokenPlane, memory
+from tests.dataplane.plane import wait_for
+
+KEYS = make.keys(4)
+NBYTES = 4096
+Broken = Callable[..., BrokenPlane]
+
+
+_engines: list[Engine] = []
+
+
+@pytest.fixture
+def broken(socket_dir: Path) -> Iterator[Broken]:
+    made: list[BrokenPlane] = []
+    _engines.clear()
+
+    def new(**options: Any) -> BrokenPlane:
+        made.append(BrokenPlane(socket_dir, **options))
+        return made[-1]
+
+    yield new
+    for engine in _engines:
+        engine.client.close()
+    for each in made:
+        each.close()
+
+
+class Engine:
+    """A client, and what it was told."""
+
+    def __init__(self, plane: BrokenPlane, timeout_s: float = 0.3, spaces: int = 1) -> None:
+        self.events: list[ClientEvent] = []
+        self.client: Client = attach(
+            plane.socket,
+            [make.space(rank=rank, world=spaces) for rank in range(spaces)],
+            timeout_s=timeout_s,
+            on_event=self.events.append,
+        )
+        _engines.append(self)
+
+    @property
+    def heard(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    def use(self) -> None:
+        """All that an engine does."""
+        self.client.lookup(KEYS)
+        with self.client.acquire(KEYS) as lease:
+            for at in range(len(lease)):
+                bytes(lease.view(at))
+            lease.copy_to(bytearray(sum(lease.nbytes(at) for at in range(len(lease)))))
+        with self.client.reserve(KEYS, NBYTES) as reservation:
+            for at in reservation.writable:
+                reservation.view(at)[:] = b"x" * NBYTES
+            reservation.copy_from(b"y" * NBYTES * len(KEYS))
+            reservation.commit()
+
+
+def reserved(
+    *,
+    outcomes: bytes = bytes(4),
+    segments: bytes = np.ones(4, np.uint32).tobytes(),
+    offsets: bytes = (np.arange(4, dtype=np.uint64) * NBYTES).tobytes(),
+    grants: tuple[wire.SegmentGrant, ...] = (wire.SegmentGrant(1, SEGMENT, True),),
+    fds: Callable[[], list[int]] = lambda: [memory(SEGMENT)],
+    reservation: int = 9,
+    retired: tuple[int, ...] = (),
+) -> Callable[[Any], Any]:
+    """Answers reservations so, and everything else well."""
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, wire.Reserve):
+            number = request.id
+            said = wire.Reserved(
+                number, reservation, outcomes, segments, offsets, list(grants), list(retired)
+            )
+            return said, fds()
+        if isinstance(request, wire.Commit):
+            return wire.Committed(request.id, 4), []
+        if isinstance(request, wire.Abort):
+            return wire.Aborted(request.id), []
+        return wire.Mapped(request.id, []), []
+
+    return answer
+
+
+def grant(nbytes: int, segment: int = 1, *, writable: bool = True) -> tuple[wire.SegmentGrant, ...]:
+    return (wire.SegmentGrant(segment, nbytes, writable),)
+
+
+def everywhere(offset: int) -> bytes:
+    return np.full(4, offset, np.uint64).tobytes()
+
+
+def a_pipe() -> list[int]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return [writing]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_the_plane_of_these_tests_is_right_when_it_is_not_broken(broken: Broken) -> None:
+    plane = broken(answer=reserved())
+    engine = Engine(plane)
+    with engine.client.reserve(KEYS, NBYTES) as reservation:
+        assert reservation.writable == [0, 1, 2, 3]
+        reservation.view(3)[:] = b"x" * NBYTES
+        assert reservation.copy_from(b"y" * NBYTES * 4) == 4 * NBYTES
+        assert reservation.commit().blocks == 4
+    assert engine.heard == ["attached"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offsets": everywhere(SEGMENT)},
+        {"offsets": everywhere(SEGMENT - NBYTES + 1)},
+        {"offsets": everywhere(1 << 40)},
+        {"offsets": everywhere(1 << 63)},
+        {"offsets": everywhere((1 << 64) - 1)},
+        {"grants": grant(SEGMENT, writable=False)},
+        {"grants": grant(-1)},
+        {"grants": grant(0)},
+        {"grants": grant(1 << 63)},
+        {"grants": grant(2 * SEGMENT)},
+        {"grants": grant(SEGMENT // 2)},
+        {"grants": grant(SEGMENT, 0)},
+        {"grants": grant(SEGMENT, -1)},
+        {"grants": grant(SEGMENT) * 2},
+        {"grants": ()},
+        {"fds": list},
+        {"fds": a_pipe},
+        {"fds": lambda: [memory(SEGMENT, 0)]},
+        {"fds": lambda: [os.open("/dev/zero", os.O_RDWR)]},
+        {"outcomes": b""},
+        {"outcomes": bytes(1)},
+        {"outcomes": bytes(9)},
+        {"segments": b"abc"},
+        {"segments": bytes(4)},
+        {"segments": np.ones(5, np.uint32).tobytes()},
+        {"offsets": bytes(8)},
+        {"offsets": bytes(31)},
+        {"reservation": 0},
+        {"reservation": -1},
+    ],
+)
+def test_a_wrong_reservation_is_refused_here_and_the_connection_is_given_up(
+    broken: Broken, wrong: dict[str, Any]
+) -> None:
+    engine = Engine(broken(answer=reserved(**wrong)))
+    before = descriptors()
+    reservation = engine.client.reserve(KEYS, NBYTES)
+    assert reservation.refused == {Code.UNAVAILABLE: 4}
+    assert reservation.writable == []
+    assert reservation.copy_from(bytes(4 * NBYTES)) == 0
+    assert reservation.commit().blocks == 0
+    assert engine.heard == ["attached", "fault", "lost"]
+    assert engine.client.lookup(KEYS) == 0
+    assert descriptors() <= before
+    engine.use()
+
+
+@pytest.mark.parametrize("segment", [0, 2])
+def test_a_segment_that_never_comes_refuses_the_reservation(broken: Broken, segment: int) -> None:
+    plane = broken(answer=reserved(segments=np.full(4, segment, np.uint32).tobytes()))
+    engine = Engine(plane)
+    assert engine.client.reserve(KEYS, NBYTES).refused == {Code.UNAVAILABLE: 4}
+    engine.use()
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda request: b"\xc1\xff",
+        lambda request: b"\x91" * 100_000,
+        lambda request: (wire.Committed(request.id, 1), []),
+        lambda request: (wire.Attached(request.id, 1, "", 5, [1], True, 1.0), [memory(SEGMENT)]),
+        lambda request: (wire.Leased(request.id, bytes(16)), []),
+        lambda request: (wire.Held(request.id, 5, []), []),
+        lambda request: None,
+        lambda request: (wire.Refused(request.id, 2**64 - 1, "x"), []),
+        lambda request: (wire.Refused(request.id, -5, "x"), []),
+        lambda request: (wire.Mapped(999_999, []), []),
+    ],
+)
+def test_answers_that_are_none(broken: Broken, say: Callable[[Any], Any]) -> None:
+    engine = Engine(broken(answer=say), timeout_s=0.1)
+    reservation = engine.client.reserve(KEYS, NBYTES)
+    assert reservation.writable == []
+    engine.use()
+    assert len(engine.events) >= 2
+
+
+@pytest.mark.parametrize("blocks", [-1, 1 << 63])
+def test_a_commit_of_an_impossible_number_of_blocks(broken: Broken, blocks: int) -> None:
+    right = reserved()
+    engine = Engine(
+        broken(
+            answer=lambda request: (
+                (wire.Committed(request.id, blocks), [])
+                if isinstance(request, wire.Commit)
+                else right(request)
+            )
+        )
+    )
+    committed = engine.client.reserve(KEYS, NBYTES).commit()
+    assert (committed.blocks, committed.code) == (0, Code.UNAVAILABLE)
+    assert "fault" in engine.heard
+
+
+def test_memory_that_could_be_cut_short_is_never_mapped(broken: Broken) -> None:
+    engine = Engine(broken(seals=0))
+    assert not engine.client.connected
+    assert engine.heard == ["fault"]
+    assert "sealed" in engine.events[0].detail
+    engine.use()
+
+
+def test_when_one_of_many_grants_is_wrong_no_descriptor_is_left(broken: Broken) -> None:
+    numbers = range(1, 11)
+    engine = Engine(
+        broken(
+            answer=reserved(
+                grants=tuple(wire.SegmentGrant(number, SEGMENT, True) for number in numbers),
+                fds=lambda: [memory(SEGMENT if number != 3 else 1) for number in numbers],
+            )
+        )
+    )
+    before = descriptors()
+    assert engine.client.reserve(KEYS, NBYTES).refused == {Code.UNAVAILABLE: 4}
+    wait_for(lambda: descriptors() <= before, "all descriptors are closed")
+
+
+# ---- attaching
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"spaces": []},
+        {"spaces": [1, 2]},
+        {"spaces": [0]},
+        {"spaces": [-1]},
+        {"spaces": [1 << 32]},
+        {"spaces": [(1 << 64) - 1]},
+        {"max_blocks": 2048},
+        {"area_blocks": 2},
+        {"ring_entries": 0},
+        {"ring_entries": 1 << 63},
+        {"attach_fds": lambda plane: []},
+        {"attach_fds": lambda plane: [plane.index_fd]},
+        {"attach_fds": lambda plane: [plane.index_fd, plane.area_fd, plane.area_fd]},
+        {"attach_fds": lambda plane: [plane.area_fd, plane.index_fd]},
+        {"attach_fds": lambda plane: a_pipe() * 2},
+        {"attach_fds": lambda plane: [memory(0)] * 2},
+        {"attach_fds": lambda plane: [memory(5)] * 2},
+        {"attach_fds": lambda plane: [memory(4097)] * 2},
+        {"attach_fds": lambda plane: [memory(1 << 62)] * 2},
+    ],
+)
+def test_a_wrong_attach_is_a_miss_and_an_event(broken: Broken, wrong: dict[str, Any]) -> None:
+    engine = Engine(broken(answer=reserved(), **wrong))
+    assert not engine.client.connected
+    assert engine.heard == ["fault"]
+    engine.use()
+
+
+@pytest.mark.parametrize("head", [1 << 63, (1 << 64) - 1])
+def test_an_access_ring_that_begins_beyond_all_numbers(broken: Broken, head: int) -> None:
+    plane = broken()
+    plane.area.header[A_RING_HEAD] = head
+    plane.area.header[A_RING_TAIL] = head
+    engine = Engine(plane)
+    assert engine.heard == ["fault"]
+    engine.use()
+
+
+def test_an_access_ring_whose_counters_are_nonsense(broken: Broken) -> None:
+    plane = broken(answer=mapped())
+    plane.publish(KEYS[0])
+    engine = Engine(plane)
+    for word in (A_RING_TAIL, A_RING_DROPPED, A_RING_HEAD):
+        for value in ((1 << 64) - 1, 1 << 63, 0):
+            plane.area.header[word] = np.uint64(value)
+            engine.client.lookup(KEYS)
+            assert len(engine.client.acquire(KEYS)) == 1
+
+
+def test_an_attach_too_large_for_a_datagram_is_a_value_error(broken: Broken) -> None:
+    spaces = [make.space("m" * 256, rank=rank, world=1000) for rank in range(1000)]
+    with pytest.raises(ValueError, match="fewer spaces"):
+        attach(broken().socket, spaces)
+
+
+def test_a_socket_that_cannot_be_used_is_told_once(socket_dir: Path) -> None:
+    events: list[ClientEvent] = []
+    long = socket_dir / ("x" * 200)
+    with attach(long, [make.space()], on_event=events.append) as client:
+        wait_for(lambda: client.lookup(KEYS) or events, "it is told")
+        for _ in range(20):
+            client.lookup(KEYS)
+            time.sleep(0.01)
+    assert [event.name for event in events] == ["refused"]
+
+
+def test_a_data_plane_that_is_always_broken_is_not_asked_without_pause(broken: Broken) -> None:
+    plane = broken(answer=reserved(outcomes=b""))
+    engine = Engine(plane)
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        engine.client.reserve(KEYS, NBYTES)
+        time.sleep(0.002)
+    assert sum(isinstance(request, wire.Attach) for request in plane.requests) < 10
+
+
+# ---- reading
+
+
+def mapped(nbytes: int = SEGMENT, *, writable: bool = False) -> Callable[[Any], Any]:
+    """Grants each segment that is asked for."""
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, wire.Map):
+            grants = [wire.SegmentGrant(number, nbytes, writable) for number in request.segments]
+            return wire.Mapped(request.id, grants), [memory(nbytes) for _ in grants]
+        return wire.Refused(request.id, int(Code.POOL_FULL), "full"), []
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"offset": SEGMENT},
+        {"offset": SEGMENT - NBYTES + 1},
+        {"offset": 1 << 40},
+        {"offset": 1 << 63},
+        {"offset": (1 << 64) - NBYTES},
+        {"nbytes": SEGMENT + 1},
+        {"nbytes": 1 << 63},
+        {"nbytes": (1 << 64) - 1, "offset": 1},
+    ],
+)
+def test_blocks_beyond_their_segment_end_the_run(broken: Broken, place: dict[str, int]) -> None:
+    plane = broken(answer=mapped())
+    plane.publish(KEYS[0], at=1)
+    plane.publish(KEYS[1], at=2, **place)
+    plane.publish(KEYS[2], at=3)
+    engine = Engine(plane)
+    for _ in range(3):
+        with engine.client.acquire(KEYS) as lease:
+            assert len(lease) == 1
+            assert bytes(lease.view(0)) == bytes(NBYTES)
+            assert lease.copy_to(bytearray(NBYTES)) == NBYTES
+            assert plane.area.counters[:4].tolist() == [0, 1, 0, 0]
+        del lease
+    assert not plane.area.counters.any()
+    assert engine.heard == ["attached", "fault"], "told once"
+    assert len(engine.client.acquire(KEYS[1:2])) == 0
+
+
+def test_blocks_of_segments_of_different_sizes_are_read(broken: Broken) -> None:
+    def answer(request: Any) -> Any:
+        if not isinstance(request, wire.Map):
+            return mapped()(request)
+        sizes = {1: SEGMENT, 2: 4 * SEGMENT}
+        grants = [wire.SegmentGrant(number, sizes[number], False) for number in request.segments]
+        return wire.Mapped(request.id, grants), [memory(sizes[number]) for number in request.segments]
+
+    plane = broken(answer=answer)
+    plane.publish(KEYS[0], at=1)
+    plane.publish(KEYS[1], at=2, segment=2, offset=4 * SEGMENT - NBYTES)
+    engine = Engine(plane)
+    with engine.client.acquire(KEYS) as lease:
+        assert len(lease) == 2
+        assert bytes(lease.view(1)) == bytes(NBYTES)
+    assert engine.heard == ["attached"]
+
+
+def test_an_index_entry_beyond_the_index_is_a_miss(broken: Broken) -> None:
+    plane = broken(answer=mapped())
+    plane.publish(KEYS[0], at=5000, nbytes=State.READY)
+    engine = Engine(plane)
+    assert len(engine.client.acquire(KEYS)) == 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        np.array([5000], np.uint32).tobytes(),
+        np.array([64], np.uint32).tobytes(),
+        np.array([2**32 - 1], np.uint32).tobytes(),
+        b"abc",
+        bytes(4 * 1000),
+    ],
+)
+def test_leases_by_message_of_what_is_not_there(broken: Broken, said: bytes) -> None:
+    engine = Engine(broken(membarrier=False, answer=lambda request: (wire.Leased(request.id, said), [])))
+    assert len(engine.client.acquire(KEYS)) == 0
+    assert "fault" in engine.heard
+    engine.use()
+
+
+def test_a_lease_by_message_of_another_block_is_a_miss(broken: Broken) -> None:
+    right = mapped()
+    plane = broken(
+        membarrier=False,
+        answer=lambda request: (
+            (wire.Leased(request.id, np.array([1, 2], np.uint32).tobytes()), [])
+            if isinstance(request, wire.Lease)
+            else right(request)
+        ),
+    )
+    plane.publish(KEYS[0], at=1)
+    plane.publish(KEYS[2], at=2)
+    engine = Engine(plane)
+    assert len(engine.client.acquire(KEYS)) == 1
+
+
+# ---- time
+
+
+def test_a_flood_of_answers_to_nothing_ends_the_wait(broken: Broken) -> None:
+    engine = Engine(broken(flood=encode(wire.Aborted(0))), timeout_s=0.3)
+    started = time.monotonic()
+    assert engine.client.reserve(KEYS, NBYTES).writable == []
+    assert time.monotonic() - started < 1
+    started = time.monotonic()
+    for _ in range(20):
+        engine.client.lookup(KEYS)
+    assert time.monotonic() - started < 1
+
+
+def test_a_flood_of_large_late_answers_does_not_hold_up_a_lookup(broken: Broken) -> None:
+    flood = encode(wire.Refused(0, 1, "x" * 100_000))
+    engine = Engine(broken(flood=flood), timeout_s=0.05)
+    engine.client.reserve(KEYS, NBYTES)
+    slowest = 0.0
+    for _ in range(30):
+        started = time.monotonic()
+        engine.client.lookup(KEYS)
+        slowest = max(slowest, time.monotonic() - started)
+        time.sleep(0.01)
+    assert slowest < 0.3
+
+
+# ---- mappings
+
+
+def segments_mapped() -> int:
+    """Mapped segments, of this test and of none before."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        return sum("broken-segment" in line for line in maps)
+
+
+def test_retired_segments_are_unmapped_with_their_last_view_and_keep_no_descriptor(broken: Broken) -> None:
+    retired: list[int] = []
+    asked: list[int] = []
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, wire.Map):
+            asked.extend(request.segments)
+        if not isinstance(request, wire.Reserve):
+            return mapped()(request)
+        gone, retired[:] = list(retired), []
+        return wire.Reserved(request.id, 0, b"\xfe" * 4, bytes(16), bytes(32), [], gone), []
+
+    plane = broken(answer=answer)
+    plane.publish(KEYS[0])
+    engine = Engine(plane)
+    gc.collect()
+    maps, open_before = segments_mapped(), descriptors()
+    lease = engine.client.acquire(KEYS)
+    view = lease.view(0)
+    wait_for(lambda: descriptors() <= open_before, "a mapping keeps no descriptor")
+    assert segments_mapped() == maps + 1
+    retired.append(1)
+    engine.client.reserve(KEYS, NBYTES)
+    assert bytes(view) == bytes(NBYTES), "views keep their mapping"
+    assert bytes(lease.view(0)) == bytes(NBYTES), "leases too"
+    lease.release()
+    del lease
+    assert segments_mapped() == maps + 1
+    assert bytes(view[-1:]) == b"\0"
+    del view
+    gc.collect()
+    assert segments_mapped() == maps, "nothing of it is left"
+    assert asked == [1]
+    assert len(engine.client.acquire(KEYS)) == 1
+    assert asked == [1, 1], "it was forgotten"
+
+
+def test_a_reservation_keeps_its_mapping_until_it_ends(broken: Broken) -> None:
+    plane = broken(answer=reserved(retired=(77,)))
+    engine = Engine(plane)
+    gc.collect()
+    maps = segments_mapped()
+    reservation = engine.client.reserve(KEYS, NBYTES)
+    engine.client.close()
+    gc.collect()
+    reservation.view(0)[:] = b"x" * NBYTES
+    assert segments_mapped() == maps + 1
+    reservation.abort()
+    gc.collect()
+    assert segments_mapped() == maps
+
+
+@pytest.mark.parametrize(
+    ("fd", "nbytes", "expected"),
+    [
+        (lambda: memory(SEGMENT, 0), SEGMENT, "sealed"),
+        (lambda: memory(SEGMENT, SEALS & ~2), SEGMENT, "sealed"),
+        (lambda: memory(SEGMENT), SEGMENT + 1, "65537 bytes"),
+        (lambda: memory(0), None, "got 0"),
+        (lambda: memory(1 << 62), None, os.strerror(errno.ENOMEM)),
+        (lambda: a_pipe()[0], None, "memory fd"),
+    ],
+)
+def test_memory_is_mapped_only_when_it_is_what_was_said(
+    fd: Callable[[], int], nbytes: int | None, expected: str
+) -> None:
+    opened = fd()
+    try:
+        with pytest.raises(ProtocolError, match=expected):
+            Memory.map(opened, nbytes, writable=True)
+    finally:
+        os.close(opened)
+
+
+def test_no_window_reaches_beyond_its_memory() -> None:
+    fd = memory(SEGMENT)
+    whole = Memory.map(fd, SEGMENT, writable=False)
+    os.close(fd)
+    assert len(Window(None, whole, SEGMENT - 8, 8, writable=False).array()) == 8
+    for offset, nbytes, writable in ((-1, 8, False), (SEGMENT - 7, 8, False), (0, -1, False), (0, 8, True)):
+        with pytest.raises(ValueError, match="within"):
+            Window(None, whole, offset, nbytes, writable=writable)
+
+
+def test_a_mapping_outlives_collections_in_other_threads() -> None:
+    fd = memory(SEGMENT)
+    whole = Memory.map(fd, writable=True)
+    view = whole.view()
+    os.close(fd)
+    del whole
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    view[-1] = 7
+    assert view[-1] == 7
