@@ -1,13 +1,17 @@
 """From a committed record to what a node holds, through everything that can go wrong on the way."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
+from app.pulse import Pulse
 from app.push.desired import Desired
+from app.push.supervisor import Supervisor
 from app.schemas.quotas import QuotaPut
 from app.services.changes import Author, Changes
 from app.services.progress import Progress
@@ -252,3 +256,15 @@ async def _settled(plane: Plane, query: str, holds=bool) -> dict:
             if holds(answer["items"]):
                 return answer
             await asyncio.sleep(0.01)
+
+
+async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:
+    exits = Pulse()
+    supervisor = Supervisor(os.environ, on_exit=lambda _code: exits.beat(), command=("/bin/false",))
+    with capture_logs() as lines:
+        running = asyncio.create_task(supervisor.run())
+        assert await exits.until(lambda: exits.count == 3, 10)
+        running.cancel()
+        await asyncio.wait({running})
+    pauses = [line["restart_in_s"] for line in lines if line["event"] == "dataplane.exited"]
+    assert pauses == [0.0, 0.2, 0.4]
