@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,11 @@ from dataplane.protocol.settings import SettingsError
 
 if TYPE_CHECKING:  # the real import takes half a second: only when something is served
     from app.asgi import App
+    from app.store.database import Database
+
+
+SETTINGS_EXIT_CODE = 2
+"""With which the data plane ends when a setting of it is wrong."""
 
 
 @click.command()
@@ -39,8 +45,19 @@ def up(config: str | None, print_config: bool) -> None:
 
         print_json(settings)
         return
+    _check_data_plane(settings)
     with _alone(settings), _listening(settings) as listener:
         sys.exit(_serve(settings, listener))
+
+
+def _check_data_plane(settings: Settings) -> None:
+    """Tell a mistake in the data plane's settings now: started with it, the data plane would end again and again."""
+    if not settings.app.embedded_data_plane:
+        return
+    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if checked.returncode == SETTINGS_EXIT_CODE:
+        raise click.ClickException(checked.stderr.strip())
 
 
 @contextlib.contextmanager
@@ -96,15 +113,40 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     from app.asgi import create_app
     from app.observe.log import configure
 
-    configure(settings.app.log_level, settings.app.log_format)
+    try:
+        app = create_app(settings)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    log = configure(settings.app.log_level, settings.app.log_format)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     structlog.get_logger().info(
         "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
     )
-    app = create_app(settings)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, app, listener, url))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, app, listener, url))
+    finally:
+        log.close()
+
+
+async def _prepare(database: "Database") -> None:
+    """Meet the database before anything else starts: a wrong address or password is a sentence, not a traceback."""
+    import asyncpg
+    from sqlalchemy.exc import DBAPIError
+
+    from app.errors import StoreUnavailable
+    from app.store import migrate
+
+    try:
+        await migrate.upgrade(database)
+    except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+        reason = cause.orig if isinstance(cause, DBAPIError) else cause or error
+        await database.close()
+        raise click.ClickException(
+            f"the database {database.engine.url} cannot be used: {str(reason).strip()}; see LARDER_DATABASE_URL"
+        ) from None
 
 
 async def _run(settings: Settings, app: "App", listener: socket.socket, url: str) -> int:
@@ -142,13 +184,14 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     )
 
     def stop(name: str) -> None:
-        structlog.get_logger().info("larder.stopping", signal=name)
         server.should_exit = True
+        structlog.get_logger().info("larder.stopping", signal=name)
         app.parts.hub.close()  # open streams end now instead of at the end of the grace time
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    await _prepare(app.parts.database)
     await server.serve(sockets=[listener])
     if not server.started:
         return 1

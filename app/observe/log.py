@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 import structlog
 
+from app.observe.writer import LogWriter
+
 Level = Literal["debug", "info", "warning", "error"]
 
 
-def configure(level: Level, style: Literal["auto", "json", "console"]) -> None:
-    """Set logging up for this process; called once by the command that starts it."""
+def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWriter:
+    """Set logging up for this process; the command that starts it calls this once and closes the answer at its end."""
+    writer = LogWriter(sys.stderr.fileno())
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -24,11 +27,11 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> None:
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # it only writes and flushes
         cache_logger_on_first_use=False,
     )
     # Libraries that use the standard library's logging are heard only when something is wrong.
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(writer)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -38,3 +41,4 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    return writer

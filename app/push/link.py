@@ -60,7 +60,11 @@ class Link:
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
-        self._socket.connect(url)
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError:
+            self._socket.close()  # an open socket would make the context's end wait for ever
+            raise
         self._reader = asyncio.create_task(self._read(), name=f"link {url}")
 
     async def close(self) -> None:

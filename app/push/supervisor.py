@@ -1,8 +1,7 @@
 """Runs the embedded data plane as a child: starts it, tells its exits, and starts it again, at first without a pause.
 
-For now the child ends with this process: PR_SET_PDEATHSIG kills it even after our `kill -9`, so that no orphan keeps
-the sockets; SIGTERM would stay pending in a child that is stopped. (Handing its memory over to a successor is warm
-restart, which comes with its own issue.)
+The child ends with this process: PR_SET_PDEATHSIG kills it even after our `kill -9`, so that no orphan keeps the
+sockets; SIGTERM would stay pending in a child that is stopped.
 """
 
 import asyncio

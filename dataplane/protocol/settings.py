@@ -21,6 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 PREFIX = "LARDER_"
 SECTIONS = ("dataplane", "app")
 CONFIG_VARIABLE = "LARDER_CONFIG"
+MAX_SOCKET_PATH_BYTES = 103
 URL_VARIABLE = "LARDER_URL"
 """Where the command line finds the API; no setting of a process."""
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
@@ -69,6 +70,7 @@ def read(
     """
     environ = os.environ if environ is None else environ
     tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
+    variables: dict[str, str] = {}
     for name, text in environ.items():
         if (
             not name.startswith(PREFIX)
@@ -86,10 +88,38 @@ def read(
             table[path[1]] = text
         else:
             tree[path[0]] = text
+        variables[".".join(path)] = name
     own = tree.get(section, {})
     shared = {name: value for name, value in tree.items() if name not in SECTIONS}
-    common = with_defaults(_convert(shared, Common, "", source), environ)
-    return common, _convert(own, kind, f"{section}.", source)
+    origin = _Origin(source, variables)
+    common = with_defaults(_convert(shared, Common, "", origin), environ)
+    _check_sockets(common)
+    return common, _convert(own, kind, f"{section}.", origin)
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """Where settings came from, for sentences about them."""
+
+    file: str
+    variables: dict[str, str]
+    """Environment variable of each dotted name that the environment gave."""
+
+    def of(self, name: str) -> str:
+        return self.variables.get(name) or f"{name} in {self.file}"
+
+
+def _check_sockets(common: Common) -> None:
+    """A unix socket's path has at most 107 bytes, four of which the engine socket needs while it is made."""
+    for name in ("engine_socket", "control_url", "events_url"):
+        path = getattr(common, name)
+        if name != "engine_socket" and not path.startswith("ipc://"):
+            continue
+        size = len(os.fsencode(path.removeprefix("ipc://")))
+        if size > MAX_SOCKET_PATH_BYTES:
+            raise SettingsError(
+                f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes, got {size}: {path}; "
+                "set a shorter state_dir (LARDER_STATE_DIR)"
+            )
 
 
 def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
@@ -129,33 +159,35 @@ def default_pool_bytes(free_bytes: int) -> int:
 def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str]:
     path = Path(config) if config else Path("larder.toml")
     if not config and not path.exists():
-        return {}, "the environment"
+        return {}, "larder.toml"
     try:
         with path.open("rb") as file:
             return tomllib.load(file), str(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
 
 
-def _convert(tree: dict[str, Any], kind: type[T], prefix: str, source: str) -> T:
+def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) -> T:
     if not isinstance(tree, dict):
-        raise SettingsError(f"{prefix.rstrip('.')}: expected a table in {source}")
+        raise SettingsError(f"{prefix.rstrip('.')}: expected a table in {origin.file}")
     values = dict(tree)
     for name, value in tree.items():
         if name.endswith(_SIZE_SUFFIX) and name in kind.__struct_fields__:
             try:
                 values[name] = parse_size(value)
             except ValueError as error:
-                raise SettingsError(f"{prefix}{name} ({source} or the environment): {error}") from None
+                raise SettingsError(f"{origin.of(prefix + name)}: {error}") from None
     for field in msgspec.structs.fields(kind):
         text = values.get(field.name)
         if isinstance(text, str) and get_origin(field.type) is list:  # only the environment has no lists
             values[field.name] = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = values.keys() - set(kind.__struct_fields__)
+    if unknown:
+        raise SettingsError(f"{origin.of(prefix + min(unknown))}: there is no such setting")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         path, message = split_path(str(error))
-        named = f"{prefix}{path}".rstrip(".") or "settings"
-        raise SettingsError(f"{named} ({source} or the environment): {message}") from None
+        raise SettingsError(f"{origin.of((prefix + path).rstrip('.'))}: {message}") from None

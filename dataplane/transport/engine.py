@@ -47,13 +47,13 @@ from dataplane.protocol.engine import (
     SegmentGrant,
 )
 from dataplane.protocol.events import EngineRefused
+from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, peer_of
 
 DATAGRAMS_PER_TURN = 32
-MAX_PATH_BYTES = 103
-"""107 less the `.new` under which the socket is made."""
+MAX_PATH_BYTES = MAX_SOCKET_PATH_BYTES
 MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.2
 MAX_RETIRED_PER_ANSWER = 4096

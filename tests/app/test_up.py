@@ -184,7 +184,9 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
     ("environ", "sentence"),
     [
         ({"LARDER_HTTP_HOST": "0.0.0.0"}, "can be reached from other machines"),
-        ({"LARDER_APP__NO_SUCH": "1"}, "no_such"),
+        ({"LARDER_APP__NO_SUCH": "1"}, "LARDER_APP__NO_SUCH"),
+        ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
+        ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not work with mysql"),
         ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
     ],
 )
@@ -196,6 +198,25 @@ def test_what_cannot_be_is_one_sentence_and_code_1(
     assert failing.process.returncode == 1
     assert errors.count("\n") == 1
     assert sentence in errors
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@127.0.0.1:1/larder",
+        "postgres://u@127.0.0.1:1/l",
+        "sqlite:////proc/nowhere/l.db",
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: Path, url: str) -> None:
+    failing = Up(socket_dir, LARDER_DATABASE_URL=url)
+    failing.process.wait(20)
+    *log, sentence = failing.process.communicate()[1].splitlines()
+    assert failing.process.returncode == 1
+    assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
+    assert sentence.startswith("Error: the database ")
+    assert sentence.endswith("; see LARDER_DATABASE_URL")
+    assert "secret" not in sentence
 
 
 def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
@@ -244,3 +265,36 @@ def test_the_loop_is_not_needed_to_describe_the_api() -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
     assert json.loads(document())["openapi"].startswith("3.1")
+
+
+@pytest.mark.timeout(60)
+def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True
+    ) as up:
+        assert up.stderr is not None
+        url = next(json.loads(line)["url"] for line in up.stderr if '"larder.started"' in line)
+        up.stderr.close()
+        with httpx.Client(base_url=url, timeout=10, trust_env=False) as api:
+            for number in range(3):
+                answer = api.put(f"/api/v1/quotas/t{number}?wait=10s", json={"limit_bytes": 1 << 20})
+                assert answer.json()["status"]["applied"] is True
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(timeout=15) == 0
+
+
+def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path) -> None:
+    environ = {**os.environ, "LARDER_STATE_DIR": str(socket_dir), "LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "up"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pin_budget_ratio" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

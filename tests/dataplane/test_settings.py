@@ -122,7 +122,10 @@ def test_types_are_read_from_text() -> None:
 def test_a_wrong_setting_is_an_error_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read({name: value})
-    assert named in str(caught.value)
+    variable = named.upper().replace(
+        ".", "__"
+    )  # what came from the environment is named as it was written there
+    assert named in str(caught.value) or variable in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -189,14 +192,14 @@ def test_print_config_shows_everything_in_force() -> None:
 def test_wrong_settings_end_the_process_with_one_sentence() -> None:
     done = dataplane(LARDER_STATE_DIR="/tmp/x", LARDER_POOL_BYTES="lots")
     assert done.returncode == 2
-    assert "pool_bytes" in done.stderr
+    assert "LARDER_POOL_BYTES" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_socket_path_that_is_too_long_ends_it_with_one_sentence(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     done = dataplane(LARDER_STATE_DIR=str(deep), LARDER_POOL_BYTES="1MiB")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert str(deep) in done.stderr
 

@@ -1,0 +1,145 @@
+"""What one engine or one message may cost the others: little, and never for good."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dataplane.client import Space, attach
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import Bodies, ControlRefused, Nack
+from dataplane.protocol.layout import RING_COUNT_BITS, RING_COUNT_MASK, RING_KIND_SHIFT, RING_LOOKUP
+from dataplane.tiers.memory import SharedFile
+from dataplane.tiers.prefault import Prefault
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
+from tests.dataplane.plane import Plane, wait_for
+
+PAGE = 4096
+
+
+def test_segments_that_change_hands_cost_no_descriptors_and_no_memory(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane(pool_bytes="16MiB").start()
+    spaces = [Space(model="a"), Space(model="b")]
+    with attach(plane.socket, spaces, timeout_s=10) as engine:
+        for number in range(200):
+            chain = [make.key(("churn", number))]
+            with engine.reserve(chain, make.MIB, space=number % 2) as room:
+                room.array(0)[:] = 1
+                assert room.commit().blocks == 1
+        assert plane.open_fds() < 60
+        mine = Path("/proc/self/maps").read_text().count("larder-segment")
+        assert mine <= 32, "the engine unmaps what was retired"
+    with plane.manager() as manager:
+        assert manager.describe().pool.committed_bytes <= 16 * make.MIB
+
+
+def test_a_segment_that_is_retired_while_it_is_prefaulted_keeps_no_page() -> None:
+    failures: list[str] = []
+    prefault = Prefault(lambda name, _: failures.append(name))
+    file = SharedFile.create("larder-test", 256 * make.MIB)
+    try:
+        prefault.submit(1, file)
+        wait_for(lambda: os.fstat(file.fd).st_blocks, "the first pages")
+        prefault.cancel(1)
+        file.punch()
+        assert os.fstat(file.fd).st_blocks == 0
+        prefault.submit(2, file)
+        prefault.cancel(2)
+    finally:
+        prefault.stop()
+        assert os.fstat(file.fd).st_blocks == 0
+        file.close()
+    assert failures == []
+
+
+def test_a_deeply_nested_snapshot_is_a_fault_like_any_other(plane: Plane) -> None:
+    with plane.manager() as manager:
+        answer = manager.ask(make.snapshot("pins", b"\x91" * 200_000 + b"\xc0"))
+        assert isinstance(answer, Nack)
+        assert [fault.code for fault in answer.errors] == ["malformed"]
+
+
+def test_bodies_that_nobody_asked_for_are_not_kept(plane: Plane) -> None:
+    pins, _ = make.pins([make.pin("one", make.keys(3))])
+    with plane.manager() as manager:
+        manager.ask(pins)
+        manager.socket.send_multipart([_encoded(Bodies(pins.nonce, {"unasked": b"x" * 1000}, last=False))])
+        answer = manager.ask(Bodies(pins.nonce, {}, last=True))
+        assert isinstance(answer, Nack)
+        assert [fault.code for fault in answer.errors] == ["unknown_body"]
+
+
+def test_labels_of_a_snapshot_are_short(plane: Plane) -> None:
+    with plane.manager() as manager:
+        answer = manager.ask(make.quotas({"a": 1}, store="s" * 1000))
+        assert isinstance(answer, ControlRefused)
+        assert answer.field == "store"
+
+
+def test_counters_that_engines_feed_stay_within_a_message() -> None:
+    bench = Bench(8 * PAGE)
+    engine = bench.attach()
+    bench.node.pool.totals.requested_blocks = 2**63 - 5
+    first = RING_LOOKUP << RING_KIND_SHIFT | RING_COUNT_MASK << RING_COUNT_BITS
+    engine.note(first, 1)
+    bench.pass_time(0.1)
+    assert 0 <= bench.node.stats(bench.now).totals.requested_blocks < 2**63
+
+
+def test_a_pool_that_is_leased_as_a_whole_is_not_asked_block_by_block() -> None:
+    bench = Bench(512 * PAGE)
+    engine = bench.attach()
+    chain = make.keys(512)
+    engine.store(chain, PAGE)
+    assert engine.acquire(chain) == 512
+    before = bench.node.pool.totals.put_back_blocks
+    assert engine.reserve(make.keys(1, "more"), PAGE).outcomes.tolist() == [Code.POOL_FULL]
+    assert bench.node.pool.totals.put_back_blocks - before <= 2
+    engine.let_go()
+    assert engine.store(make.keys(1, "more"), PAGE).written == 1
+    assert bench.faults() == []
+
+
+def test_a_wrong_block_size_does_not_outlive_its_engine() -> None:
+    bench = Bench(64 * PAGE)
+    wrong = bench.attach(make.space(block_bytes=8192))
+    with pytest.raises(ProtocolError):
+        bench.attach(make.space(block_bytes=4096))
+    wrong.goodbye()
+    bench.pass_time(1)
+    right = bench.attach(make.space(block_bytes=4096))
+    assert right.store(make.keys(3), 4096).written == 3
+    assert bench.faults() == []
+
+
+def test_spaces_with_blocks_outlive_their_engines() -> None:
+    bench = Bench(64 * PAGE)
+    first = bench.attach(make.space("kept"), make.space("empty"))
+    chain = make.keys(3)
+    first.store(chain, PAGE)
+    first.goodbye()
+    bench.pass_time(1)
+    assert [space.model for space in bench.node.pool.spaces.by_number.values()] == ["kept"]
+    assert bench.attach(make.space("kept")).lookup(chain) == 3
+    assert bench.faults() == []
+
+
+def test_eight_ranks_share_a_small_pool_without_taking_each_others_segments() -> None:
+    bench = Bench(256 * make.MIB)
+    ranks = [bench.attach(make.space(rank=rank, world=8)) for rank in range(8)]
+    chain = make.keys(4)
+    for rank in ranks:
+        assert rank.store(chain, make.MIB).written == 4
+    assert [rank.lookup(chain) for rank in ranks] == [4] * 8
+
+
+def _encoded(message: object) -> bytes:
+    from dataplane.protocol.codec import encode
+
+    return encode(message)
