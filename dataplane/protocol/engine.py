@@ -7,7 +7,6 @@ ride along with `SCM_RIGHTS`; the message says what they are, in order.
 
 import msgspec
 
-from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import Space
 
 VERSION = 1
@@ -16,7 +15,6 @@ MAX_DATAGRAM_BYTES = 192 * 1024
 MAX_KEYS_PER_REQUEST = 4096
 MAX_FDS_PER_DATAGRAM = 64
 CHECKSUM_BYTES = 16
-KEY_SIZE = KEY_BYTES
 
 
 class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
