@@ -221,12 +221,15 @@ class World:
     def _append(self, entries: U64) -> None:
         with self._lock:
             header = self.area.header
-            room = self.area.ring_entries - (self._head - int(header[A_RING_TAIL]))
-            fits = max(0, min(room, len(entries)))
+            used = max(0, self._head - int(header[A_RING_TAIL]))
+            fits = max(0, min(self.area.ring_entries - used, len(entries)))
             if fits < len(entries):
                 self._count_dropped(len(entries) - fits)
-            at = np.arange(self._head, self._head + fits, dtype=np.int64) % self.area.ring_entries
-            self.area.ring[at] = entries[:fits]
+            first = self._head % self.area.ring_entries
+            ends = min(fits, self.area.ring_entries - first)
+            self.area.ring[first : first + ends] = entries[:ends]
+            if ends < fits:
+                self.area.ring[: fits - ends] = entries[ends:fits]
             self._head += fits
             header[A_RING_HEAD] = self._head
 
