@@ -16,22 +16,44 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from app.errors import StoreUnavailable
+from dataplane.protocol.settings import SettingsError
 
 BUSY_TIMEOUT_MS = 10_000
 """How long a write waits for others, in this process and elsewhere, before it is refused."""
 _WRITE = "larder_write"
 _PATIENCE = "larder_patience_ms"
 _STEP_MS = 50
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+}
+"""Which driver a URL gets that does not say it, as most do not."""
+
+
+def full_url(given: str) -> sa.URL:
+    """The URL with its driver. Raises SettingsError for one that no database of ours can have."""
+    expected = "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME"
+    try:
+        url = sa.make_url(given)
+    except (ArgumentError, ValueError):  # what was given may hold a password: it is not repeated
+        raise SettingsError(f"database_url: not a URL of a database; {expected}") from None
+    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if url.drivername not in _DRIVERS.values():
+        raise SettingsError(f"database_url: Larder does not work with {url.drivername}; {expected}")
+    return url
 
 
 class Database:
     """The engine and its transactions. Opens connections on first use."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, given: str) -> None:
+        """Raises SettingsError."""
+        url = full_url(given)
         self._file = _File(url)
         self.engine = _engine(url, self._file)
         self._writer = self.engine.execution_options(**{_WRITE: True})
@@ -107,9 +129,8 @@ async def _translated() -> AsyncIterator[None]:
 class _File:
     """SQLite's file: what was opened first is what the path must name from then on."""
 
-    def __init__(self, url: str) -> None:
-        parsed = sa.make_url(url)
-        name = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    def __init__(self, url: sa.URL) -> None:
+        name = url.database if url.get_backend_name() == "sqlite" else None
         known = name is not None and name != ":memory:" and not name.startswith("file:")
         self._path = os.path.abspath(name) if known and name else ""
         self._opened: tuple[int, int] | None = None
@@ -134,8 +155,8 @@ class _File:
         return status.st_dev, status.st_ino
 
 
-def _engine(url: str, file: _File) -> AsyncEngine:
-    if sa.make_url(url).get_backend_name() != "sqlite":
+def _engine(url: sa.URL, file: _File) -> AsyncEngine:
+    if url.get_backend_name() != "sqlite":
         return create_async_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8)
     engine = create_async_engine(url, pool_size=8, max_overflow=8)
 
