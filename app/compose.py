@@ -75,7 +75,7 @@ def build(settings: Settings) -> Parts:
     changes = Changes(database, fleet, hub)
     pins = Pins(database, changes, progress, fleet)
     nodes = Nodes(progress, fleet)
-    supervisor = _supervisor(settings, fleet) if settings.app.embedded_data_plane else None
+    supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
         stats=fleet.stats,
@@ -115,9 +115,14 @@ def build(settings: Settings) -> Parts:
     )
 
 
-def _supervisor(settings: Settings, fleet: Fleet) -> Supervisor:
+def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
     environ = {**os.environ, **to_environ(settings.common)}
-    return Supervisor(environ, on_exit=lambda _code: fleet.left(settings.common.control_url))
+
+    def on_exit(code: int, restart_in_s: float) -> None:
+        fleet.left(settings.common.control_url)
+        hub.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
+
+    return Supervisor(environ, on_exit, on_start=lambda pid: hub.publish("dataplane.started", pid=pid))
 
 
 class Runtime:

@@ -5,6 +5,7 @@ the dashboard is, and runs until Ctrl-C. State is kept in a temporary folder unl
 `python -m app.demo`.
 """
 
+import errno
 import json
 import os
 import selectors
@@ -68,17 +69,24 @@ def main(seconds: float | None, rate: float, state_dir: Path | None) -> None:
             folder = state_dir or Path(
                 children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-"))
             )
-            _demo(console, children, _surroundings(folder), folder, seconds, rate)
+            _demo(console, children, _surroundings(console, folder), folder, seconds, rate)
     except KeyboardInterrupt:
         console.print("\nstopped")
     except (DemoError, SettingsError, OSError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _surroundings(folder: Path) -> Common:
-    """The settings of the demonstration: address and pool as configured, everything else in `folder`."""
+def _surroundings(console: Console, folder: Path) -> Common:
+    """The settings of the demonstration: address and pool as configured, everything else in `folder`.
+
+    A port in use, as it is beside a Larder that runs, becomes a free one.
+    """
     given = settings.load().common
-    port = given.http_port or _free_port(given.http_host)
+    port = given.http_port
+    if not port or _is_taken(given.http_host, port):
+        port = _free_port(given.http_host)
+    if given.http_port not in (0, port):
+        console.print(f"port {given.http_port} is in use: the demonstration takes {port}", highlight=False)
     own = Common(
         http_host=given.http_host,
         http_port=port,
@@ -88,10 +96,26 @@ def _surroundings(folder: Path) -> Common:
     return with_defaults(own, {})
 
 
+def _is_taken(host: str, port: int) -> bool:
+    try:
+        _bound(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return True
+    return False
+
+
 def _free_port(host: str) -> int:
+    return _bound(host, 0)
+
+
+def _bound(host: str, port: int) -> int:
+    """Bind for a moment; the port that it was."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
         return int(probe.getsockname()[1])
 
 

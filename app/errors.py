@@ -46,10 +46,6 @@ class UnsupportedMediaType(LarderError):
     code = "unsupported-media-type"
 
 
-class TooLarge(LarderError):
-    code = "too-large"
-
-
 class ForeignOrigin(LarderError):
     """A browser asks on behalf of a page that is not ours, or under a name that is not ours."""
 

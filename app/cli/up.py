@@ -95,7 +95,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         listener.listen(1024)
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).rstrip(".")
         raise click.ClickException(
             f"cannot listen on {host}:{port}: {reason}; set LARDER_HTTP_PORT to another port"
         ) from None

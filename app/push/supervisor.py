@@ -25,10 +25,16 @@ class Supervisor:
     """One child process. `run` until cancelled, then `stop`."""
 
     def __init__(
-        self, environ: Mapping[str, str], on_exit: Callable[[int], None], command: tuple[str, ...] = COMMAND
+        self,
+        environ: Mapping[str, str],
+        on_exit: Callable[[int, float], None],
+        command: tuple[str, ...] = COMMAND,
+        on_start: Callable[[int], None] = lambda _pid: None,
     ) -> None:
+        """`on_exit` gets the exit code and the seconds until the next start, `on_start` the pid."""
         self._environ = dict(environ)
         self._on_exit = on_exit
+        self._on_start = on_start
         self._command = command
         self._log = structlog.get_logger()
         self.process: asyncio.subprocess.Process | None = None
@@ -44,12 +50,13 @@ class Supervisor:
                 *self._command, env=self._environ, start_new_session=True, preexec_fn=die_with_parent
             )
             self._log.info("dataplane.started", pid=self.process.pid)
+            self._on_start(self.process.pid)
             code = await self.process.wait()
             self.process = None
             if time.monotonic() - started >= HEALTHY_S:
                 pause_s = 0.0
             self._log.warning("dataplane.exited", code=code, restart_in_s=pause_s)
-            self._on_exit(code)
+            self._on_exit(code, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MOST_S)
             self.restarts += 1

@@ -260,7 +260,7 @@ async def _settled(plane: Plane, query: str, holds=bool) -> dict:
 
 async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:
     exits = Pulse()
-    supervisor = Supervisor(os.environ, on_exit=lambda _code: exits.beat(), command=("/bin/false",))
+    supervisor = Supervisor(os.environ, on_exit=lambda _code, _pause_s: exits.beat(), command=("/bin/false",))
     with capture_logs() as lines:
         running = asyncio.create_task(supervisor.run())
         assert await exits.until(lambda: exits.count == 3, 10)

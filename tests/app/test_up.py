@@ -104,6 +104,9 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     os.kill(first["pid"], signal.SIGKILL)
     until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 20)
     assert up.node()["observed"]["quotas"]["generation"] == 1
+    told = {fact["name"]: fact["fields"] for fact in up.get("/api/v1/overview").json()["recent"]}
+    assert told["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
+    assert told["dataplane.started"] == {"pid": up.node()["pid"]}
     status = json.loads(up.cli("status", "--json").stdout)
     assert status["tenants"][0]["limit_bytes"] == 8 << 20
     assert "acme" in up.cli("status").stdout

@@ -2,8 +2,6 @@
 
 export const START_NODE = 'larder up';
 
-export const TRY_DEMO = 'larder demo';
-
 /** What attaches a Python process to the data plane behind the socket. */
 export function attachLine(socket: string): string {
   return [

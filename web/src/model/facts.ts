@@ -1,7 +1,7 @@
 /** Facts as one line each, newest first. */
 
 import type { Fact } from '../api/types';
-import { bytes, plural } from '../format';
+import { bytes, duration, plural } from '../format';
 
 export const FACTS_KEPT = 200;
 
@@ -21,6 +21,8 @@ export type FactTone = 'good' | 'warn' | 'bad' | 'plain';
 const TONE: Record<string, FactTone> = {
   'node.joined': 'good',
   'node.lost': 'bad',
+  'dataplane.started': 'good',
+  'dataplane.exited': 'bad',
   'node.drifted': 'warn',
   'push.acked': 'good',
   'push.nacked': 'bad',
@@ -40,6 +42,7 @@ const TONE: Record<string, FactTone> = {
 };
 
 export function factTone(fact: Fact): FactTone {
+  if (fact.name === 'engine.detached' && fact.fields.reason === 'goodbye') return 'plain';
   return TONE[fact.name] ?? (fact.name.startsWith('push.') ? 'warn' : 'plain');
 }
 
@@ -50,6 +53,8 @@ export function isTraffic(fact: Fact): boolean {
 
 type Fields = Record<string, unknown>;
 const text = (fields: Fields, key: string): string => String(fields[key] ?? '?');
+/** A name that may be empty, before what follows it. */
+const named = (fields: Fields, key: string): string => (String(fields[key] ?? '').trim() ? `${text(fields, key).trim()}, ` : '');
 const number = (fields: Fields, key: string): number => Number(fields[key] ?? 0);
 const blocks = (f: Fields): string => `${plural(number(f, 'blocks'), 'block')}, ${bytes(number(f, 'bytes'))}`;
 
@@ -57,8 +62,16 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
   'node.started': (f) => `pid ${text(f, 'pid')}, pool of ${bytes(number(f, 'capacity_bytes'))}`,
   'node.joined': (f) => `pid ${text(f, 'pid')}, release ${text(f, 'release')}`,
   'node.drifted': (f) => `${text(f, 'type')} generation ${text(f, 'generation')} is pushed again`,
+  'dataplane.started': (f) => `pid ${text(f, 'pid')}`,
+  'dataplane.exited': (f) => {
+    const code = number(f, 'code');
+    const how = code < 0 ? `killed by signal ${-code}` : `exit code ${code}`;
+    const pause = f.restart_in_s;
+    if (typeof pause !== 'number') return how;
+    return `${how}, started again ${pause > 0 ? `in ${duration(pause)}` : 'at once'}`;
+  },
   'node.stopping': () => 'the node is going down in good order',
-  'engine.attached': (f) => `${text(f, 'engine')}, pid ${text(f, 'pid')}, group ${text(f, 'group')}`,
+  'engine.attached': (f) => `${named(f, 'engine')}pid ${text(f, 'pid')}, group ${text(f, 'group')}`,
   'engine.detached': (f) =>
     `pid ${text(f, 'pid')}, group ${text(f, 'group')}: ${text(f, 'reason')}` +
     (number(f, 'quarantined_blocks') ? `, ${plural(number(f, 'quarantined_blocks'), 'block')} quarantined` : ''),

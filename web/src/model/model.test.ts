@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Overview } from '../api/types';
 import { state } from '../fixtures/states';
-import { factSentence, merged } from './facts';
+import { factSentence, factTone, merged } from './facts';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
 import { applied } from './nodes';
 import { pinState } from './pins';
@@ -51,6 +51,8 @@ describe('the verdict', () => {
     expect(titles({ ...busy, armed: false })).toEqual(['Quotas are not enforced']);
     expect(titles({ ...busy, ready: false })).toEqual(['Larder is not ready']);
     expect(titles(state('empty').overview)).toEqual(['No node has joined']);
+    const joining = busy.nodes.map((node) => ({ ...node, state: 'joining' as const }));
+    expect(told({ ...busy, ready: false, nodes: joining }).level).toBe('bad');
   });
 });
 
@@ -169,6 +171,20 @@ describe('facts', () => {
   it('are sentences', () => {
     expect(factSentence(fact('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2.00 KiB, for room');
     expect(factSentence(fact('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
+  });
+
+  it('tell of the data plane that ended', () => {
+    const exited = fact('dataplane.exited', { code: -9, restart_in_s: 0 });
+    expect(factSentence(exited)).toBe('killed by signal 9, started again at once');
+    expect(factTone(exited)).toBe('bad');
+    expect(factSentence(fact('dataplane.exited', { code: 1, restart_in_s: 5 }))).toBe('exit code 1, started again in 5 s');
+  });
+
+  it('leave an empty name out, and a goodbye is no warning', () => {
+    expect(factSentence(fact('engine.attached', { engine: '', pid: 7, group: 'g' }))).toBe('pid 7, group g');
+    expect(factSentence(fact('engine.attached', { engine: 'e', pid: 7, group: 'g' }))).toBe('e, pid 7, group g');
+    expect(factTone(fact('engine.detached', { reason: 'goodbye' }))).toBe('plain');
+    expect(factTone(fact('engine.detached', { reason: 'died' }))).toBe('warn');
   });
 
   it('that are new to the page are shown with their fields', () => {

@@ -55,8 +55,10 @@ function readiness(overview: Overview): Finding[] {
     return [{ level: overview.ready ? 'warn' : 'bad', title: 'No node has joined', detail: 'Nothing is cached until one does.', panel: 'nodes' }];
   }
   const found: Finding[] = [];
-  const explained = overview.nodes.some((node) => node.state !== 'in_sync');
-  if (!overview.ready && !explained) {
+  const explained = overview.nodes.some((node) => node.state !== 'in_sync' && node.state !== 'joining');
+  if (!overview.ready && overview.nodes.every((node) => node.state === 'joining')) {
+    found.push({ level: 'bad', title: 'No node is connected', detail: 'Nothing is cached until one is.', panel: 'nodes' });
+  } else if (!overview.ready && !explained) {
     found.push({
       level: 'bad',
       title: 'Larder is not ready',
