@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Router
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License
@@ -25,6 +25,7 @@ from app.http.stream import stream_events
 from app.http.web import WebFiles, home, page
 from app.settings import Settings
 
+DESCRIPTION_PATH = "/api/openapi.json"
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
 
 
@@ -104,6 +105,12 @@ def _litestar(parts: Parts) -> Litestar:
     )
 
 
+async def _only_the_description(request: Request[Any, Any, Any]) -> None:
+    """The framework would answer at /api and below with HTML of its own."""
+    if request.url.path != DESCRIPTION_PATH:
+        raise NotFoundException
+
+
 def _openapi() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Larder",
@@ -112,7 +119,9 @@ def _openapi() -> OpenAPIConfig:
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         components=Components(),
         use_handler_docstrings=False,
-        path="/api",
+        openapi_router=Router(
+            "/api", route_handlers=[], include_in_schema=False, before_request=_only_the_description
+        ),
         render_plugins=[JsonRenderPlugin(path="/openapi.json")],
     )
 

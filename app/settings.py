@@ -55,7 +55,21 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the file and the environment. Raises SettingsError."""
     common, app = read("app", AppSettings, config=config, environ=environ)
+    _check(common, app)
     return Settings(common=common, app=app)
+
+
+def _check(common: Common, app: AppSettings) -> None:
+    """Raises SettingsError."""
+    for name, value, low, high in (
+        ("http_port", common.http_port, 0, 65_535),
+        ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
+        ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
+        ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
+        ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
+    ):
+        if not low <= value <= high:  # false for NaN, too
+            raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
 
 
 def check_bind(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import structlog
@@ -13,6 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import FieldError, LarderError, NotReady
 from app.schemas.problems import Problem
+from app.schemas.pushes import PushStateName, TypeName
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
@@ -49,6 +50,7 @@ _PATH = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 
 # Parameters whose names here cannot be those of the API.
 _AS_SENT = {"kind": "type", "push_state": "state"}
+_ALLOWED: dict[str, tuple[str, ...]] = {"kind": get_args(TypeName), "push_state": get_args(PushStateName)}
 
 AnyRequest = Request[Any, Any, State]
 
@@ -117,6 +119,8 @@ def _parameter_error(item: dict[str, Any]) -> FieldError:
     key = str(item.get("key", ""))
     if key == "data":
         return FieldError("body", "expected a JSON object, got nothing")
+    if key in _ALLOWED:
+        return FieldError(_AS_SENT[key], f"expected one of {', '.join(_ALLOWED[key])}")
     return FieldError(_AS_SENT.get(key, key), str(item.get("message", "")))
 
 

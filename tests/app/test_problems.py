@@ -98,6 +98,9 @@ async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
     ("method", "path", "kwargs", "status"),
     [
         ("GET", "/api/v1/nowhere", {}, 404),
+        ("GET", "/api", {}, 404),
+        ("GET", "/api/", {"headers": {"accept": "text/html"}}, 404),
+        ("GET", "/api/docs", {"headers": {"accept": "text/html"}}, 404),
         ("GET", "/nowhere", {"headers": {"accept": "application/json"}}, 404),
         ("GET", "/assets/missing.js", {"headers": {"accept": "text/html"}}, 404),
         ("GET", Q, {}, 404),
@@ -136,6 +139,15 @@ async def test_every_refusal_is_a_problem(
     plane: Plane, method: str, path: str, kwargs: Any, status: int
 ) -> None:
     is_problem(await plane.http.request(method, path, **kwargs), status)
+
+
+async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
+    answer = is_problem(await plane.http.get("/api/v1/pushes?state=foo"), 422)
+    assert answer["detail"] == "state: expected one of acked, nacked, timed_out, refused"
+
+
+async def test_the_description_is_the_one_document_under_api(plane: Plane) -> None:
+    assert (await plane.get("/api/openapi.json"))["openapi"].startswith("3.1")
 
 
 async def test_bytes_that_are_no_request_get_a_problem(plane: Plane) -> None:

@@ -188,6 +188,9 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
     [
         ({"LARDER_HTTP_HOST": "0.0.0.0"}, "can be reached from other machines"),
         ({"LARDER_APP__NO_SUCH": "1"}, "LARDER_APP__NO_SUCH"),
+        ({"LARDER_APP__NODE_LOST_S": "-1"}, "app.node_lost_s: expected 0.1 to 3600, got -1.0"),
+        ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, "app.push_timeout_s: expected 0.05 to 600, got nan"),
+        ({"LARDER_HTTP_PORT": "65536"}, "http_port: expected 0 to 65535, got 65536"),
         ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
         ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not work with mysql"),
         ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
