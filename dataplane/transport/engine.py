@@ -1,11 +1,7 @@
-"""The engine socket: AF_UNIX SEQPACKET, one datagram a message, memory fds alongside.
-
-Every datagram of every peer is answered or ends the connection; none raises past `Session`.
-"""
+"""The engine socket: AF_UNIX SEQPACKET. Accepts engines and holders, and hears when their processes end."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import resource
@@ -18,260 +14,26 @@ from pathlib import Path
 import structlog
 
 from dataplane.core.node import Node
-from dataplane.protocol.codec import decode, decoder, encode
-from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import (
-    MAX_DATAGRAM_BYTES,
-    MAX_FDS_PER_DATAGRAM,
-    VERSION,
-    Abort,
-    Aborted,
-    Attach,
-    Attached,
-    Commit,
-    Committed,
-    Detach,
-    Detached,
-    EngineReply,
-    EngineRequest,
-    Held,
-    HeldMemory,
-    Hold,
-    Lease,
-    Leased,
-    Map,
-    Mapped,
-    Refused,
-    Reserve,
-    Reserved,
-    SegmentGrant,
-)
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import Code
+from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, peer_of
+from dataplane.transport.session import Session
 
-DATAGRAMS_PER_TURN = 32
-MAX_PATH_BYTES = MAX_SOCKET_PATH_BYTES
 MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.2
-MAX_RETIRED_PER_ANSWER = 4096
 SPARE_DESCRIPTORS = 64
 """Kept free for segments and areas of those who are connected; new peers are turned away before that."""
 
-_decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
 
 
 class SocketInUse(Exception):
     """Another data plane serves this socket."""
-
-
-class Session:
-    """One connection: an engine, a holder, or nobody yet."""
-
-    def __init__(self, server: EngineServer, connection: socket.socket, peer: Peer) -> None:
-        self._server = server
-        self._node = server.node
-        self._memory = server.memory
-        self._connection = connection
-        self.peer = peer
-        self.client = 0
-        self.holder = False
-        self._sent: set[int] = set()
-        """Segments whose fd the engine got."""
-        self._retired: list[int] = []
-        """Those of them that were retired since the engine was told."""
-        self.open = True
-
-    def on_readable(self) -> None:
-        """Answer waiting datagrams, a bounded number a turn."""
-        for _ in range(DATAGRAMS_PER_TURN):
-            if not self.open:
-                return
-            try:
-                # Plain recv: fds that a peer passes are closed by the kernel.
-                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self.close(error.strerror or "connection failed")
-                return
-            if not data:
-                self.close("connection closed")
-                return
-            self._answer(data)
-
-    def _answer(self, data: bytes) -> None:
-        request_id = 0
-        try:
-            if len(data) > MAX_DATAGRAM_BYTES:
-                raise ProtocolError(
-                    Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram"
-                )
-            request: EngineRequest = decode(_decoder, data)
-            request_id = request.id
-            self._serve(request)
-        except ProtocolError as error:
-            if error.code is Code.MALFORMED:
-                self._node.pool.totals.malformed_messages += 1
-            self.send(Refused(request_id, int(error.code), error.message, error.field))
-        except Exception:
-            log.exception("engine.request_failed", pid=self.peer.pid)
-            self.close("the data plane failed on a request")
-
-    def _serve(self, request: EngineRequest) -> None:
-        now = self._server.clock()
-        if isinstance(request, Attach):
-            self._attach(request, now)
-        elif isinstance(request, Hold):
-            self._hold(request)
-        elif not self.client:
-            raise ProtocolError(Code.NOT_ATTACHED, "attach first")
-        elif isinstance(request, Reserve):
-            self._reserve(request, now)
-        elif isinstance(request, Commit):
-            self.send(Committed(request.id, self._node.commit(self.client, request, now)))
-        elif isinstance(request, Abort):
-            self._node.abort(self.client, request, now)
-            self.send(Aborted(request.id))
-        elif isinstance(request, Lease):
-            descriptors = self._node.lease(self.client, request)
-            self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
-        elif isinstance(request, Map):
-            grants, fds = self._grants(request.segments)
-            self.send(Mapped(request.id, grants, self._take_retired()), fds)
-        elif isinstance(request, Detach):
-            self._node.goodbye(self.client, now)
-            self._server.unwatch(self.client)
-            self.client = 0
-            self.send(Detached(request.id))
-
-    def _attach(self, request: Attach, now: float) -> None:
-        if self.client or self.holder:
-            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
-        membarrier = self._server.membarrier and request.membarrier
-        try:
-            engine, spaces = self._node.attach(request, self.peer.pid, now)
-        except ProtocolError as error:
-            self._node.emit(
-                EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message)
-            )
-            raise
-        self.client = engine.client
-        options = self._node.options
-        area = self._memory.areas[self.client]
-        self._server.watch(self)
-        self.send(
-            Attached(
-                id=request.id,
-                client=self.client,
-                node=options.name,
-                epoch=int(options.epoch, 16),
-                spaces=spaces,
-                membarrier=membarrier,
-                reservation_ttl_s=options.reservation_ttl_s,
-            ),
-            [self._memory.index_file.read_only_fd, area.fd],
-        )
-
-    def _reserve(self, request: Reserve, now: float) -> None:
-        granted = self._node.reserve(self.client, request, now)
-        grants, fds = self._grants(sorted(set(granted.segments.tolist()) - {0}))
-        self.send(
-            Reserved(
-                id=request.id,
-                reservation=granted.reservation,
-                outcomes=granted.outcomes.tobytes(),
-                segments=granted.segments.tobytes(),
-                offsets=granted.offsets.tobytes(),
-                grants=grants,
-                retired=self._take_retired(),
-            ),
-            fds,
-        )
-
-    def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
-        """Grants and fds for segments that this engine may map and did not get yet; as many as fit a datagram."""
-        grants: list[SegmentGrant] = []
-        fds: list[int] = []
-        wanted = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
-        for number, nbytes, writable in self._node.segments_for(self.client, wanted):
-            file = self._memory.segments[number]
-            grants.append(SegmentGrant(number, nbytes, writable))
-            fds.append(file.fd if writable else file.read_only_fd)
-            self._sent.add(number)
-        return grants, fds
-
-    def segment_retired(self, number: int) -> None:
-        """Tell the engine with the next answer, if it got the segment."""
-        if number in self._sent:
-            self._sent.remove(number)
-            self._retired.append(number)
-
-    def _take_retired(self) -> list[int]:
-        retired, self._retired = (
-            self._retired[:MAX_RETIRED_PER_ANSWER],
-            self._retired[MAX_RETIRED_PER_ANSWER:],
-        )
-        return retired
-
-    # ---- holders
-
-    def _hold(self, request: Hold) -> None:
-        if request.version != VERSION:
-            raise ProtocolError(
-                Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {request.version}", "version"
-            )
-        if self.peer.uid not in (os.geteuid(), 0):
-            raise ProtocolError(Code.NOT_ALLOWED, "only the data plane's own uid may hold its memory")
-        if self.client:
-            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
-        self.holder = True
-        files = [("index", 0, self._memory.index_file)]
-        files += [("segment", number, file) for number, file in self._memory.segments.items()]
-        files += [("area", number, file) for number, file in self._memory.areas.items()]
-        for start in range(0, len(files), MAX_FDS_PER_DATAGRAM):
-            self.send_held(request.id, files[start : start + MAX_FDS_PER_DATAGRAM])
-
-    def send_held(self, request_id: int, files: list[tuple[str, int, SharedFile]]) -> None:
-        """Send duplicates of memory fds to a holder."""
-        memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
-        epoch = int(self._node.options.epoch, 16)
-        self.send(Held(request_id, epoch, memory), [file.fd for _, _, file in files])
-
-    def send_dropped(self, kind: str, number: int) -> None:
-        """Tell a holder that it may close an fd."""
-        epoch = int(self._node.options.epoch, 16)
-        self.send(Held(0, epoch, [], [HeldMemory(kind, number, 0)]))
-
-    # ---- the connection
-
-    def send(self, reply: EngineReply, fds: list[int] | None = None) -> None:
-        """Send an answer without waiting; a peer that does not drain its socket loses the connection."""
-        if not self.open:
-            return
-        try:
-            if fds:
-                socket.send_fds(
-                    self._connection, [encode(reply)], fds, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-                )
-            else:
-                self._connection.send(encode(reply), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            self.close("the engine does not read its answers")
-        except OSError as error:
-            if error.errno == errno.ETOOMANYREFS and fds:  # others of this uid do not read theirs
-                self.send(Refused(reply.id, int(Code.OUT_OF_MEMORY), "too many descriptors are in flight"))
-            else:
-                self.close(error.strerror or "connection failed")
-
-    def close(self, reason: str) -> None:
-        """End the connection. What the engine held is settled by the core."""
-        if self.open:
-            self.open = False
-            self._server.closed(self, self._connection, reason)
 
 
 class EngineServer:
@@ -423,8 +185,8 @@ def _descriptors_to_spare() -> bool:
 
 
 def _lock(path: str) -> int:
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OSError(f"engine socket path is longer than {MAX_PATH_BYTES} bytes: {path}")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise OSError(f"engine socket path is longer than {MAX_SOCKET_PATH_BYTES} bytes: {path}")
     Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
