@@ -105,7 +105,7 @@ class ControlServer:
         except ProtocolError as error:
             self._node.pool.totals.malformed_messages += 1
             return ControlRefused(error.code.name.lower(), error.message, error.field)
-        except Exception:
+        except Exception:  # a bug met by one message must not take the cache from all engines
             log.exception("control.request_failed")
             return ControlRefused("unsupported", "the node failed on this message; its log says why")
 

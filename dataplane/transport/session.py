@@ -103,7 +103,7 @@ class Session:
             if error.code is Code.MALFORMED:
                 self._node.pool.totals.malformed_messages += 1
             self.send(Refused(request_id, int(error.code), error.message, error.field))
-        except Exception:
+        except Exception:  # a bug met by one engine must not take the cache from all the others
             log.exception("engine.request_failed", pid=self.peer.pid)
             self.close("the data plane failed on a request")
 
