@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 ARGS ?=
+SOAK_S ?= 1800
 
 # The first interpreter that is new enough and can make a venv; 3.11 first: the constraints are tested with it.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -53,6 +54,12 @@ endif
 bench: $(INSTALLED)  ## measure, and write benchmarks/results/
 	$(BIN)/python -m benchmarks $(ARGS)
 
+soak: $(INSTALLED)  ## half an hour of everything at once against one data plane (SOAK_S=seconds)
+	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
+
+kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (CI does it twenty times)
+	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py -s $(ARGS)
+
 golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
 	$(BIN)/python -m pytest --update-golden $(ARGS)
 
@@ -77,7 +84,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test lint types bench golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test lint types bench soak golden fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from litestar.openapi.spec import Components, License
 from app import __version__
 from app.compose import Parts, Runtime, build
 from app.errors import LarderError
-from app.http import audit, nodes, overview, pins, pushes, quotas
+from app.http import actions, audit, nodes, overview, pins, policies, prefixes, pushes, quotas
 from app.http.body import StrictRequest
 from app.http.edge import Edge
 from app.http.health import healthz, readyz
@@ -65,9 +65,12 @@ def _litestar(parts: Parts) -> Litestar:
         route_handlers=[
             quotas.router,
             pins.router,
+            policies.router,
+            prefixes.router,
             nodes.router,
             pushes.router,
             audit.router,
+            actions.router,
             overview.router,
             stream_events,
         ],
@@ -80,9 +83,14 @@ def _litestar(parts: Parts) -> Litestar:
             for name, value in {
                 "quotas": parts.quotas,
                 "pins": parts.pins,
+                "policies": parts.policies,
+                "prefixes": parts.prefixes,
                 "nodes": parts.nodes,
                 "pushes": parts.pushes,
                 "audit": parts.audit,
+                "actions": parts.actions,
+                "resizing": parts.resizing,
+                "traces": parts.traces,
                 "overview": parts.overview,
                 "progress": parts.progress,
                 "fleet": parts.fleet,

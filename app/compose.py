@@ -21,16 +21,22 @@ from app.observe.facts import FactHub
 from app.push.desired import Desired
 from app.push.ledger import Ledger
 from app.push.link import Link
+from app.push.operations import Operations
 from app.push.supervisor import Supervisor
 from app.push.worker import PushCounts, Worker
+from app.services.actions import Actions
 from app.services.audit import Audit
 from app.services.changes import Changes
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
+from app.services.policies import Policies
+from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.pushes import Pushes
 from app.services.quotas import Quotas
+from app.services.resize import Resizing
+from app.services.traces import Traces
 from app.settings import Settings
 from app.store import migrate
 from app.store.database import Database
@@ -54,12 +60,18 @@ class Parts:
     progress: Progress
     quotas: Quotas
     pins: Pins
+    policies: Policies
+    prefixes: PrefixService
     nodes: Nodes
     pushes: Pushes
     audit: Audit
+    actions: Actions
+    resizing: Resizing
+    traces: Traces
     overview: OverviewService
     registry: CollectorRegistry
     rollup: Rollup
+    operations: Operations
     supervisor: Supervisor | None
     requests: RequestCounts = field(default_factory=RequestCounts)
     ingest: IngestCounts = field(default_factory=IngestCounts)
@@ -73,7 +85,10 @@ def build(settings: Settings) -> Parts:
     desired = Desired(database)
     progress = Progress(fleet, desired)
     changes = Changes(database, fleet, hub)
-    pins = Pins(database, changes, progress, fleet)
+    operations = Operations(fleet, settings.app.push_timeout_s)
+    prefixes = PrefixService(operations)
+    pins = Pins(database, changes, progress, fleet, prefixes)
+    policies = Policies(database, changes, progress, fleet)
     nodes = Nodes(progress, fleet)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
@@ -102,12 +117,18 @@ def build(settings: Settings) -> Parts:
         progress=progress,
         quotas=Quotas(database, changes, progress, fleet),
         pins=pins,
+        policies=policies,
+        prefixes=prefixes,
         nodes=nodes,
         pushes=Pushes(database),
         audit=Audit(database),
-        overview=OverviewService(database, fleet, history, hub, progress, nodes, pins),
+        actions=Actions(operations, changes),
+        resizing=Resizing(database, operations, changes, fleet),
+        traces=Traces(operations, fleet),
+        overview=OverviewService(database, fleet, history, hub, progress, nodes, pins, policies),
         registry=metrics.registry_of(sources),
         rollup=Rollup(hub),
+        operations=operations,
         supervisor=supervisor,
         requests=requests,
         ingest=ingest,
@@ -118,11 +139,19 @@ def build(settings: Settings) -> Parts:
 def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
     environ = {**os.environ, **to_environ(settings.common)}
 
-    def on_exit(code: int, restart_in_s: float) -> None:
+    def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.left(settings.common.control_url)
         hub.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
 
-    return Supervisor(environ, on_exit, on_start=lambda pid: hub.publish("dataplane.started", pid=pid))
+    return Supervisor(
+        environ,
+        on_exit,
+        on_start=lambda pid: hub.publish("dataplane.started", pid=pid),
+        engine_socket=settings.common.engine_socket,
+        state_dir=settings.state_dir,
+        survives=settings.app.data_plane_survives,
+        spare=settings.app.spare_data_plane,
+    )
 
 
 class Runtime:
@@ -145,6 +174,7 @@ class Runtime:
         self._zmq = zmq.asyncio.Context()
         url = parts.settings.common.control_url
         self._link = Link(url, f"larder-{os.getpid()}", self._zmq)
+        parts.operations.opened(self._link)
         worker = Worker(
             self._link,
             parts.fleet,
@@ -171,6 +201,7 @@ class Runtime:
         if parts.supervisor is not None:
             await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
         if self._link is not None:
+            parts.operations.closed(self._link)
             await self._link.close()
         if self._zmq is not None:
             self._zmq.term()

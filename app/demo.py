@@ -35,6 +35,8 @@ QUOTAS = {
     "support": ("96MiB", "one long system prompt, many short questions"),
     "scanner": ("48MiB", "prompts that never come again: kept from pushing everybody else out"),
 }
+SURVIVES = "LARDER_APP__DATA_PLANE_SURVIVES"
+"""Nothing of a demonstration is left behind, also when it is killed."""
 PIN = "support-system-prompt"
 READY_S = 60.0
 STOP_S = 15.0
@@ -125,7 +127,7 @@ def _demo(
     config = folder / "demo.toml"
     config.touch()
     inherited = {name: value for name, value in os.environ.items() if not _is_shared(name)}
-    environ = {**inherited, CONFIG_VARIABLE: str(config), **to_environ(common)}
+    environ = {**inherited, CONFIG_VARIABLE: str(config), **to_environ(common), SURVIVES: "false"}
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
     up = children.enter_context(_child([*UP], environ, stdout=log, stderr=log))

@@ -68,3 +68,21 @@ class StoreUnavailable(LarderError):
     """The database did not answer."""
 
     code = "store-unavailable"
+
+
+class FloorsExceedCapacity(LarderError):
+    """The floors of all tenants together are more than a node's pool can hold."""
+
+    code = "floors-exceed-capacity"
+
+
+class NodeRefused(LarderError):
+    """A node answered that it will not do what it was asked."""
+
+    code = "node-refused"
+
+
+class NodeUnreachable(LarderError):
+    """No node, or not the one that was asked for, is connected or answers in time."""
+
+    code = "node-unreachable"

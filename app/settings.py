@@ -19,6 +19,10 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 
     embedded_data_plane: bool = True
     """Start and supervise a data plane; false: connect to the one that runs at the control URL."""
+    data_plane_survives: bool = True
+    """The embedded data plane goes on serving when this process is killed; the next `larder up` meets it."""
+    spare_data_plane: bool = True
+    """Keep a second process ready that takes over in milliseconds when the data plane is killed."""
     allow_open_bind: bool = False
     """Allow an http_host that other machines can reach although requests are not authenticated."""
     allowed_hosts: str = ""

@@ -5,5 +5,8 @@ returns results; `suite` lists them. All run against a real data plane process t
 as a ratio to a baseline that was measured in the same run, alternating with what is measured: `memory` copies between
 two shared mappings, `roundtrip` sends a bare message to another process and back. Values are medians.
 
+`python -m benchmarks.eviction TRACE…` is a command of its own: which share of a trace each eviction policy serves,
+through replays that take minutes. See `docs/eviction.md`.
+
 What the figures mean and how to read them: `docs/performance.md`.
 """

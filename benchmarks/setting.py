@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from benchmarks.memory import Memcpy, MiB
 from benchmarks.roundtrip import RoundTrip
 from dataplane.client import Client, attach
+from dataplane.client.integrity import Verify
 from dataplane.protocol.layout import U64, pack_keys
 from dataplane.protocol.spaces import Space
-from dataplane.replay.plane import own
+from dataplane.replay.plane import Plane, own
 
 TIMEOUT_S = 30.0
 
@@ -40,21 +42,44 @@ class Setting:
         self.memcpy_gbps: list[float] = []
         """What copies between shared mappings reached, measured along the way."""
         self._chains = 0
+        self._plane_of: WeakKeyDictionary[Client, Plane] = WeakKeyDictionary()
 
     @contextmanager
     def client(self, block_bytes: int, pool_bytes: int | None = None) -> Iterator[Client]:
-        """A client of an empty data plane of its own; its pool has the effort's size unless one is given."""
-        with own(pool_bytes or self.effort.pool_bytes) as plane:
-            space = Space(model="bench", block_bytes=block_bytes)
-            client = attach(
-                plane.engine_socket, [space], group="bench", engine="larder bench", timeout_s=TIMEOUT_S
-            )
-            try:
-                if not client.connected:
-                    raise RuntimeError(f"no data plane took the benchmark at {plane.engine_socket}")
-                yield client
-            finally:
-                client.close()
+        """A client of an empty data plane of its own, without checksums; its pool has the effort's size unless one is
+        given."""
+        with (
+            own(pool_bytes or self.effort.pool_bytes) as plane,
+            attached(plane.engine_socket, block_bytes, checksums=False, verify="off") as client,
+        ):
+            self._plane_of[client] = plane
+            yield client
+
+    @contextmanager
+    def another(
+        self,
+        client: Client,
+        block_bytes: int,
+        *,
+        checksums: bool = False,
+        verify: Verify = "off",
+        spin_s: float = 0.0,
+    ) -> Iterator[Client]:
+        """One more client of the same data plane, with integrity and waiting as asked."""
+        with attached(
+            self.socket_of(client), block_bytes, checksums=checksums, verify=verify, spin_s=spin_s
+        ) as other:
+            yield other
+
+    def socket_of(self, client: Client) -> str:
+        """The engine socket of the client's data plane."""
+        return self._plane_of[client].engine_socket
+
+    def pid_of(self, client: Client) -> int:
+        """The process of the client's data plane."""
+        pid = self._plane_of[client].pid
+        assert pid is not None, "a data plane of its own"
+        return pid
 
     @contextmanager
     def roundtrip(self) -> Iterator[RoundTrip]:
@@ -79,6 +104,29 @@ class Setting:
         self._chains += 1
         seed = sha256(b"bench" + self._chains.to_bytes(8, "little")).digest()
         return pack_keys([sha256(seed + number.to_bytes(8, "little")).digest() for number in range(count)])
+
+
+@contextmanager
+def attached(
+    socket: str, block_bytes: int, *, checksums: bool, verify: Verify, spin_s: float = 0.0
+) -> Iterator[Client]:
+    """A client of a data plane. RuntimeError when there is none."""
+    client = attach(
+        socket,
+        [Space(model="bench", block_bytes=block_bytes)],
+        group="bench",
+        engine="larder bench",
+        timeout_s=TIMEOUT_S,
+        spin_s=spin_s,
+        checksums=checksums,
+        verify=verify,
+    )
+    try:
+        if not client.connected:
+            raise RuntimeError(f"no data plane took the benchmark at {socket}")
+        yield client
+    finally:
+        client.close()
 
 
 def store(client: Client, keys: U64, block_bytes: int) -> None:

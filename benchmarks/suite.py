@@ -2,7 +2,17 @@
 
 from collections.abc import Callable
 
-from benchmarks import first_touch, leases, lookups, reservations, transfers, views
+from benchmarks import (
+    first_touch,
+    integrity,
+    leases,
+    lookups,
+    policies,
+    readers,
+    reservations,
+    transfers,
+    views,
+)
 from benchmarks.result import Result
 from benchmarks.setting import Setting
 
@@ -11,6 +21,9 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "leases": leases.run,
     "reservations": reservations.run,
     "transfers": transfers.run,
+    "readers": readers.run,
+    "integrity": integrity.run,
     "first_touch": first_touch.run,
     "views": views.run,
+    "policies": policies.run,
 }

@@ -29,7 +29,7 @@ def _measure(setting: Setting, client: Client, memcpy: Memcpy, block_bytes: int)
     batches = [setting.new_keys(count) for _ in range(effort.rounds)]
     coming = iter(batches)
     stored = Throughput(
-        lambda: _store(client, memcpy, next(coming), block_bytes),
+        lambda: store(client, memcpy, next(coming), block_bytes),
         memcpy.into_arena,
         BATCH_BYTES,
         rounds=effort.rounds,
@@ -39,7 +39,7 @@ def _measure(setting: Setting, client: Client, memcpy: Memcpy, block_bytes: int)
         raise RuntimeError("expected the last batches to be present")
     turns = (resident[number % len(resident)] for number in range(effort.rounds))
     read = Throughput(
-        lambda: _retrieve(client, memcpy, next(turns), block_bytes),
+        lambda: retrieve(client, memcpy, next(turns)),
         memcpy.out_of_arena,
         BATCH_BYTES,
         rounds=effort.rounds,
@@ -54,7 +54,8 @@ def _measure(setting: Setting, client: Client, memcpy: Memcpy, block_bytes: int)
     ]
 
 
-def _store(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
+def store(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
+    """Copy a batch into the arena and publish it. RuntimeError when a block is refused."""
     engine = memcpy.engine.view
     with client.reserve(keys, block_bytes) as reservation:
         reservation.copy_from(engine)
@@ -63,7 +64,8 @@ def _store(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
         raise RuntimeError(f"stored {written} of {len(keys)} blocks: {reservation.refused}")
 
 
-def _retrieve(client: Client, memcpy: Memcpy, keys: U64, block_bytes: int) -> None:
+def retrieve(client: Client, memcpy: Memcpy, keys: U64) -> None:
+    """Copy a batch out of the arena. RuntimeError when a block is missing."""
     engine = memcpy.engine.view
     with client.acquire(keys) as lease:
         lease.copy_to(engine)

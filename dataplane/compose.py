@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import resource
 import secrets
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,30 +14,37 @@ from pathlib import Path
 import structlog
 import zmq
 
+from dataplane.adoption import WRITER_ENDS_S, Core, begin
+from dataplane.core.books import B_CAPACITY, Books, Writer
 from dataplane.core.leases import LeaseTable
+from dataplane.core.names import Names
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.ports import Fence
-from dataplane.eviction.lru import Lru
 from dataplane.observe.bus import Bus
 from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
+from dataplane.protocol.control import Snapshot
 from dataplane.protocol.events import NodeStarted, NodeStopping
 from dataplane.protocol.layout import H_CLOSED
-from dataplane.settings import Settings
+from dataplane.remembrance import Remembrance
+from dataplane.settings import Settings, check_machine
+from dataplane.state import StateDirectory
+from dataplane.tiers.inherited import Inherited
 from dataplane.tiers.memory import NodeMemory, SharedFile
+from dataplane.tiers.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
 from dataplane.transport.engine import EngineServer
+from dataplane.transport.handover import Handover
 from dataplane.transport.loop import Loop
+from dataplane.transport.peers import started_at
 from dataplane.transport.publisher import Publisher
 
 COLLECT_INTERVAL_S = 10.0
+REMEMBER_INTERVAL_S = 5.0
+"""How much of a moved pin's end a crash may forget."""
 
 log = structlog.stdlib.get_logger()
-
-
-class StateInUse(Exception):
-    """Another data plane uses this state directory."""
 
 
 def steady_clock() -> Callable[[], float]:
@@ -51,38 +56,39 @@ def steady_clock() -> Callable[[], float]:
 class DataPlane:
     """One running data plane. `run` serves until `stop`."""
 
-    def __init__(self, settings: Settings, leases: Callable[[Fence], LeaseTable] = LeaseTable) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        leases: Callable[[Fence], LeaseTable] = LeaseTable,
+        handover: Handover | None = None,
+    ) -> None:
         barrier.check_machine()
-        state = Path(settings.common.state_dir)
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock_fd = _lock_state(state)
+        handed = handover.memory if handover is not None else []
+        check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
+        # A full collection walks every block of the pool: tens of milliseconds in which nobody is served. Blocks leave
+        # no cycles behind, so only young objects are collected, and on a timer.
+        gc.disable()
+        self._state = StateDirectory(Path(settings.common.state_dir))
+        self._state.lock(WRITER_ENDS_S if handover is not None else 0.0)
+        self._server: EngineServer | None = None
+        self._overflowed = False
         self.clock = steady_clock()
         self._endpoints = (settings.common.control_url, settings.common.events_url)
         self._loop = Loop()
         self._bus = Bus()
-        membarrier = barrier.register()
+        membarrier = settings.table.membarrier and barrier.register()
         if not membarrier:
-            log.warning(
-                "membarrier.missing", effect="leases go by message: slower lookups, nothing else changes"
-            )
-        self._prefault = Prefault(_prefault_failed) if settings.table.prefault else None
-        self._memory = NodeMemory(settings.max_blocks, self._memory_made, self._memory_dropped)
-        options = NodeOptions(
-            name=settings.table.node or _node_name(state),
-            epoch=secrets.token_hex(8),
-            capacity_bytes=settings.pool_bytes // 4096 * 4096,
-            segment_bytes=settings.table.segment_bytes,
-            reservation_ttl_s=settings.table.reservation_ttl_s,
-            pin_budget_bytes=int(settings.pool_bytes * settings.table.pin_budget_ratio),
-            max_clients=settings.table.max_clients,
-        )
-        self._memory.index.format(int(options.epoch, 16), os.getpid())
-        fence = barrier.fence if membarrier else (lambda: None)
-        self.node = Node(options, self._memory.index, self._memory, leases(fence), Lru, self.clock())
+            log.warning("membarrier.off", effect="leases go by message: slower lookups, nothing else changes")
+        self._prefault = _prefault(settings)
+        core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
+        self._memory, self.node = core.memory, core.node
+        self._begin_prefault()
+        self._remembrance = Remembrance(self._state, self.node.intent)
+        self._remembrance.apply(self.clock())
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         _make_parent(settings.common.events_url)
         self._publisher = Publisher(self._context, settings.common.events_url)
-        self._server = EngineServer(
+        server = self._server = EngineServer(
             self._loop,
             self.node,
             self._memory,
@@ -91,6 +97,9 @@ class DataPlane:
             membarrier,
             self.clock,
         )
+        if handover is not None:
+            server.serve_supervisor(handover.connection)
+        server.adopt_engines()
         self._control = ControlServer(
             self._context,
             settings.common.control_url,
@@ -98,16 +107,61 @@ class DataPlane:
             Introduction(os.getpid(), settings.common.engine_socket, self._publisher.url),
             lambda: self._publisher.seq,
             self.clock,
+            self._acknowledged,
         )
         self._loop.register_zmq(self._control.socket, self._control.on_readable)
         self._bus.subscribe(log_event)
         self._bus.subscribe(self._publisher)
         self._loop.every(settings.table.tick_s, self._tick)
         self._loop.every(settings.table.stats_interval_s, self._publish_stats)
-        # A full collection walks every block of the pool: tens of milliseconds in which nobody is served. Blocks leave
-        # no cycles behind, so only young objects are collected, and on a timer.
-        gc.disable()
+        self._loop.every(REMEMBER_INTERVAL_S, self._remembrance.refresh)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
+
+    def _core(
+        self,
+        settings: Settings,
+        leases: Callable[[Fence], LeaseTable],
+        fence: Fence,
+        handed: list[tuple[str, int, int]],
+    ) -> Core:
+        table = settings.table
+        writer = Writer(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
+
+        def make_memory(private: dict[str, int], inherited: Inherited | None) -> NodeMemory:
+            return NodeMemory(
+                settings.max_blocks,
+                self._memory_made,
+                self._memory_dropped,
+                self._prefault,
+                huge=table.huge_pages,
+                private=private,
+                inherited=inherited,
+            )
+
+        def make_node(memory: NodeMemory, books: Books, names: Names, needed_bytes: int) -> Node:
+            options = NodeOptions(
+                name=table.node or self._state.node_name(),
+                epoch=f"{writer.epoch:016x}",
+                # A pool that had grown stays as large: else what is stored before it is asked to grow anew would evict.
+                capacity_bytes=max(
+                    settings.pool_bytes // 4096 * 4096, needed_bytes, books.highest(B_CAPACITY)
+                ),
+                segment_bytes=table.segment_bytes,
+                reservation_ttl_s=table.reservation_ttl_s,
+                pin_budget_ratio=table.pin_budget_ratio,
+                max_clients=table.max_clients,
+                page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
+            )
+            return Node(options, memory.index, memory, leases(fence), self.clock(), books=books, names=names)
+
+        return begin(handed, writer, settings.max_blocks, make_memory, make_node, self.clock)
+
+    def _begin_prefault(self) -> None:
+        """Memory is taken ahead once it is known what a predecessor left: all of it together is one pool."""
+        if self._prefault is not None:
+            for number, file in self._memory.segments.items():
+                self._prefault.submit(number, file)
+            self._prefault.resize(self.node.options.capacity_bytes)
 
     def run(self) -> None:
         """Serve until `stop`, then leave nothing behind."""
@@ -130,7 +184,8 @@ class DataPlane:
         self._memory.index.header[H_CLOSED] = 1
         if self._prefault is not None:
             self._prefault.stop()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         self._control.close()
         self._publisher.close()
         self._context.term()
@@ -139,33 +194,47 @@ class DataPlane:
                 Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves it
         self._loop.close()
         self._memory.close()
-        os.close(self._lock_fd)
+        self._remembrance.refresh()
+        self._state.close()
 
     def _tick(self) -> None:
         self.node.tick(self.clock())
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
 
+    def _acknowledged(self, snapshot: Snapshot) -> None:
+        """A snapshot is in force: written down, and seen in the node's state before its answer is."""
+        self._remembrance.acknowledged(snapshot)
+        self._publish_stats()
+        self._bus.publish(self.node.take_events())
+        self._bus.deliver()
+
     def _publish_stats(self) -> None:
+        overflowed = self.node.pool.table.names.overflowed
+        if overflowed and not self._overflowed:
+            log.error("names.overflowed", effect="until names go, the next start is cold")
+        self._overflowed = overflowed
         self.node.emit(self.node.stats(self.clock()))
 
     def _memory_made(self, kind: str, number: int, file: SharedFile) -> None:
         if self._prefault is not None and kind == "segment":
             self._prefault.submit(number, file)
-        self._server.memory_made(kind, number, file)
+        if self._server is not None:
+            self._server.memory_made(kind, number, file)
 
     def _memory_dropped(self, kind: str, number: int) -> None:
         if self._prefault is not None and kind == "segment":
             self._prefault.cancel(number)
-        self._server.memory_dropped(kind, number)
+        if self._server is not None:
+            self._server.memory_dropped(kind, number)
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, handover: Handover | None = None) -> int:
     """Run a data plane in this process until SIGTERM or SIGINT; the exit code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:  # every engine and every segment takes a few descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    plane = DataPlane(settings)
+    plane = DataPlane(settings, handover=handover)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: plane.stop())
     plane.run()
@@ -176,30 +245,28 @@ def _collect_young() -> None:
     gc.collect(1)
 
 
+def _prefault(settings: Settings) -> Prefault | None:
+    table = settings.table
+    if not table.prefault:
+        return None
+    return Prefault(
+        _prefault_failed,
+        ahead_bytes=table.prefault_ahead_bytes,
+        segment_bytes=table.segment_bytes,
+        huge=table.huge_pages,
+        lock=table.mlock,
+    )
+
+
 def _prefault_failed(name: str, error: OSError) -> None:
-    log.warning("prefault.failed", memory=name, error=error.strerror)
+    log.warning(
+        "prefault.failed",
+        memory=name,
+        error=error.strerror,
+        effect="nothing is taken ahead for a while; the pool is served as before",
+    )
 
 
 def _make_parent(url: str) -> None:
     if url.startswith("ipc://"):
         Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
-def _lock_state(state: Path) -> int:
-    fd = os.open(state / "dataplane.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise StateInUse(f"another data plane uses {state}") from None
-    return fd
-
-
-def _node_name(state: Path) -> str:
-    """This node's name, made at the first start and kept."""
-    path = state / "node"
-    if path.exists():
-        return path.read_text(encoding="utf-8").strip()
-    name = f"{socket.gethostname()[:48]}-{secrets.token_hex(2)}"
-    path.write_text(name + "\n", encoding="utf-8")
-    return name

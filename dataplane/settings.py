@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import msgspec
@@ -10,6 +9,13 @@ import msgspec
 from dataplane.protocol import settings as shared
 from dataplane.protocol.layout import MAX_BLOCKS
 from dataplane.protocol.settings import Common, SettingsError
+from dataplane.tiers.pages import (
+    HUGE_BYTES,
+    available_bytes,
+    huge_bytes_available,
+    huge_pages_reserved,
+    lock_limit_bytes,
+)
 
 
 class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +36,15 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     allowed_uids: list[int] = []
     """Uids besides the data plane's own (and root) whose processes may attach."""
     prefault: bool = True
-    """Take a segment's pages from the machine in the background when it is made."""
+    """Take segments' pages from the machine in the background."""
+    prefault_ahead_bytes: int = 1 << 30
+    """How much memory is kept ready for segments to come, within the pool; 0 for that of segments in use alone."""
+    huge_pages: bool = False
+    """Segments are made of 2 MiB pages, which the machine must have set aside (`sysctl vm.nr_hugepages`)."""
+    membarrier: bool = True
+    """Engines take leases in shared memory alone, where the kernel has `membarrier`; false: by message everywhere."""
+    mlock: bool = False
+    """Segments are locked into RAM, which RLIMIT_MEMLOCK must allow."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
@@ -57,19 +71,34 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
     """Read and check the settings. Raises SettingsError."""
     common, table = shared.read("dataplane", DataPlaneTable, config=config, environ=environ)
     if common.pool_bytes is None:
-        common = msgspec.structs.replace(common, pool_bytes=shared.default_pool_bytes(available_bytes()))
+        default = shared.default_pool_bytes(available_bytes())
+        if table.huge_pages:
+            default -= default % HUGE_BYTES
+        common = msgspec.structs.replace(common, pool_bytes=default)
     settings = Settings(common, table)
     _check(settings)
     return settings
 
 
-def available_bytes() -> int:
-    """Memory that this machine could still give, in bytes."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def check_machine(settings: Settings, held_bytes: int = 0) -> None:
+    """Whether this machine has what was asked for; `held_bytes` of it are in memory taken over from a predecessor.
+
+    Raises SettingsError: who asks for huge or locked pages wants to know that there are none, not to run without.
+    """
+    needed = max(0, settings.pool_bytes - held_bytes)
+    if settings.table.huge_pages and (has := huge_bytes_available()) < needed:
+        pages, free = needed // HUGE_BYTES, max(0, has) // HUGE_BYTES
+        reserved = huge_pages_reserved()
+        raise SettingsError(
+            f"dataplane.huge_pages: the pool needs {pages} free pages of 2 MiB, and {free} of this machine's "
+            f"{reserved} are free: `sysctl vm.nr_hugepages={reserved + pages - free}` reserves them"
+        )
+    if settings.table.mlock and (limit := lock_limit_bytes()) is not None and limit < settings.pool_bytes:
+        raise SettingsError(
+            f"dataplane.mlock: the pool needs {settings.pool_bytes} bytes of locked memory, and RLIMIT_MEMLOCK "
+            f"allows {limit}: raise it (`ulimit -l`, LimitMEMLOCK= of systemd, --ulimit memlock= of Docker), "
+            "or give the process CAP_IPC_LOCK"
+        )
 
 
 def _check(settings: Settings) -> None:
@@ -78,6 +107,7 @@ def _check(settings: Settings) -> None:
         ("pool_bytes", settings.pool_bytes, 4096, 1 << 50),
         ("dataplane.segment_bytes", table.segment_bytes, 2 << 20, 1 << 30),
         ("dataplane.max_blocks", table.max_blocks, 0, MAX_BLOCKS),
+        ("dataplane.prefault_ahead_bytes", table.prefault_ahead_bytes, 0, 1 << 50),
         ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
         ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
         ("dataplane.max_clients", table.max_clients, 1, 100_000),
@@ -90,6 +120,17 @@ def _check(settings: Settings) -> None:
         raise SettingsError("dataplane.node: expected at most 64 printable characters")
     if table.segment_bytes % 4096:
         raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
+    if table.huge_pages:
+        for name, value in (
+            ("pool_bytes", settings.pool_bytes),
+            ("dataplane.segment_bytes", table.segment_bytes),
+        ):
+            if value % HUGE_BYTES or not value:
+                raise SettingsError(
+                    f"{name}: expected a multiple of 2 MiB, because of dataplane.huge_pages; got {value}"
+                )
+    if table.mlock and not table.prefault:
+        raise SettingsError("dataplane.mlock: needs dataplane.prefault, which takes and locks the pages")
     for name, url in (
         ("control_url", settings.common.control_url),
         ("events_url", settings.common.events_url),

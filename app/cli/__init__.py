@@ -10,12 +10,22 @@ from app import __version__
 _COMMANDS = {
     "up": ("app.cli.up:up", "Start Larder: API, dashboard and data plane."),
     "status": ("app.cli.status:status", "Show nodes, pool, tenants and pins."),
-    "quota": ("app.cli.quotas:quota", "How many bytes a tenant may keep."),
-    "pin": ("app.cli.pins:pin", "Prefixes that must stay."),
+    "quotas": ("app.cli.quotas:quotas", "A tenant's share of the pool."),
+    "pins": ("app.cli.pins:pins", "Prefixes that must stay."),
+    "policies": ("app.cli.policies:policies", "How victims are chosen."),
+    "prefixes": ("app.cli.prefixes:prefixes", "What was served most in the last hour."),
+    "invalidate": ("app.cli.actions:invalidate", "Make blocks unreadable at once."),
+    "demote": ("app.cli.actions:demote", "Make blocks the first victims."),
+    "nodes": ("app.cli.nodes:nodes", "Nodes: list, resize."),
+    "trace": ("app.cli.trace:trace", "Record what engines asked for."),
     "openapi": ("app.cli.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.passthrough:replay", "Replay a request trace against a data plane."),
     "demo": ("app.cli.passthrough:demo", "Start Larder with a real load to look at."),
 }
+
+
+_ALIASES = {"quota": "quotas", "pin": "pins", "policy": "policies", "node": "nodes", "prefix": "prefixes"}
+"""What people type as well; not listed."""
 
 
 class LazyGroup(click.Group):
@@ -25,6 +35,7 @@ class LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")

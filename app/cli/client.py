@@ -1,7 +1,7 @@
 """Talks to the API for the command line: answers as dicts, failures as one sentence and exit code 1."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +23,14 @@ wait_option = click.option(
     show_default=True,
     help="Wait until the nodes acknowledged, at most this long.",
 )
+
+
+class Refused(click.ClickException):
+    """The API's refusal: its sentence, and its status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def segment(name: str) -> str:
@@ -52,7 +60,32 @@ def call(
         ) from None
     if response.is_success:
         return response.json() if response.content else None
-    raise click.ClickException(_sentence(response, base))
+    raise Refused(_sentence(response, base), response.status_code)
+
+
+def find(url: str | None, path: str) -> Any:
+    """What is at a path, None when there is nothing. Raises ClickException."""
+    try:
+        return call(url, "GET", path)
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        raise
+
+
+def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+    """A long answer, part by part. Raises ClickException, also when it ends too early."""
+    base = (url or default_url()).rstrip("/")
+    try:
+        with httpx.stream("GET", base + path, params=query, timeout=TIMEOUT_S, trust_env=False) as response:
+            if not response.is_success:
+                response.read()
+                raise Refused(_sentence(response, base), response.status_code)
+            yield from response.iter_bytes()
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
+    except httpx.HTTPError as error:
+        raise click.ClickException(f"{base} did not answer to the end: {error}") from None
 
 
 def default_url() -> str:

@@ -1,17 +1,31 @@
-"""`larder quota …`."""
+"""`larder quotas …`."""
+
+from typing import Any
 
 import click
 
 from app.cli import show
-from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
+from app.cli.client import call, find, json_option, print_json, segment, url_option, wait_option
+
+_SHARE = (
+    "limit_bytes",
+    "floor_bytes",
+    "weight",
+    "pin_budget_bytes",
+    "store_rate_bytes",
+    "on_exceed",
+    "mode",
+    "note",
+)
+_NONE = "none"
 
 
 @click.group()
-def quota() -> None:
-    """How many bytes a tenant may keep. The empty salt is the tenant `_default`."""
+def quotas() -> None:
+    """A tenant's share of the pool. The empty salt is the tenant `_default`."""
 
 
-@quota.command("list")
+@quotas.command("list")
 @url_option
 @json_option
 def list_quotas(url: str | None, as_json: bool) -> None:
@@ -21,13 +35,38 @@ def list_quotas(url: str | None, as_json: bool) -> None:
         print_json(answer)
         return
     rows = [
-        [q["tenant"], show.size(q["limit_bytes"]), show.size(q["used_bytes"]), show.applied(q), q["note"]]
+        [
+            q["tenant"],
+            show.size(q["used_bytes"]),
+            show.size(q["limit_bytes"]) + (" (over)" if q["over_limit"] else ""),
+            show.floor(q["floor_bytes"], q["effective_floor_bytes"]),
+            f"{q['weight']:g}",
+            show.size(q["pin_budget_bytes"]),
+            show.rate(q["store_rate_bytes"]),
+            q["on_exceed"],
+            q["mode"],
+            show.applied(q),
+            q["note"],
+        ]
         for q in answer["items"]
     ]
-    show.table(f"Quotas ({answer['total']})", ["tenant", "limit ", "used ", "state", "note"], rows)
+    columns = [
+        "tenant",
+        "used ",
+        "limit ",
+        "floor ",
+        "weight ",
+        "pins ",
+        "rate ",
+        "exceed",
+        "mode",
+        "state",
+        "note",
+    ]
+    show.table(f"Quotas ({answer['total']})", columns, rows)
 
 
-@quota.command("get")
+@quotas.command("get")
 @click.argument("tenant")
 @url_option
 def get_quota(url: str | None, tenant: str) -> None:
@@ -35,24 +74,68 @@ def get_quota(url: str | None, tenant: str) -> None:
     print_json(call(url, "GET", f"/api/v1/quotas/{segment(tenant)}"))
 
 
-@quota.command("set")
+@quotas.command("set")
 @click.argument("tenant")
-@click.argument("limit")
-@click.option("--note", default="", help="For people.")
+@click.argument("limit_", metavar="[LIMIT]", required=False)
+@click.option("--limit", help="Hard cap, such as 4GiB; `none` for no cap. The same as LIMIT.")
+@click.option("--floor", help="What no other tenant can take, such as 1GiB; at most the limit.")
+@click.option("--weight", type=float, help="Share of what is borrowed: 0.01 to 1000.")
+@click.option("--pin-budget", help="What guaranteed pins may hold; `none` for the pool's budget alone.")
+@click.option("--store-rate", help="Bytes a second that may be stored, such as 100MiB; `none` for no bound.")
+@click.option("--on-exceed", type=click.Choice(["evict_self", "reject"]), help="At the limit.")
+@click.option("--mode", type=click.Choice(["enforce", "observe"]), help="`observe` only counts.")
+@click.option("--note", help="For people.")
 @url_option
 @wait_option
 @json_option
-def set_quota(url: str | None, tenant: str, limit: str, note: str, wait: str | None, as_json: bool) -> None:
-    """Set a tenant's limit: a size such as 4GiB, or `none` for no cap."""
-    body = {"limit_bytes": None if limit == "none" else limit, "note": note}
-    answer = call(url, "PUT", f"/api/v1/quotas/{segment(tenant)}", body, {"wait": wait})
+def set_quota(
+    tenant: str,
+    limit_: str | None,
+    limit: str | None,
+    floor: str | None,
+    weight: float | None,
+    pin_budget: str | None,
+    store_rate: str | None,
+    on_exceed: str | None,
+    mode: str | None,
+    note: str | None,
+    url: str | None,
+    wait: str | None,
+    as_json: bool,
+) -> None:
+    """Set a tenant's share. Options that are left out keep what the record has, or are the defaults of a new one."""
+    if limit is not None and limit_ is not None:
+        raise click.UsageError("expected the limit once, as LIMIT or as --limit")
+    asked: dict[str, Any] = {
+        "limit_bytes": _size(limit if limit_ is None else limit_),
+        "floor_bytes": floor,
+        "weight": weight,
+        "pin_budget_bytes": _size(pin_budget),
+        "store_rate_bytes": _size(store_rate),
+        "on_exceed": on_exceed,
+        "mode": mode,
+        "note": note,
+    }
+    changed = {name: None if value == _NONE else value for name, value in asked.items() if value is not None}
+    if not changed:
+        raise click.UsageError("expected at least one option that says what to set")
+    path = f"/api/v1/quotas/{segment(tenant)}"
+    held = find(url, path)
+    kept = {"limit_bytes": None} if held is None else {name: held[name] for name in _SHARE}
+    answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait})
     if as_json:
         print_json(answer)
-    else:
-        click.echo(f"{answer['tenant']}: limit {show.size(answer['limit_bytes'])}, {show.applied(answer)}")
+        return
+    left = [_kept(name, held[name]) for name in _SHARE if held and name not in changed and held[name]]
+    said = f" (kept: {', '.join(left)})" if left else ""
+    click.echo(
+        f"{answer['tenant']}: limit {show.size(answer['limit_bytes'])},"
+        f" floor {show.floor(answer['floor_bytes'], answer['effective_floor_bytes'])},"
+        f" weight {answer['weight']:g}, {answer['on_exceed']}, {answer['mode']}; {show.applied(answer)}{said}"
+    )
 
 
-@quota.command("delete")
+@quotas.command("delete")
 @click.argument("tenant")
 @url_option
 @wait_option
@@ -60,3 +143,19 @@ def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:
     """Forget a tenant's quota."""
     call(url, "DELETE", f"/api/v1/quotas/{segment(tenant)}", None, {"wait": wait})
     click.echo(f"{tenant}: quota deleted")
+
+
+def _kept(name: str, value: Any) -> str:
+    """A field that stays, for people."""
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes').replace('_', ' ')} {show.size(value)}"
+    return (
+        f"{name.replace('_', ' ')} {value:g}"
+        if isinstance(value, float)
+        else f"{name.replace('_', ' ')} {value}"
+    )
+
+
+def _size(text: str | None) -> str | None:
+    """`none` in any case is `none`."""
+    return _NONE if text is not None and text.lower() == _NONE else text

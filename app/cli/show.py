@@ -1,5 +1,6 @@
 """Tables and words for people."""
 
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -9,9 +10,23 @@ from rich.table import Table
 
 from dataplane.protocol.units import format_size
 
+WIDE = 400
+"""Characters in a line where nothing wraps it."""
+
 
 def size(value: int | None) -> str:
     return "-" if value is None else format_size(value)
+
+
+def floor(floor_bytes: int, effective_bytes: int | None) -> str:
+    """The floor, and what of it is really guaranteed when that is less."""
+    if effective_bytes is None or effective_bytes >= floor_bytes:
+        return size(floor_bytes or None)
+    return f"{size(floor_bytes)} ({size(effective_bytes)} in effect)"
+
+
+def rate(bytes_per_s: int | None) -> str:
+    return "-" if bytes_per_s is None else f"{format_size(bytes_per_s)}/s"
 
 
 def percent(ratio: float | None) -> str:
@@ -29,6 +44,15 @@ def ends(expires_at: float | None) -> str:
         if left >= 2 * seconds:
             return f"in {left / seconds:.0f} {unit}"
     return f"in {left:.0f} s"
+
+
+def ago(at: float) -> str:
+    """`5 s ago`."""
+    passed = max(time.time() - at, 0)
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if passed >= 2 * seconds:
+            return f"{passed / seconds:.0f} {unit} ago"
+    return f"{passed:.0f} s ago"
 
 
 def applied(record: dict[str, Any]) -> str:
@@ -49,4 +73,6 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
         grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")
     for row in rows:
         grid.add_row(*row)
-    Console(highlight=False, markup=False).print(grid)
+    # Nobody looks at a file or a pipe as wide as a terminal: lines stay whole.
+    width = None if sys.stdout.isatty() else WIDE
+    Console(highlight=False, markup=False, width=width).print(grid)

@@ -31,6 +31,11 @@ def _head(overview: dict[str, Any]) -> None:
     click.echo(
         f"{'ready' if overview['ready'] else 'not ready'}, quotas {'enforced' if overview['armed'] else 'not enforced'}"
     )
+    for node in overview["nodes"]:
+        if node["stats"] is not None:
+            policy = node["stats"]["policy"]
+            gate = ", admission gate closed" if policy["gate_closed"] else ""
+            click.echo(f"policy of {node['name']}: {policy['algorithm']}{gate}")
     click.echo(
         f"pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
         f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks,"
@@ -58,13 +63,14 @@ def _tenants(tenants: list[dict[str, Any]], total: int) -> None:
             show.size(tenant["bytes"]),
             show.size(tenant["limit_bytes"]),
             str(tenant["blocks"]),
+            show.floor(tenant["floor_bytes"], tenant["effective_floor_bytes"]),
             "over" if tenant["over_limit"] else "",
             tenant["note"],
         ]
         for tenant in tenants[:20]
     ]
     click.echo()
-    show.table(f"Tenants ({total})", ["tenant", "used ", "limit ", "blocks ", "", "note"], rows)
+    show.table(f"Tenants ({total})", ["tenant", "used ", "limit ", "blocks ", "floor ", "", "note"], rows)
 
 
 def _pins(pins: list[dict[str, Any]], total: int) -> None:
@@ -73,6 +79,7 @@ def _pins(pins: list[dict[str, Any]], total: int) -> None:
             pin["name"],
             pin["tenant"],
             pin["model"],
+            pin["strength"] + (f" ({pin['degraded']} degraded)" if pin["degraded"] else ""),
             f"{pin['resident']}/{pin['resolved']}",
             show.size(pin["bytes"]),
             show.ends(pin["expires_at"]),
@@ -80,4 +87,6 @@ def _pins(pins: list[dict[str, Any]], total: int) -> None:
         for pin in pins[:20]
     ]
     click.echo()
-    show.table(f"Pins ({total})", ["name", "tenant", "model", "resident ", "bytes ", "ends"], rows)
+    show.table(
+        f"Pins ({total})", ["name", "tenant", "model", "strength", "resident ", "bytes ", "ends"], rows
+    )

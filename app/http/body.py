@@ -7,7 +7,7 @@ from litestar import Request
 from litestar.datastructures import State
 
 from app.errors import Invalid, Malformed, UnsupportedMediaType
-from app.http.problems import field_error
+from app.http.expected import field_error
 
 
 class StrictRequest(Request[Any, Any, State]):
@@ -25,7 +25,7 @@ class StrictRequest(Request[Any, Any, State]):
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError as error:
-            fault = field_error(str(error))
-            raise Invalid(f"{fault.path or 'body'}: {fault.message}", [fault]) from None
+            fault = field_error(str(error), kind)
+            raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"the body is not JSON: {error}") from None

@@ -93,11 +93,18 @@ class Edge:
                 # Only the server cancels, at the end of its grace time, and would log a traceback for each request.
                 failure = Stopping("the server stops and did not wait longer for this request; try again")
             except Exception as error:  # noqa: BLE001 - nobody else would answer with a problem
-                self._log.exception("request.crashed", path=path, exc_info=error)
-                failure = LarderError(CRASHED)
+                failure = self._crash(error, path)
             if failure is not None and not status:
                 await _refuse(failure, path, request_id, answer)
             self._ended(method, path, status, time.perf_counter() - started)
+
+    def _crash(self, error: Exception, path: str) -> LarderError:
+        known = _known(error)
+        if known is not None:  # a long answer that broke off: the client sees that it is not whole
+            self._log.warning("request.broke_off", path=path, code=known.code, reason=known.message)
+            return known
+        self._log.exception("request.crashed", path=path, exc_info=error)
+        return LarderError(CRASHED)
 
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
         known = method if method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS") else "other"
@@ -152,6 +159,13 @@ class Edge:
         except ValueError:
             return False
         return True
+
+
+def _known(error: BaseException | None) -> LarderError | None:
+    """The failure of ours that others have wrapped, if there is one."""
+    while error is not None and not isinstance(error, LarderError):
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return error
 
 
 def _host_of(origin: str) -> str | None:

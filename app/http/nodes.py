@@ -1,12 +1,22 @@
 """/api/v1/nodes"""
 
-from litestar import Router, get
-from litestar.di import NamedDependency
-from litestar.params import FromPath
+from typing import Annotated
 
+from litestar import Router, delete, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.response import Stream
+
+from app.http.edge import author
 from app.http.problems import declared
-from app.schemas.nodes import NodeAnswer, NodeList
+from app.observe.trace import span
+from app.schemas.nodes import NodeAnswer, NodeList, ResizeAnswer, ResizePost
 from app.services.nodes import Nodes
+from app.services.resize import Resizing
+from app.services.traces import Traces
+
+TRACE_MEDIA_TYPE = "application/x-ndjson"
 
 
 @get("/", operation_id="listNodes", summary="All nodes, by name", responses=declared())
@@ -19,4 +29,62 @@ async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAn
     return nodes.get(name)
 
 
-router = Router("/nodes", route_handlers=[list_nodes, get_node], tags=["nodes"])
+@post(
+    "/{name:str}/resize",
+    operation_id="resizeNode",
+    summary="Let a node's pool grow, now and whenever it comes back smaller",
+    status_code=200,
+    opt={"body": ResizePost},
+    responses=declared(
+        "malformed",
+        "invalid",
+        "not-found",
+        "node-refused",
+        "node-unreachable",
+        "unsupported-media-type",
+        "too-large",
+    ),
+)
+async def resize_node(
+    resizing: NamedDependency[Resizing], name: FromPath[str], data: JSONBody[ResizePost]
+) -> ResizeAnswer:
+    with span("nodes.resize"):
+        return await resizing.resize(name, data, author())
+
+
+@delete(
+    "/{name:str}/resize",
+    operation_id="forgetSize",
+    summary="Ask a node for no size any more when it comes back; until it stops, its pool stays as it is",
+    responses=declared("not-found"),
+)
+async def forget_size(resizing: NamedDependency[Resizing], name: FromPath[str]) -> None:
+    with span("nodes.forget_size"):
+        await resizing.forget(name, author())
+
+
+@get(
+    "/{name:str}/trace",
+    operation_id="getTrace",
+    summary="What engines asked the node for, as JSON lines that `larder replay` reads",
+    media_type=TRACE_MEDIA_TYPE,
+    responses={
+        200: ResponseSpec(
+            str, generate_examples=False, media_type=TRACE_MEDIA_TYPE, description="One request a line."
+        ),
+        **declared("invalid", "not-found", "node-refused", "node-unreachable"),
+    },
+)
+async def get_trace(
+    traces: NamedDependency[Traces],
+    name: FromPath[str],
+    since_s: Annotated[
+        float, QueryParameter(gt=0, le=86_400, description="How far back; nodes keep about an hour.")
+    ] = 3600,
+) -> Stream:
+    return Stream(await traces.lines(name, since_s), media_type=TRACE_MEDIA_TYPE)
+
+
+router = Router(
+    "/nodes", route_handlers=[list_nodes, get_node, resize_node, forget_size, get_trace], tags=["nodes"]
+)

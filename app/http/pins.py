@@ -30,7 +30,7 @@ async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> PinAnswer
     opt={"body": PinPut},
     responses={
         201: ResponseSpec(PinAnswer, generate_examples=False, description="The record is new."),
-        **declared("malformed", "invalid", "unsupported-media-type", "too-large"),
+        **declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable"),
     },
 )
 async def put_pin(

@@ -1,6 +1,5 @@
 """Every failure as RFC 9457 problem details, by one table from codes to statuses."""
 
-import re
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,8 +11,10 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import FieldError, LarderError, NotReady
+from app.schemas.prefixes import By
 from app.schemas.problems import Problem
 from app.schemas.pushes import PushStateName, TypeName
+from dataplane.protocol.units import format_size
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
@@ -31,12 +32,15 @@ KINDS: dict[str, Kind] = {
     "foreign-origin": Kind(403, "The request comes from a page or a name that is not Larder's"),
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "The method does not fit the resource"),
+    "floors-exceed-capacity": Kind(409, "The floors of all tenants are more than a node holds"),
+    "node-refused": Kind(409, "A node will not do what it was asked"),
     "too-large": Kind(413, "The body is too large"),
     "unsupported-media-type": Kind(415, "The body is not JSON"),
     "invalid": Kind(422, "Some fields have values that cannot be"),
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
     "not-ready": Kind(503, "Not every node has what it should have"),
+    "node-unreachable": Kind(503, "The node is not connected or does not answer"),
     "stopping": Kind(503, "Larder stops"),
 }
 _BY_STATUS = {
@@ -46,11 +50,14 @@ _BY_STATUS = {
     413: "too-large",
     415: "unsupported-media-type",
 }
-_PATH = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 
 # Parameters whose names here cannot be those of the API.
 _AS_SENT = {"kind": "type", "push_state": "state"}
-_ALLOWED: dict[str, tuple[str, ...]] = {"kind": get_args(TypeName), "push_state": get_args(PushStateName)}
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "kind": get_args(TypeName),
+    "push_state": get_args(PushStateName),
+    "by": get_args(By),
+}
 
 AnyRequest = Request[Any, Any, State]
 
@@ -65,18 +72,6 @@ def problem(
 
 def encode(body: Problem) -> bytes:
     return msgspec.json.encode(body)
-
-
-def field_error(message: str) -> FieldError:
-    """msgspec's message as path and sentence; an unknown or missing field names the field."""
-    match = _PATH.match(message)
-    assert match is not None
-    path = (match["path"] or "$").removeprefix("$").removeprefix(".")
-    text = match["message"]
-    named = re.search(r"(?:unknown|required) field `([^`]*)`", text)
-    if named is not None:
-        path = f"{path}.{named[1]}" if path else named[1]
-    return FieldError(path, text)
 
 
 def _respond(
@@ -104,15 +99,22 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     code = _BY_STATUS.get(error.status_code)
     if code is None:
         return on_crash(request, error)
+    headers = error.headers or {}
     details = {
         "not-found": f"there is nothing at {request.url.path}",
-        "method-not-allowed": f"{request.method} is not possible at {request.url.path}",
-        "too-large": "the body is larger than this server takes",
+        "method-not-allowed": f"expected one of {headers.get('allow', 'other methods')} at {request.url.path}, "
+        f"got {request.method}",
+        "too-large": f"expected a body of at most {_body_limit(request)}",
     }
     response = _respond(request, code, details.get(code, error.detail))
-    for name, value in (error.headers or {}).items():
+    for name, value in headers.items():
         response.headers[name] = value
     return response
+
+
+def _body_limit(request: AnyRequest) -> str:
+    limit = request.app.request_max_body_size
+    return format_size(limit) if isinstance(limit, int) else "a size that the server has"
 
 
 def _parameter_error(item: dict[str, Any]) -> FieldError:
@@ -120,7 +122,7 @@ def _parameter_error(item: dict[str, Any]) -> FieldError:
     if key == "data":
         return FieldError("body", "expected a JSON object, got nothing")
     if key in _ALLOWED:
-        return FieldError(_AS_SENT[key], f"expected one of {', '.join(_ALLOWED[key])}")
+        return FieldError(_AS_SENT.get(key, key), f"expected one of {', '.join(_ALLOWED[key])}")
     return FieldError(_AS_SENT.get(key, key), str(item.get("message", "")))
 
 

@@ -35,7 +35,7 @@ async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> Q
     opt={"body": QuotaPut},
     responses={
         201: ResponseSpec(QuotaAnswer, generate_examples=False, description="The record is new."),
-        **declared("malformed", "invalid", "unsupported-media-type", "too-large"),
+        **declared("malformed", "invalid", "floors-exceed-capacity", "unsupported-media-type", "too-large"),
     },
 )
 async def put_quota(

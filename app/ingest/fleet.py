@@ -44,6 +44,9 @@ class Node:
     acked: dict[str, float] = field(default_factory=dict)
     """Monotonic time of the last ack, by type."""
     stats: NodeStats | None = None
+    pin_ends: dict[str, float] = field(default_factory=dict)
+    """Unix seconds at which pins end, by name, as the process last told: hits may have moved them. Kept when another
+    process takes its place, because that one does not know."""
 
     @property
     def live_stats(self) -> NodeStats | None:
@@ -67,6 +70,18 @@ class Fleet:
     def stats(self) -> list[NodeStats]:
         """Latest stats of the nodes that are not lost."""
         return [node.live_stats for node in self.nodes.values() if node.live_stats is not None]
+
+    def connected(self) -> list[Node]:
+        """Nodes that can be asked for something now, by name."""
+        return sorted((n for n in self.nodes.values() if n.welcomed and not n.lost), key=lambda n: n.name)
+
+    def smallest_capacity(self) -> int | None:
+        """Of the connected nodes, in bytes; None when there is none."""
+        sizes = [
+            node.capacity_bytes if node.stats is None else node.stats.pool.capacity_bytes
+            for node in self.connected()
+        ]
+        return min(sizes, default=None)
 
     def welcome(self, message: Welcome, control_url: str, now: float, at: float) -> Node:
         """A node said who it is: what it has applied is adopted. It replaces any other at its URL."""
@@ -104,6 +119,11 @@ class Fleet:
             node.welcomed = False
         else:
             changed |= self._compare(node, stats, now)
+            node.pin_ends = {
+                pin.name: pin.expires_at
+                for pin in stats.pins
+                if pin.expires_at is not None and not pin.expired
+            }
         if changed:
             self.pulse.beat()
 

@@ -125,4 +125,7 @@ def _without_clock(stats: NodeStats) -> tuple[object, ...]:
         stats.engines,
         stats.observed,
         stats.armed,
+        stats.policy,
+        stats.spaces,
+        stats.sweeps,
     )

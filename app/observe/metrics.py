@@ -1,6 +1,7 @@
 """All metrics of this process, declared once. Numbers are read when a scrape asks; nothing is counted twice.
 
-A node's metrics carry its name. Tenants are bounded: the largest 50 by bytes, the rest as `other`.
+A node's metrics carry its name. Tenants are bounded: the largest 50 by bytes, the rest as `other`; so are spaces (the
+largest 50) and engines (100).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,8 @@ from prometheus_client.registry import Collector
 from dataplane.protocol.events import NodeStats, TenantStats
 
 TENANT_LABELS = 50
+SPACE_LABELS = 50
+ENGINE_LABELS = 100
 OTHER = "other"
 
 
@@ -45,6 +48,26 @@ POOL = {
     "pinned_bytes": Declared("larder_pool_pinned_bytes", G, "Bytes that guaranteed pins keep.", ("node",)),
     "committed_bytes": Declared("larder_pool_committed_bytes", G, "Memory given to segments.", ("node",)),
     "blocks": Declared("larder_pool_blocks", G, "Blocks in the pool.", ("node",)),
+    "pin_budget_bytes": Declared(
+        "larder_pool_pin_budget_bytes", G, "Bytes that guaranteed pins may keep.", ("node",)
+    ),
+    "padding_bytes": Declared(
+        "larder_pool_padding_bytes",
+        G,
+        "Internal fragmentation: bytes of slots beyond their blocks.",
+        ("node",),
+    ),
+    "free_slot_bytes": Declared(
+        "larder_pool_free_slot_bytes",
+        G,
+        "External fragmentation: free slots in committed segments.",
+        ("node",),
+    ),
+    "prefaulted_bytes": Declared(
+        "larder_pool_prefaulted_bytes", G, "Committed memory that was taken ahead of use.", ("node",)
+    ),
+    "huge_pages": Declared("larder_pool_huge_pages", G, "1 when memory is in huge pages.", ("node",)),
+    "locked": Declared("larder_pool_locked", G, "1 when memory is locked into RAM.", ("node",)),
 }
 TOTALS = {
     "requested_blocks": Declared("larder_requested_blocks", C, "Blocks that engines asked for.", ("node",)),
@@ -56,6 +79,23 @@ TOTALS = {
     "evicted_bytes": Declared("larder_evicted_bytes", C, "Bytes evicted.", ("node",)),
     "put_back_blocks": Declared("larder_put_back_blocks", C, "Evictions called off for a lease.", ("node",)),
     "aborted_blocks": Declared("larder_aborted_blocks", C, "Reserved blocks that were given up.", ("node",)),
+    "quarantined_blocks": Declared(
+        "larder_quarantined_blocks", C, "Blocks that had to wait for the end of a process.", ("node",)
+    ),
+    "invalidated_blocks": Declared("larder_invalidated_blocks", C, "Blocks invalidated.", ("node",)),
+    "corrupt_blocks": Declared(
+        "larder_corrupt_blocks",
+        C,
+        "Blocks dropped because their bytes do not match their checksum.",
+        ("node",),
+    ),
+    "false_reports": Declared(
+        "larder_false_corruption_reports", C, "Reports of corrupt blocks that were whole.", ("node",)
+    ),
+    "ring_dropped": Declared(
+        "larder_ring_dropped", C, "Accesses that full rings of engines did not take.", ("node",)
+    ),
+    "ring_invalid": Declared("larder_ring_invalid", C, "Accesses that named nothing that is.", ("node",)),
     "malformed_messages": Declared(
         "larder_node_malformed_messages", C, "Messages that a node could not read.", ("node",)
     ),
@@ -65,6 +105,43 @@ TOTALS = {
 }
 REFUSED = Declared("larder_refused_blocks", C, "Blocks refused, by reason.", ("node", "code"))
 ENGINES = Declared("larder_engines", G, "Attached engines.", ("node",))
+_ENGINE = ("node", "client", "group", "pid")
+ENGINE_BYTES = {
+    "reserved_bytes": Declared("larder_engine_reserved_bytes", G, "Bytes that the engine writes.", _ENGINE),
+    "quarantined_bytes": Declared(
+        "larder_engine_quarantined_bytes",
+        G,
+        "Bytes held back until the engine's processes are gone.",
+        _ENGINE,
+    ),
+    "leased_blocks": Declared("larder_engine_leased_blocks", G, "Blocks that the engine holds.", _ENGINE),
+}
+WAITS_FOR = Declared(
+    "larder_engine_waits_for_processes",
+    G,
+    "Processes that must be gone before the bytes of a closed engine come back.",
+    _ENGINE,
+)
+POLICY = Declared("larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm"))
+GATE = Declared("larder_admission_gate_closed", G, "1 while a second sighting is asked for.", ("node",))
+VICTIM_IDLE = Declared(
+    "larder_victim_idle_seconds", G, "How long victims had been idle, on average.", ("node",)
+)
+ADMITTED = Declared("larder_admission_admitted_blocks", C, "Blocks let in by a closed gate.", ("node",))
+DECLINED = Declared("larder_admission_declined_blocks", C, "Blocks turned away by a closed gate.", ("node",))
+_SPACE = ("node", "space", "model", "dtype", "rank")
+SPACES = {
+    "bytes": Declared("larder_space_bytes", G, "Bytes of the space's blocks.", _SPACE),
+    "blocks": Declared("larder_space_blocks", G, "Blocks of the space.", _SPACE),
+    "padding_bytes": Declared(
+        "larder_space_padding_bytes", G, "Bytes of its slots beyond its blocks.", _SPACE
+    ),
+}
+SWEEPS = Declared("larder_sweeps", G, "Invalidations and demotions under way.", ("node", "kind"))
+SWEEP_LEASED = Declared(
+    "larder_sweep_leased_blocks", G, "Invalidated blocks that wait for a lease.", ("node",)
+)
+ADOPTED = Declared("larder_adopted_blocks", G, "Blocks taken over from the process before.", ("node",))
 ARMED = Declared("larder_node_armed", G, "1 when the node enforces quotas.", ("node",))
 UP = Declared("larder_node_up", G, "1 when the node was heard within the last seconds.", ("node",))
 OBSERVED = Declared("larder_observed_generation", G, "Generation that the node applied.", ("node", "type"))
@@ -72,6 +149,19 @@ DESIRED = Declared("larder_desired_generation", G, "Newest generation in the dat
 TENANTS = {
     "bytes": Declared("larder_tenant_bytes", G, "Bytes that the tenant keeps.", ("node", "tenant")),
     "limit_bytes": Declared("larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")),
+    "floor_bytes": Declared("larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")),
+    "effective_floor_bytes": Declared(
+        "larder_tenant_effective_floor_bytes", G, "What of it is guaranteed.", ("node", "tenant")
+    ),
+    "pinned_bytes": Declared(
+        "larder_tenant_pinned_bytes", G, "Bytes that its guaranteed pins keep.", ("node", "tenant")
+    ),
+    "would_refuse_blocks": Declared(
+        "larder_tenant_would_refuse_blocks",
+        C,
+        "Blocks that enforcing would have refused.",
+        ("node", "tenant"),
+    ),
     "requested_blocks": Declared(
         "larder_tenant_requested_blocks", C, "Blocks asked for.", ("node", "tenant")
     ),
@@ -82,6 +172,10 @@ TENANTS = {
 _SUMMED = (
     "bytes",
     "blocks",
+    "floor_bytes",
+    "effective_floor_bytes",
+    "pinned_bytes",
+    "would_refuse_blocks",
     "requested_blocks",
     "hit_blocks",
     "stored_blocks",
@@ -158,6 +252,17 @@ def _node(page: Page, stats: NodeStats) -> None:
         page.add(REFUSED, count, stats.node, code)
     page.add(ENGINES, sum(engine.connected for engine in stats.engines), stats.node)
     page.add(ARMED, stats.armed, stats.node)
+    page.add(ADOPTED, stats.adopted_blocks, stats.node)
+    for engine in stats.engines[:ENGINE_LABELS]:
+        labels = (stats.node, str(engine.client), engine.group, str(engine.pid))
+        for name, declared in ENGINE_BYTES.items():
+            page.add(declared, getattr(engine, name), *labels)
+        page.add(WAITS_FOR, 0 if engine.connected else len(engine.waits_for_pids), *labels)
+    for space in stats.spaces[:SPACE_LABELS]:
+        for name, declared in SPACES.items():
+            value = getattr(space, name)
+            page.add(declared, value, stats.node, space.space, space.model, space.dtype, str(space.rank))
+    _policy(page, stats)
     for kind, observed in stats.observed.items():
         page.add(OBSERVED, observed.generation, stats.node, kind)
     for tenant in bounded(stats.tenants, stats.other_tenants):
@@ -165,6 +270,19 @@ def _node(page: Page, stats: NodeStats) -> None:
             value = getattr(tenant, name)
             if value is not None:
                 page.add(declared, value, stats.node, tenant.tenant)
+
+
+def _policy(page: Page, stats: NodeStats) -> None:
+    policy = stats.policy
+    page.add(POLICY, 1, stats.node, policy.algorithm)
+    page.add(GATE, policy.gate_closed, stats.node)
+    page.add(ADMITTED, policy.admitted_blocks, stats.node)
+    page.add(DECLINED, policy.declined_blocks, stats.node)
+    if policy.victim_idle_s is not None:
+        page.add(VICTIM_IDLE, policy.victim_idle_s, stats.node)
+    for kind in ("invalidate", "demote"):
+        page.add(SWEEPS, sum(sweep.kind == kind for sweep in stats.sweeps), stats.node, kind)
+    page.add(SWEEP_LEASED, sum(sweep.leased for sweep in stats.sweeps), stats.node)
 
 
 def bounded(tenants: list[TenantStats], rest: TenantStats | None) -> list[TenantStats]:

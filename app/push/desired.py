@@ -4,20 +4,23 @@ Records and generation are read at one moment, so a snapshot is exactly what som
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.push.plan import Wanted
-from app.store import generations, identity, pins, quotas
+from app.store import generations, identity, pins, policies, quotas
 from app.store.database import Database
 from dataplane.protocol.control import (
     SNAPSHOT_TYPES,
     PinSpec,
+    PolicySpec,
     QuotaSpec,
     SnapshotType,
     digest_of,
     encode_pins,
+    encode_policies,
     encode_quotas,
 )
 
@@ -57,11 +60,7 @@ class Desired:
                 known = self._built.get(kind)
                 if known is not None and known.wanted.generation == heads[kind]:
                     continue
-                body = (
-                    encode_quotas(await _quotas(session))
-                    if kind == "quotas"
-                    else encode_pins(await _pins(session))
-                )
+                body = await _BODIES[kind](session)
                 self._built[kind] = Built(Wanted(self._store, heads[kind], digest_of(body)), body)
 
     async def bodies(self, digests: list[str]) -> dict[str, bytes]:
@@ -70,9 +69,25 @@ class Desired:
             return await pins.bodies(session, digests)
 
 
-async def _quotas(session: AsyncSession) -> list[QuotaSpec]:
-    return [QuotaSpec(tenant=row.tenant, limit_bytes=row.limit_bytes) for row in await quotas.wanted(session)]
+async def _quotas(session: AsyncSession) -> bytes:
+    return encode_quotas([QuotaSpec(**row) for row in await quotas.wanted(session)])
 
 
-async def _pins(session: AsyncSession) -> list[PinSpec]:
-    return [PinSpec(**row._mapping) for row in await pins.wanted(session)]
+async def _pins(session: AsyncSession) -> bytes:
+    return encode_pins([PinSpec(**row) for row in await pins.wanted(session)])
+
+
+async def _policies(session: AsyncSession) -> bytes:
+    return encode_policies(
+        [
+            PolicySpec(**{name: getattr(row, name) for name in policies.SPEC_COLUMNS})
+            for row in await policies.all_policies(session)
+        ]
+    )
+
+
+_BODIES: dict[SnapshotType, Callable[[AsyncSession], Awaitable[bytes]]] = {
+    "quotas": _quotas,
+    "pins": _pins,
+    "policies": _policies,
+}

@@ -23,18 +23,25 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Demote,
     Describe,
     Description,
     Hello,
+    Invalidate,
+    ListPrefixes,
     Nack,
     NeedBodies,
+    PrefixKeys,
+    Resize,
     Snapshot,
+    Trace,
     Welcome,
 )
 
 BODIES_AT_ONCE = 64
 """Bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
+Question = Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 
 
@@ -103,14 +110,17 @@ class Link:
                     bodies = await fetch(reply.digests[start:end])
                     await talk.say(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
 
+    async def ask(self, question: Question, timeout_s: float) -> ControlReply:
+        """The answer to one question. Raises NoAnswer, NotUnderstood."""
+        async with _Talk(self, question.nonce, timeout_s) as talk:
+            await talk.say(question)
+            return await talk.hear()
+
     async def describe(self, timeout_s: float) -> Description:
-        nonce = new_nonce()
-        async with _Talk(self, nonce, timeout_s) as talk:
-            await talk.say(Describe(nonce=nonce))
-            reply = await talk.hear()
-            if not isinstance(reply, Description):
-                raise NotUnderstood(f"describe was answered with {type(reply).__name__}")
-            return reply
+        reply = await self.ask(Describe(nonce=new_nonce()), timeout_s)
+        if not isinstance(reply, Description):
+            raise NotUnderstood(f"describe was answered with {type(reply).__name__}")
+        return reply
 
     async def _read(self) -> None:
         while True:

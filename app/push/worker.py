@@ -26,6 +26,8 @@ from dataplane.protocol.control import (
     Ack,
     Nack,
     Observed,
+    Resize,
+    Resized,
     Snapshot,
     SnapshotType,
 )
@@ -36,6 +38,9 @@ HELLO_EVERY_S = 0.05
 HELLO_REFUSED_S = 0.25
 POLL_S = 2.0
 """The database is looked at this often even when nobody called: another replica may have written."""
+KEEP_ENDS_S = 60.0
+LEAST_MOVE_S = 300.0
+"""Ends of pins that hits have moved are written down this often, when they moved this far."""
 
 
 @dataclass
@@ -66,6 +71,7 @@ class Worker:
         self._counts = counts
         self._timeout_s = timeout_s
         self._memory: dict[SnapshotType, Memory] = {}
+        self._kept = time.monotonic()
         self._log = structlog.get_logger().bind(url=link.url)
 
     async def run(self) -> None:
@@ -77,6 +83,9 @@ class Worker:
                     await asyncio.sleep(HELLO_EVERY_S)
                 continue
             beats = self._fleet.pulse.count
+            if time.monotonic() - self._kept >= KEEP_ENDS_S:
+                self._kept = time.monotonic()
+                await self._keep_ends(node.pin_ends, node.seen_at, LEAST_MOVE_S)
             await self._desired.refresh()
             wait_s = POLL_S
             pushed = False
@@ -96,13 +105,39 @@ class Worker:
             self._log.warning("node.refused_hello", reason=str(error))
             await asyncio.sleep(HELLO_REFUSED_S)
             return False
+        before = self._fleet.at_url(self._link.url)
+        if before is not None and before.epoch != welcome.epoch:
+            await self._keep_ends(dict(before.pin_ends), before.seen_at, 0)
         node = self._fleet.welcome(welcome, self._link.url, time.monotonic(), time.time())
         self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
         self._hub.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
         await self._ledger.joined(node)
+        await self._grow(node)
         await self.resync()
         return True
+
+    async def _keep_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> None:
+        """Hits move the ends of pins on the node alone: write them down now and then, and before a process that knows
+        nothing of them is told what to hold."""
+        moved = await self._ledger.move_ends(ends, heard_at, least_s) if ends else []
+        if moved:
+            self._log.info("pins.moved", pins=moved[:10], count=len(moved))
+
+    async def _grow(self, node: Node) -> None:
+        """A node that came back smaller than it was made is asked to grow again; it goes on when it will not."""
+        wanted = await self._ledger.wanted_capacity(node.name)
+        if wanted is None or node.capacity_bytes >= wanted:
+            return
+        try:
+            answer = await self._link.ask(Resize(new_nonce(), wanted), self._timeout_s)
+        except (NoAnswer, NotUnderstood) as error:
+            self._log.warning("node.not_resized", node=node.name, wanted_bytes=wanted, reason=str(error))
+            self._hub.publish("node.not_resized", node.name, wanted_bytes=wanted, reason=str(error))
+            return
+        if isinstance(answer, Resized):
+            node.capacity_bytes = answer.capacity_bytes
+            self._log.info("node.resized", node=node.name, capacity_bytes=answer.capacity_bytes)
 
     async def resync(self) -> None:
         """Take the node's full state now; a node that does not answer will be asked again by the next gap or hello."""

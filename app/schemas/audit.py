@@ -10,11 +10,11 @@ class AuditAnswer(msgspec.Struct, frozen=True):
     at: float
     actor: str
     """`local` until requests are authenticated."""
-    action: Literal["create", "update", "delete"]
-    kind: Literal["quota", "pin"]
+    action: Literal["create", "update", "delete", "invalidate", "demote", "resize"]
+    kind: Literal["quota", "pin", "policy", "blocks", "node"]
     name: str
     generation: int
-    """The generation that the change made."""
+    """The generation that the change made; 0 for what changes no record: `invalidate`, `demote`, `resize`."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     request_id: str

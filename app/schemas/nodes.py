@@ -1,9 +1,12 @@
 """Nodes: data planes, what they should hold and what they hold."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from app.schemas.status import NodeStateName
-from dataplane.protocol.events import EngineStats, PoolStats, Totals
+from dataplane.protocol.events import EngineStats, PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
 
 
 class ObservedState(msgspec.Struct, frozen=True):
@@ -36,6 +39,16 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     totals: Totals
     refused: dict[str, int]
     engines: list[EngineStats]
+    policy: PolicyStats
+    """In force."""
+    spaces: list[SpaceStats]
+    """What is cached of each space, largest first, at most 100."""
+    spaces_total: int
+    """At most 1,000: the node tells no more."""
+    sweeps: list[SweepStats]
+    """Invalidations and demotions under way, at most 100."""
+    adopted_blocks: int
+    """Blocks taken over from the data plane process before this one."""
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
@@ -60,3 +73,19 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 class NodeList(msgspec.Struct, frozen=True):
     items: list[NodeAnswer]
     total: int
+
+
+class ResizePost(msgspec.Struct, forbid_unknown_fields=True):
+    """What the pool should hold."""
+
+    pool_bytes: Annotated[
+        int | str, Meta(description="Bytes, or text such as `4GiB`; pools only grow.", examples=["4GiB"])
+    ]
+
+
+class ResizeAnswer(msgspec.Struct, frozen=True):
+    node: str
+    capacity_bytes: int
+    """As the node now has it."""
+    max_blocks: int | None
+    """Most blocks that it can name, fixed when it starts; null when it has not told yet."""

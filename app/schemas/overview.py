@@ -6,6 +6,7 @@ from app.ingest.history import Rates, Series
 from app.observe.facts import Fact
 from app.schemas.nodes import NodeAnswer
 from app.schemas.pins import PinAnswer
+from app.schemas.policies import PolicyAnswer
 from dataplane.protocol.events import PoolStats, Totals
 
 __all__ = ["Fact", "Overview", "Rates", "Series", "TenantAnswer"]
@@ -18,6 +19,16 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     bytes: int
     blocks: int
     limit_bytes: int | None
+    floor_bytes: int
+    effective_floor_bytes: int | None
+    """What is really guaranteed on every node; null when no node has told."""
+    weight: float
+    pin_budget_bytes: int | None
+    pinned_bytes: int
+    store_rate_bytes: int | None
+    on_exceed: str
+    mode: str
+    would_refuse_blocks: int
     over_limit: bool
     managed: bool
     """A quota record exists."""
@@ -26,6 +37,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     stored_blocks: int
     evicted_blocks: int
     refused_blocks: int
+    refused: dict[str, int]
+    """Refused blocks by code name."""
     note: str
 
 
@@ -46,6 +59,8 @@ class Overview(msgspec.Struct, frozen=True):
     pins: list[PinAnswer]
     """By name, at most 500."""
     pins_total: int
+    policy: PolicyAnswer | None
+    """The record, if there is one; what each node has in force is in its `stats.policy`."""
     nodes: list[NodeAnswer]
     refused: dict[str, int]
     """Refused blocks by code name."""

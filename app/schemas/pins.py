@@ -1,33 +1,47 @@
 """Pins: prefixes that must stay."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from app.schemas.status import RecordStatus
+from dataplane.protocol.control import Strength
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
-from dataplane.protocol.salts import DEFAULT_TENANT
-
-Strength = Literal["guaranteed"]
 
 
 class PinPut(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole intent about a prefix: exactly one of `tokens` and `keys`."""
+    """The whole intent about a prefix: exactly one of `tokens`, `keys` and `prefix`."""
 
-    model: Annotated[str, Meta(description="Model name; the pin holds in every space of it.")]
-    tenant: Annotated[str, Meta(description="Tenant as shown; `_default` for the empty salt.")] = (
-        DEFAULT_TENANT
-    )
+    model: Annotated[
+        str | None,
+        Meta(description="Model name; the pin holds in every space of it. A prefix brings its own."),
+    ] = None
+    tenant: Annotated[
+        str | None,
+        Meta(
+            description="Tenant as shown; `_default` (also when left out) for the empty salt. A prefix brings its own."
+        ),
+    ] = None
     tokens: Annotated[
         list[int] | None,
         Meta(description="Token ids of the prefix, cut in chunks; only full chunks are cached and pinned."),
     ] = None
     keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
+    prefix: Annotated[str | None, Meta(description="Label of a hot prefix, as `/prefixes` lists it now.")] = (
+        None
+    )
     chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
         DEFAULT_CHUNK_TOKENS
     )
-    strength: Strength = "guaranteed"
+    strength: Annotated[
+        Strength,
+        Meta(
+            description="`soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as "
+            "guaranteed, first in line for the budget, untouched by `invalidate`, without an end."
+        ),
+    ] = "guaranteed"
+    refresh_on_hit: Annotated[bool, Meta(description="Every hit moves the end to `ttl_s` from then.")] = False
     ttl_s: Annotated[float | None, Meta(description="Ends this many seconds from now.")] = None
     expires_at: Annotated[
         float | str | None, Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset.")
@@ -42,10 +56,14 @@ class PinAnswer(msgspec.Struct, frozen=True):
     model: str
     tenant: str
     strength: Strength
+    refresh_on_hit: bool
+    ttl_s: float | None
+    """What every hit moves the end to; null when the end is fixed."""
     key_count: int
     keys_digest: str
     """SHA-256 of the packed keys, in hex."""
     expires_at: float | None
+    """The end; of a pin that refreshes the latest that nodes report."""
     note: str
     generation: int
     """The generation of `pins` that last changed this record."""
@@ -58,6 +76,8 @@ class PinAnswer(msgspec.Struct, frozen=True):
     bytes: int
     guaranteed: int
     """Resident blocks inside the pin budget: they will not be evicted."""
+    degraded: int
+    """Resident blocks that the budgets have no room for: kept as under a soft pin."""
     expired: bool
     status: RecordStatus
 

@@ -1,4 +1,4 @@
-"""Quotas: how many bytes a tenant may keep."""
+"""Quotas: a tenant's share of every node's pool."""
 
 from typing import Annotated
 
@@ -6,23 +6,60 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.status import RecordStatus
+from dataplane.protocol.control import Mode, OnExceed
 
 
 class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole intent about a tenant."""
+    """The whole intent about a tenant: what is left out has its default. At least one field of the share is given.
+    Sizes are bytes, or text such as `4GiB`."""
 
     limit_bytes: Annotated[
-        int | str | None,
-        Meta(description="Hard cap in bytes, or text such as `4GiB`; null for no cap.", examples=["4GiB"]),
-    ]
+        int | str | msgspec.UnsetType | None,
+        Meta(description="Hard cap; null for no cap.", examples=["4GiB"]),
+    ] = msgspec.UNSET
+    floor_bytes: Annotated[
+        int | str | msgspec.UnsetType,
+        Meta(description="Bytes that no other tenant can take; at most the limit. 0 when left out."),
+    ] = msgspec.UNSET
+    weight: Annotated[
+        float | msgspec.UnsetType,
+        Meta(description="Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out."),
+    ] = msgspec.UNSET
+    pin_budget_bytes: Annotated[
+        int | str | msgspec.UnsetType | None,
+        Meta(
+            description="Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; "
+            "null for the pool's budget alone."
+        ),
+    ] = msgspec.UNSET
+    store_rate_bytes: Annotated[
+        int | str | msgspec.UnsetType | None,
+        Meta(description="Bytes a second that the tenant may store, at least 1; null for no bound."),
+    ] = msgspec.UNSET
+    on_exceed: Annotated[
+        OnExceed | msgspec.UnsetType,
+        Meta(description="At the limit: make room among the tenant's own blocks (the default), or refuse."),
+    ] = msgspec.UNSET
+    mode: Annotated[
+        Mode | msgspec.UnsetType,
+        Meta(
+            description="`enforce` (the default), or `observe`: nothing binds, what would be refused is counted."
+        ),
+    ] = msgspec.UNSET
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
 
 
 class QuotaAnswer(msgspec.Struct, frozen=True):
-    """A quota record and how it stands on the nodes."""
+    """A quota record and how its tenant stands on the nodes. Counts and bytes are sums over nodes."""
 
     tenant: str
     limit_bytes: int | None
+    floor_bytes: int
+    weight: float
+    pin_budget_bytes: int | None
+    store_rate_bytes: int | None
+    on_exceed: OnExceed
+    mode: Mode
     note: str
     generation: int
     """The generation of `quotas` that last changed this record."""
@@ -30,7 +67,15 @@ class QuotaAnswer(msgspec.Struct, frozen=True):
     updated_at: float
     used_bytes: int
     blocks: int
+    pinned_bytes: int
+    effective_floor_bytes: int | None
+    """What is really guaranteed on every node: the least over nodes; null when no node has told."""
     over_limit: bool
+    would_refuse_blocks: int
+    """In `observe`: blocks that would have been refused."""
+    refused_blocks: int
+    refused: dict[str, int]
+    """Refused blocks by code name."""
     status: RecordStatus
 
 

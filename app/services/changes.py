@@ -20,6 +20,7 @@ from app.store.database import Database
 from dataplane.protocol.control import SnapshotType
 
 Action = Literal["create", "update", "delete"]
+Deed = Literal["invalidate", "demote", "resize"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Changes:
 
     @asynccontextmanager
     async def begin(
-        self, kind: SnapshotType, noun: Literal["quota", "pin"], by: Author
+        self, kind: SnapshotType, noun: Literal["quota", "pin", "policy"], by: Author
     ) -> AsyncIterator[Change]:
         """Commits at the end of the block. Raises StoreUnavailable."""
         async with self._database.write() as session:
@@ -90,3 +91,25 @@ class Changes:
             action=change.action,
             generation=change.generation,
         )
+
+    async def note(
+        self, deed: Deed, noun: Literal["blocks", "node"], name: str, asked: dict[str, Any], by: Author
+    ) -> None:
+        """Write down what is about to be asked of nodes and changes no record. Raises StoreUnavailable."""
+        now = time.time()
+        async with self._database.write() as session:
+            session.add(
+                AuditRow(
+                    at=now,
+                    actor=by.actor,
+                    action=deed,
+                    kind=noun,
+                    name=name,
+                    type="",
+                    generation=0,
+                    before=None,
+                    after=asked,
+                    request_id=by.request_id,
+                )
+            )
+        self._hub.publish(f"{noun}.{deed}", at=now, name=name)

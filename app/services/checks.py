@@ -89,5 +89,5 @@ def model(name: str) -> str:
     return name
 
 
-def missing(kind: str, name: str) -> NotFound:
-    return NotFound(f"there is no {kind} {name!r}")
+def missing(kind: str, name: str, more: str = "") -> NotFound:
+    return NotFound(f"there is no {kind} {name!r}{more}")

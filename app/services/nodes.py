@@ -8,6 +8,9 @@ from app.services import checks
 from app.services.progress import Progress
 from dataplane.protocol.events import NodeStats
 
+MOST_SPACES = 100
+MOST_SWEEPS = 100
+
 
 class Nodes:
     def __init__(self, progress: Progress, fleet: Fleet) -> None:
@@ -62,4 +65,9 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
         totals=stats.totals,
         refused=stats.refused,
         engines=stats.engines,
+        policy=stats.policy,
+        spaces=stats.spaces[:MOST_SPACES],
+        spaces_total=len(stats.spaces),
+        sweeps=stats.sweeps[:MOST_SWEEPS],
+        adopted_blocks=stats.adopted_blocks,
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,10 +12,13 @@ from app.observe.facts import FactHub
 from app.schemas.overview import Overview, TenantAnswer
 from app.services.nodes import Nodes
 from app.services.pins import Pins
+from app.services.policies import Policies
 from app.services.progress import Progress
-from app.store import pins, quotas
+from app.services.tenants import SUMMED, Standing, standings
+from app.store import pins, policies, quotas
 from app.store.database import Database
 from app.store.quotas import QuotaRow
+from dataplane.protocol.control import POLICY_IN_FORCE
 from dataplane.protocol.events import NodeStats, PoolStats, TenantStats, Totals
 from dataplane.protocol.salts import shown
 
@@ -23,15 +26,6 @@ MOST_ROWS = 500
 SHARED_S = 0.9
 MOST_POINTS = 900
 S = TypeVar("S", PoolStats, Totals)
-_SUMMED = (
-    "bytes",
-    "blocks",
-    "requested_blocks",
-    "hit_blocks",
-    "stored_blocks",
-    "evicted_blocks",
-    "refused_blocks",
-)
 
 
 class OverviewService:
@@ -46,6 +40,7 @@ class OverviewService:
         progress: Progress,
         nodes: Nodes,
         pin_service: Pins,
+        policy_service: Policies,
     ) -> None:
         self._database = database
         self._fleet = fleet
@@ -54,12 +49,14 @@ class OverviewService:
         self._progress = progress
         self._nodes = nodes
         self._pins = pin_service
+        self._policies = policy_service
         self._cache: tuple[int, float, bytes] | None = None
 
     async def now(self) -> Overview:
         """Raises StoreUnavailable."""
         async with self._database.read() as session:
             quota_rows = await quotas.all_quotas(session)
+            policy_row = await policies.get(session, POLICY_IN_FORCE)
             pin_rows, pins_total = await pins.page(session, MOST_ROWS, 0)
         stats = self._fleet.stats()
         tenants = merge_tenants(stats, quota_rows)
@@ -79,6 +76,7 @@ class OverviewService:
             tenants_total=len(tenants),
             pins=self._pins.answers(pin_rows),
             pins_total=pins_total,
+            policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page().items,
             refused=refused,
             recent=list(self._hub.recent),
@@ -96,37 +94,40 @@ class OverviewService:
 
 
 def total(kind: type[S], parts: Iterable[S]) -> S:
-    """Field by field."""
+    """Field by field: numbers are added up, and what is yes or no is yes when it is on every node."""
     items = list(parts)
-    return kind(**{name: sum(getattr(item, name) for item in items) for name in kind.__struct_fields__})
+    return kind(
+        **{name: _together([getattr(item, name) for item in items]) for name in kind.__struct_fields__}
+    )
+
+
+def _together(values: list[Any]) -> Any:
+    return all(values) if values and isinstance(values[0], bool) else sum(values)
 
 
 def merge_tenants(stats: Iterable[NodeStats], rows: Sequence[QuotaRow]) -> list[TenantAnswer]:
     """Every tenant that keeps something or has a quota, largest first."""
     records = {shown(row.tenant): row for row in rows}
-    sums = {name: dict.fromkeys(_SUMMED, 0) for name in records}
-    over: set[str] = set()
-    limits: dict[str, int | None] = {}
-    for node in stats:
-        for tenant in node.tenants:
-            _add(sums.setdefault(tenant.tenant, dict.fromkeys(_SUMMED, 0)), tenant)
-            limits[tenant.tenant] = tenant.limit_bytes
-            if tenant.over_limit:
-                over.add(tenant.tenant)
-    answers = [
-        TenantAnswer(
-            tenant=name,
-            limit_bytes=records[name].limit_bytes if name in records else limits.get(name),
-            over_limit=name in over,
-            managed=name in records,
-            note=records[name].note if name in records else "",
-            **numbers,
-        )
-        for name, numbers in sums.items()
-    ]
+    found = {**{name: Standing() for name in records}, **standings(stats)}
+    answers = [_tenant(name, now, records.get(name)) for name, now in found.items()]
     return sorted(answers, key=lambda answer: (-answer.bytes, answer.tenant))
 
 
-def _add(sums: dict[str, int], tenant: TenantStats) -> None:
-    for name in _SUMMED:
-        sums[name] += getattr(tenant, name)
+def _tenant(name: str, now: Standing, record: QuotaRow | None) -> TenantAnswer:
+    share = record or now.latest or TenantStats(tenant=name)
+    return TenantAnswer(
+        tenant=name,
+        limit_bytes=share.limit_bytes,
+        floor_bytes=share.floor_bytes,
+        weight=share.weight,
+        pin_budget_bytes=share.pin_budget_bytes,
+        store_rate_bytes=share.store_rate_bytes,
+        on_exceed=share.on_exceed,
+        mode=share.mode,
+        effective_floor_bytes=now.effective_floor(share.floor_bytes),
+        over_limit=now.over_limit,
+        refused=now.refused,
+        managed=record is not None,
+        note="" if record is None else record.note,
+        **{field: getattr(now, field) for field in SUMMED},
+    )

@@ -1,21 +1,18 @@
 """A pin as asked for, checked and resolved to keys: the server cuts and hashes tokens as engines do."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from app.errors import Invalid
 from app.schemas.pins import PinPut
 from app.services import checks
-from dataplane.protocol.control import digest_of
-from dataplane.protocol.keys import KEY_BYTES, chain
+from app.services.key_intent import check_tokens, unpacked
+from app.services.prefixes import Found
+from dataplane.protocol.control import Strength, digest_of
+from dataplane.protocol.keys import chain
+from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
-MAX_KEYS = 4096
-MAX_TOKENS = 1 << 20
-MAX_CHUNK_TOKENS = 1 << 16
-MAX_TOKEN = (1 << 32) - 1
 MAX_TTL_S = 10 * 366 * 86_400.0
-_KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -24,28 +21,33 @@ class PinIntent:
 
     model: str
     salt: str
+    strength: Strength
     key_count: int
     body: bytes
     """Packed keys, first chunk first."""
     digest: str
     expires_at: float | None
+    refresh_s: float | None
     note: str
 
 
-def resolve(intent: PinPut, now: float) -> PinIntent:
-    """Raises Invalid with every fault found. Takes about 10 ms for the largest pin."""
+def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
+    """`prefix` is what nodes know under the intent's label. Raises Invalid with every fault found. Takes about 10 ms
+    for the largest pin."""
     faults = checks.Faults()
-    model = faults.check("model", lambda: checks.model(intent.model))
-    salt = faults.check("tenant", lambda: checks.tenant(intent.tenant))
+    model = faults.check("model", lambda: _model(intent, prefix))
+    salt = faults.check("tenant", lambda: _salt(intent, prefix))
     note = faults.check("note", lambda: checks.note(intent.note))
-    expires_at = faults.check("expires_at", lambda: _expiry(intent, now))
-    if (intent.tokens is None) == (intent.keys is None):
-        faults.add("tokens", "expected exactly one of 'tokens' and 'keys'")
-        faults.stop()
-    if intent.keys is not None:
-        keys = faults.check("keys", lambda: _unpacked(intent.keys or []))
+    timed = "expires_at" if intent.ttl_s is None or intent.expires_at is not None else "ttl_s"
+    expires_at = faults.check(timed, lambda: _expiry(intent, now))
+    _check_strength(intent, faults)
+    check_sources(intent, faults)
+    if prefix is not None:
+        keys: list[bytes] | None = prefix.keys
+    elif intent.keys is not None:
+        keys = faults.check("keys", lambda: unpacked(intent.keys or []))
     else:
-        _check_tokens(intent, faults)
+        check_tokens(intent.tokens or [], intent.chunk_tokens, faults)
         faults.stop()
         assert salt is not None
         keys = chain(intent.tokens or [], salt, chunk_tokens=intent.chunk_tokens)
@@ -53,38 +55,46 @@ def resolve(intent: PinPut, now: float) -> PinIntent:
     if model is None or salt is None or note is None or keys is None:
         raise Invalid("the pin is not valid", faults.errors)
     body = b"".join(keys)
-    return PinIntent(model, salt, len(keys), body, digest_of(body), expires_at, note)
+    refresh_s = intent.ttl_s if intent.refresh_on_hit else None
+    return PinIntent(
+        model, salt, intent.strength, len(keys), body, digest_of(body), expires_at, refresh_s, note
+    )
 
 
-def _check_tokens(intent: PinPut, faults: checks.Faults) -> None:
-    tokens, chunk = intent.tokens or [], intent.chunk_tokens
-    if not 1 <= chunk <= MAX_CHUNK_TOKENS:
-        faults.add("chunk_tokens", f"expected 1 to {MAX_CHUNK_TOKENS}, got {chunk}")
-        return
-    if len(tokens) > MAX_TOKENS or len(tokens) // chunk > MAX_KEYS:
+def check_sources(intent: PinPut, faults: checks.Faults) -> None:
+    """Exactly one thing says which keys. Raises Invalid, with what was found before."""
+    if sum(source is not None for source in (intent.tokens, intent.keys, intent.prefix)) != 1:
+        faults.add("tokens", "expected exactly one of 'tokens', 'keys' and 'prefix'")
+        faults.stop()
+
+
+def _model(intent: PinPut, prefix: Found | None) -> str:
+    if prefix is None:
+        if intent.model is None:
+            raise ValueError("expected a model name; only a pin made from a prefix has it from there")
+        return checks.model(intent.model)
+    if intent.model not in (None, prefix.model):
+        raise ValueError(f"the prefix is of {prefix.model!r}: leave the model out, or give that one")
+    return prefix.model
+
+
+def _salt(intent: PinPut, prefix: Found | None) -> str:
+    if prefix is None:
+        return checks.tenant(DEFAULT_TENANT if intent.tenant is None else intent.tenant)
+    if intent.tenant not in (None, shown(prefix.salt)):
+        raise ValueError(f"the prefix is of {shown(prefix.salt)!r}: leave the tenant out, or give that one")
+    return prefix.salt
+
+
+def _check_strength(intent: PinPut, faults: checks.Faults) -> None:
+    if intent.refresh_on_hit and intent.ttl_s is None:
+        faults.add("refresh_on_hit", "expected a ttl_s: every hit moves the end to that long from then")
+    ends = intent.ttl_s is not None or intent.expires_at is not None or intent.refresh_on_hit
+    if intent.strength == "permanent" and ends:
         faults.add(
-            "tokens",
-            f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens",
+            "strength",
+            "a permanent pin has no end: leave out ttl_s, expires_at and refresh_on_hit, or use 'guaranteed'",
         )
-    elif len(tokens) < chunk:
-        faults.add("tokens", f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")
-    elif min(tokens) < 0 or max(tokens) > MAX_TOKEN:
-        wrong = next(number for number, token in enumerate(tokens) if not 0 <= token <= MAX_TOKEN)
-        faults.add(f"tokens[{wrong}]", f"expected a token id from 0 to {MAX_TOKEN}, got {tokens[wrong]}")
-
-
-def _unpacked(keys: list[str]) -> list[bytes]:
-    if not 1 <= len(keys) <= MAX_KEYS:
-        raise ValueError(f"expected 1 to {MAX_KEYS} keys, got {len(keys)}")
-    for number, key in enumerate(keys):
-        if _KEY.fullmatch(key) is None:
-            raise ValueError(
-                f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters"
-            )
-    unpacked = [bytes.fromhex(key) for key in keys]
-    if len(set(unpacked)) != len(unpacked):
-        raise ValueError("expected no key twice")
-    return unpacked
 
 
 def _expiry(intent: PinPut, now: float) -> float | None:
@@ -93,7 +103,7 @@ def _expiry(intent: PinPut, now: float) -> float | None:
     if intent.ttl_s is not None:
         if not 0 < intent.ttl_s <= MAX_TTL_S:
             raise ValueError(
-                f"expected a ttl_s above 0 and at most {MAX_TTL_S:.0f} (ten years), got {intent.ttl_s:g}"
+                f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {intent.ttl_s:g}"
             )
         return now + intent.ttl_s
     if intent.expires_at is None:

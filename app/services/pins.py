@@ -3,17 +3,19 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinList, PinPut
 from app.services import checks
 from app.services.changes import Author, Changes
-from app.services.pin_intent import PinIntent, resolve
+from app.services.pin_intent import PinIntent, check_sources, resolve
+from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.store import pins
 from app.store.database import Database
 from app.store.pins import PinRow
+from dataplane.protocol.control import Strength
 from dataplane.protocol.events import PinStats
 from dataplane.protocol.salts import shown
 
@@ -21,11 +23,19 @@ from dataplane.protocol.salts import shown
 class Pins:
     """Get, put, delete; a put of what is already there changes nothing (a `ttl_s` always does: it moves the end)."""
 
-    def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        progress: Progress,
+        fleet: Fleet,
+        prefixes: PrefixService,
+    ) -> None:
         self._database = database
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
+        self._prefixes = prefixes
 
     async def get(self, name: str) -> PinAnswer:
         """Raises Invalid, NotFound."""
@@ -42,10 +52,12 @@ class Pins:
         return PinList(self.answers(rows), total)
 
     async def put(self, name: str, asked: PinPut, by: Author, wait_s: float = 0.0) -> tuple[PinAnswer, bool]:
-        """The record, and whether it is new. Raises Invalid."""
+        """The record, and whether it is new. Raises Invalid; NodeUnreachable when a prefix is named."""
         checks.pin_name(name)
+        check_sources(asked, checks.Faults())
+        prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix)
         # Off the loop: hashing a million tokens takes longer than others should wait.
-        intent = await asyncio.to_thread(resolve, asked, time.time())
+        intent = await asyncio.to_thread(resolve, asked, prefix, time.time())
         async with self._changes.begin("pins", "pin", by) as change:
             row = await pins.get(change.session, name)
             created = row is None
@@ -89,14 +101,17 @@ class Pins:
         return [self._answer(row, seen.get(row.name, []), now) for row in rows]
 
     def _answer(self, row: PinRow, seen: list[PinStats], now: float) -> PinAnswer:
+        expires_at, expired = _end(row, seen, now)
         return PinAnswer(
             name=row.name,
             model=row.model,
             tenant=shown(row.tenant),
-            strength="guaranteed",
+            strength=cast(Strength, row.strength),
+            refresh_on_hit=row.refresh_s is not None,
+            ttl_s=row.refresh_s,
             key_count=row.key_count,
             keys_digest=row.keys_digest,
-            expires_at=row.expires_at,
+            expires_at=expires_at,
             note=row.note,
             generation=row.generation,
             created_at=row.created_at,
@@ -105,15 +120,24 @@ class Pins:
             resident=sum(pin.resident for pin in seen),
             bytes=sum(pin.bytes for pin in seen),
             guaranteed=sum(pin.guaranteed for pin in seen),
-            expired=row.expires_at is not None and row.expires_at <= now,
+            degraded=sum(pin.degraded for pin in seen),
+            expired=expired,
             status=self._progress.status("pins", row.generation),
         )
 
 
+def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
+    """When the pin ends, and whether it has. Of a pin that refreshes, nodes know better than the record."""
+    if row.expires_at is None or row.refresh_s is None:
+        return row.expires_at, row.expires_at is not None and row.expires_at <= now
+    end = max([row.expires_at, *(pin.expires_at for pin in seen if pin.expires_at is not None)])
+    return end, end <= now and all(pin.expired for pin in seen)
+
+
 def _fill(row: PinRow, intent: PinIntent) -> None:
-    row.model, row.tenant, row.strength = intent.model, intent.salt, "guaranteed"
+    row.model, row.tenant, row.strength = intent.model, intent.salt, intent.strength
     row.key_count, row.keys_digest = intent.key_count, intent.digest
-    row.expires_at, row.note = intent.expires_at, intent.note
+    row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
 
 
 def _audited(row: PinRow) -> dict[str, Any]:
@@ -125,5 +149,6 @@ def _audited(row: PinRow) -> dict[str, Any]:
         "key_count": row.key_count,
         "keys_digest": row.keys_digest,
         "expires_at": row.expires_at,
+        "refresh_s": row.refresh_s,
         "note": row.note,
     }

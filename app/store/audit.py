@@ -17,14 +17,14 @@ class AuditRow(Base):
     at: Mapped[Seconds]
     actor: Mapped[Name]
     action: Mapped[Name]
-    """`create`, `update` or `delete`."""
+    """`create`, `update` or `delete` of a record; `invalidate`, `demote` or `resize`."""
     kind: Mapped[Name]
-    """`quota` or `pin`."""
+    """`quota`, `pin`, `policy`, `blocks` or `node`."""
     name: Mapped[LongName]
     """The record's name as people see it."""
     type: Mapped[Name]
     generation: Mapped[Whole]
-    """The generation of `type` that this change made."""
+    """The generation of `type` that this change made; 0 (and no type) for what changes no record."""
     before: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     after: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     request_id: Mapped[Name]

@@ -21,6 +21,8 @@ class NodeRow(Base):
     release: Mapped[Name]
     engine_socket: Mapped[str] = mapped_column(sa.Text())
     capacity_bytes: Mapped[Whole]
+    wanted_capacity_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    """What it was last made to grow to; asked again when it comes back smaller."""
     first_seen_at: Mapped[Seconds]
     seen_at: Mapped[Seconds]
     """When it last said hello or answered a push; being alive now is not written here."""
@@ -59,8 +61,19 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     known = await session.get(NodeRow, row.name)
     if known is not None:
         row.first_seen_at = known.first_seen_at
+        row.wanted_capacity_bytes = known.wanted_capacity_bytes
     await session.merge(row)
     return [old.name for old in gone]
+
+
+async def wanted_capacity(session: AsyncSession, name: str) -> int | None:
+    return await session.scalar(sa.select(NodeRow.wanted_capacity_bytes).where(NodeRow.name == name))
+
+
+async def want_capacity(session: AsyncSession, name: str, capacity_bytes: int | None) -> None:
+    await session.execute(
+        sa.update(NodeRow).where(NodeRow.name == name).values(wanted_capacity_bytes=capacity_bytes)
+    )
 
 
 async def save_observation(session: AsyncSession, row: ObservationRow) -> None:

@@ -30,20 +30,32 @@ class PinRow(Base):
     key_count: Mapped[Whole]
     keys_digest: Mapped[Digest] = mapped_column(sa.ForeignKey("pin_bodies.digest"), index=True)
     expires_at: Mapped[float | None] = mapped_column(sa.Double())
+    """As it was put; nodes move the end of pins that refresh."""
+    refresh_s: Mapped[float | None] = mapped_column(sa.Double())
+    """Every hit moves the end to this many seconds later; None: the end is fixed."""
     note: Mapped[str] = mapped_column(sa.Text())
     generation: Mapped[Whole]
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
 
 
+SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s")
+"""What nodes are told; the same names as in `PinSpec`."""
+
+
 async def get(session: AsyncSession, name: str) -> PinRow | None:
     return await session.get(PinRow, name)
 
 
-async def wanted(session: AsyncSession) -> Sequence[sa.Row[str, str, str, str, float | None]]:
-    """What a snapshot says of all pins: plain rows, because there may be many."""
-    query = sa.select(PinRow.name, PinRow.model, PinRow.tenant, PinRow.keys_digest, PinRow.expires_at)
-    return (await session.execute(query)).all()
+async def wanted(session: AsyncSession) -> Sequence[sa.RowMapping]:
+    """`SPEC_COLUMNS` of all, for a snapshot: plain rows, because there may be many."""
+    columns = [getattr(PinRow, name) for name in SPEC_COLUMNS]
+    return (await session.execute(sa.select(*columns))).mappings().all()
+
+
+async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
+    """Pins whose end is moved by hits."""
+    return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()
 
 
 async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence[PinRow], int]:

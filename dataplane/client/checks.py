@@ -5,11 +5,10 @@ The engine's process depends on this: offsets become addresses, and a wrong one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.client.memory import Memory
 from dataplane.protocol import engine as wire
@@ -68,16 +67,15 @@ def reserved(keys: int) -> Check:
 
 def places(
     segments: Mapping[int, Memory],
-    numbers: npt.NDArray[np.uint32],
-    offsets: npt.NDArray[np.uint64],
+    wanted: Mapping[int, Sequence[int]],
     nbytes: int,
 ) -> None:
-    """Blocks of `nbytes` that are to be written lie within mapped, writable segments."""
-    for number in set(numbers.tolist()):
+    """Blocks of `nbytes` that are to be written, offsets by segment, lie within mapped, writable segments."""
+    for number, offsets in wanted.items():
         segment = segments[number]
         if not segment.writable:
             raise fault(f"reserved: segment {number} is to be written and was granted read-only")
-        furthest = int(offsets[numbers == number].max())
+        furthest = max(offsets)
         if furthest + nbytes > segment.nbytes:
             raise fault(
                 f"reserved: {nbytes} bytes at {furthest} of segment {number} of {segment.nbytes} bytes"
@@ -109,6 +107,13 @@ def committed(answer: wire.EngineReply) -> None:
     said = _of(wire.Committed, answer)
     if said is not None and not 0 <= said.blocks <= wire.MAX_KEYS_PER_REQUEST:
         raise fault(f"committed: {said.blocks} blocks")
+
+
+def reported(answer: wire.EngineReply) -> None:
+    """`Reported` with a count that can be."""
+    said = _of(wire.Reported, answer)
+    if said is not None and not 0 <= said.dropped <= wire.MAX_KEYS_PER_REQUEST:
+        raise fault(f"reported: {said.dropped} blocks")
 
 
 def grants(granted: list[wire.SegmentGrant], fds: int) -> None:

@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client.memory import Memory
+from dataplane.protocol.checksums import Checksum, checksum
 from dataplane.protocol.layout import I64
+
+PIECE_BYTES = 512 << 10
+"""Copied and summed by turns: what was just copied is still in the core's own cache when it is summed."""
 
 Buffer = memoryview | bytearray | npt.NDArray[np.generic]
 
@@ -43,3 +47,42 @@ def copy(targets: I64, sources: I64, sizes: I64) -> None:
         targets[starts].tolist(), sources[starts].tolist(), lengths.tolist(), strict=True
     ):
         ctypes.memmove(target, source, length)
+
+
+def copy_summed(
+    targets: list[int], base: int, source: memoryview, starts: list[int], nbytes: int
+) -> list[bytes]:
+    """Copy blocks of `nbytes` that lie at `starts` of `source`, which is at address `base`; their checksums."""
+    if nbytes > PIECE_BYTES:
+        return [
+            _copy_summed(target, base + start, source[start : start + nbytes])
+            for target, start in zip(targets, starts, strict=True)
+        ]
+    sums: list[bytes] = []
+    turn = PIECE_BYTES // nbytes
+    for first in range(0, len(targets), turn):
+        last = min(first + turn, len(targets))
+        while first < last:
+            end = first + 1
+            while (
+                end < last and _follows(targets, first, end, nbytes) and _follows(starts, first, end, nbytes)
+            ):
+                end += 1
+            ctypes.memmove(targets[first], base + starts[first], (end - first) * nbytes)
+            sums += [checksum(source[start : start + nbytes]) for start in starts[first:end]]
+            first = end
+    return sums
+
+
+def _copy_summed(target: int, address: int, source: memoryview) -> bytes:
+    state = Checksum()
+    for at in range(0, len(source), PIECE_BYTES):
+        piece = source[at : at + PIECE_BYTES]
+        ctypes.memmove(target + at, address + at, len(piece))
+        state.update(piece)
+    return state.digest()
+
+
+def _follows(places: list[int], first: int, at: int, nbytes: int) -> bool:
+    """The piece at position `at` lies where a run of neighbours from `first` on goes on."""
+    return places[at] == places[first] + (at - first) * nbytes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from dataplane.client.copies import Buffer, address_of, addresses, copy
 from dataplane.client.memory import Memory, Window
 from dataplane.client.world import World
-from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
+from dataplane.protocol.layout import HOT_CONTROL, HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
 class _Hold:
     """Raised counters. Lowers them when nothing refers to it any more: neither the lease nor any view."""
 
-    __slots__ = ("_descriptors", "world")
+    __slots__ = ("descriptors", "world")
 
     def __init__(self, world: World, descriptors: I64) -> None:
         self.world = world
-        self._descriptors = descriptors
+        self.descriptors = descriptors
+
+    def keep(self, count: int) -> None:
+        """Lower the counters of all but the leading `count` blocks."""
+        self.descriptors, rest = self.descriptors[:count], self.descriptors[count:]
+        self.world.drop(rest)
 
     def __del__(self) -> None:
-        self.world.drop(self._descriptors)
+        self.world.drop(self.descriptors)
+
+
+class Corrupt(NamedTuple):
+    """A block that was held and is not whole."""
+
+    world: World
+    descriptor: int
+    control: int
+    nbytes: int
 
 
 class Lease:
@@ -51,6 +66,24 @@ class Lease:
         self._rows.append(rows)
         self._segments.append(segments)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
+
+    def examine(self, whole: Callable[[World, I64, U64, Mapping[int, Memory]], int]) -> Iterator[Corrupt]:
+        """Ask of each space how many leading blocks are whole, and let go what comes after; the first of it, if any."""
+        for space, hold in enumerate(self._hold):
+            rows = self._rows[space]
+            kept = whole(hold.world, hold.descriptors, rows, self._segments[space])
+            if kept == len(rows):
+                continue
+            found = Corrupt(
+                hold.world,
+                int(hold.descriptors[kept]),
+                int(rows[kept, HOT_CONTROL]),
+                int(rows[kept, HOT_NBYTES]),
+            )
+            hold.keep(kept)
+            self._rows[space] = rows[:kept]
+            self._length = min(self._length, kept)
+            yield found
 
     def __len__(self) -> int:
         return self._length
@@ -104,6 +137,8 @@ class Lease:
         total = _sum(sizes)
         target, keep = address_of(buffer, total, writable=True)
         hold, segments = self._hold[space], self._segments[space]
+        if not hold.world.alive:
+            raise ValueError("the lease is the parent's: a forked child maps nothing of it")
         sources = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         copy(target + np.cumsum(sizes) - sizes, sources, sizes)
         del keep, hold, segments

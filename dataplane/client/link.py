@@ -19,12 +19,15 @@ from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError, code_of
 from dataplane.protocol.engine import (
     MAX_FDS_PER_DATAGRAM,
+    MAX_KEYS_PER_REQUEST,
     VERSION,
     Abort,
     Attach,
     Attached,
+    Commit,
     EngineReply,
     EngineRequest,
+    Leased,
     Mapped,
     Refused,
     Reserved,
@@ -35,6 +38,8 @@ from dataplane.protocol.layout import LayoutError
 RECEIVE_BYTES = 256 * 1024
 FIRST_RETRY_S = 0.02
 LAST_RETRY_S = 1.0
+EAGER_S = 3.0
+"""A data plane that was lost is tried at the first pace for so long: most come back within a second."""
 CHECK_INTERVAL_S = 0.1
 MAX_LATE_ANSWERS = 1024
 """Answers to nothing that one call reads: more than the socket can hold of a data plane that was only slow."""
@@ -55,7 +60,8 @@ class AttachRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
     """Something an engine may want to log: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`,
-    `commit_refused`, or `fault`: the data plane is broken, and what it said was not used."""
+    `commit_refused`, `corrupt`: a block does not match its checksum and was not given out, or `fault`: the data plane
+    is broken, and what it said was not used."""
 
     name: str
     detail: str = ""
@@ -73,6 +79,7 @@ class Link:
         spaces: list[SpaceRequest],
         timeout_s: float,
         tell: Callable[[ClientEvent], None],
+        spin_s: float = 0.0,
     ) -> None:
         self.world: World | None = None
         """Memory that may be read: of the present attachment, or of one whose data plane crashed."""
@@ -82,11 +89,17 @@ class Link:
         self._engine = engine
         self._spaces = spaces
         self._timeout_s = timeout_s
+        self._spin_s = spin_s
         self.tell = tell
         self._socket: socket.socket | None = None
         self._next_id = 0
         self._unanswered: set[int] = set()
         """Requests that timed out; until their answers came, new requests are refused at once."""
+        self._memory = 0
+        """Identity of the world's index memory."""
+        self._writing: set[int] = set()
+        """Reservations of the world that are open: this process may be writing there."""
+        self._eager_until = 0.0
         self._retry_at = 0.0
         self._retry_s = FIRST_RETRY_S
         self._faulty = False
@@ -94,6 +107,11 @@ class Link:
         self._unreachable = ""
         self._check_at = 0.0
         self._membarrier = barrier.register()
+
+    @property
+    def waiting(self) -> bool:
+        """An answer is outstanding that nobody waits for any more."""
+        return bool(self._unanswered)
 
     # ---- keeping the connection
 
@@ -124,6 +142,9 @@ class Link:
             request = Attach(
                 self._take_id(), VERSION, self._group, self._spaces, self._engine, self._membarrier
             )
+            if self.world is not None and self._memory:
+                request.resume, request.resume_memory = self.world.client, self._memory
+                request.writing = sorted(self._writing)
             with suppress(BrokenPipeError):  # turned away already: why lies in the socket
                 connection.send(encode(request))
         except OSError as error:
@@ -174,6 +195,9 @@ class Link:
     def _enter(self, answer: Attached, fds: list[int]) -> None:
         try:
             checks.attached(answer, len(self._spaces))
+            if answer.resumed:
+                self._resume(answer, fds)
+                return
             if len(fds) != 2:
                 raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
             index = Memory.map(fds[0], writable=False)
@@ -187,6 +211,23 @@ class Link:
         finally:
             _close(fds)
         self.world = world
+        self._memory = answer.memory
+        self._writing.clear()
+        self._attached(answer)
+
+    def _resume(self, answer: Attached, fds: list[int]) -> None:
+        """The data plane went on with our memory: world, counters and views stay as they are. Raises ProtocolError."""
+        world = self.world
+        if world is None or fds or answer.memory != self._memory:
+            raise checks.fault("attached: resumed what was not asked for")
+        if answer.client != world.client or answer.spaces != world.spaces:
+            raise checks.fault(
+                f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}"
+            )
+        world.resume(answer.epoch, membarrier=answer.membarrier)
+        self._attached(answer)
+
+    def _attached(self, answer: Attached) -> None:
         self.attached = True
         if not self._faulty:
             self._retry_s = FIRST_RETRY_S
@@ -199,22 +240,32 @@ class Link:
             self._socket = None
         was, self.attached = self.attached, False
         self._unanswered.clear()
+        if self.world is not None:
+            self.world.end_asking()
         if self.world is not None and self.world.closed:
             self.world = None  # it stopped in good order: let its memory go
         self._later()
         if was:
+            if not self._faulty:  # it may be back already
+                self._eager_until = time.monotonic() + EAGER_S
+                self._retry_at = 0.0
             self.tell(ClientEvent("lost", reason))
 
     def distrust(self, fault: str) -> None:
         """The data plane is broken: tell, have no more to do with it and its memory, and try again later."""
         self._faulty = True
-        if self.attached:
+        if self.attached and self.world is not None:
+            self.world.end_asking()
             self.world = None
         self.tell(ClientEvent("fault", fault))
         self._drop(fault)
 
     def _later(self) -> None:
-        self._retry_at = time.monotonic() + self._retry_s
+        now = time.monotonic()
+        if now < self._eager_until and not self._faulty:
+            self._retry_at = now + FIRST_RETRY_S
+            return
+        self._retry_at = now + self._retry_s
         self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
 
     # ---- asking
@@ -234,9 +285,14 @@ class Link:
         deadline = time.monotonic() + self._timeout_s
         try:
             self._socket.settimeout(self._timeout_s)
-            self._socket.send(encode(make(number)))
+            request = make(number)
+            if isinstance(request, (Commit, Abort)):  # whoever ends a reservation is done with its bytes
+                self._writing.discard(request.reservation)
+            self._socket.send(encode(request))
             answer = self._answer(number, deadline)
             check(answer)
+            if isinstance(answer, Reserved) and answer.reservation:
+                self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
             self.tell(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
@@ -265,12 +321,19 @@ class Link:
     def _receive(self, deadline: float) -> tuple[EngineReply, list[int]]:
         """The next answer. Raises TimeoutError, OSError (also when the connection ended) and ProtocolError."""
         assert self._socket is not None
-        left = deadline - time.monotonic()
-        self._socket.settimeout(max(0.0, left))
-        try:
-            data, fds = self._receive_datagram()
-        except BlockingIOError:
-            raise TimeoutError from None
+        now = time.monotonic()
+        awake_until = min(deadline, now + self._spin_s)
+        self._socket.settimeout(0.0 if awake_until > now else max(0.0, deadline - now))
+        while True:
+            try:
+                data, fds = self._receive_datagram()
+                break
+            except BlockingIOError:
+                now = time.monotonic()
+            if now >= deadline:
+                raise TimeoutError from None
+            if now >= awake_until:
+                self._socket.settimeout(deadline - now)
         if not data:
             _close(fds)
             raise ConnectionResetError("the data plane closed the connection")
@@ -308,6 +371,13 @@ class Link:
         self._unanswered.discard(answer.id)
         if isinstance(answer, Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
+        if self.world is None:
+            return
+        if isinstance(answer, Leased):
+            checks.leased(MAX_KEYS_PER_REQUEST, self.world.index.max_blocks)(answer)
+            self.world.let_go(checks.descriptors_of(answer))
+        if not self.waiting:
+            self.world.end_asking()
 
     def _take_late_answers(self) -> None:
         """Read what lies in the socket, without waiting; notices a closed connection. The rest waits for next time."""
@@ -328,6 +398,7 @@ class Link:
 
     def send_abort(self, reservation: int) -> None:
         """Give a reservation up without waiting, neither for the answer nor for room in the socket."""
+        self._writing.discard(reservation)
         if self._socket is None:
             return
         number = self._take_id()
@@ -346,7 +417,9 @@ class Link:
             self._socket.close()
             self._socket = None
         self.attached = False
-        self.world = None
+        if self.world is not None:
+            self.world.end_asking()
+            self.world = None
 
 
 def _close(fds: list[int]) -> None:

@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
-from dataplane.client.copies import Buffer, address_of, addresses, copy
+from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_summed
 from dataplane.client.memory import Memory, Window
 from dataplane.client.world import World
+from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, Outcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
+
+_WRITE = int(Outcome.WRITE)
+_UNAVAILABLE = bytes((Code.UNAVAILABLE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +41,61 @@ class Reservation:
         nbytes: int,
         commit: Callable[[World, int, bytes, bytes], Committed],
         abort: Callable[[World, int], None],
+        *,
+        checksums: bool,
     ) -> None:
         self.nbytes = nbytes
-        self.outcomes: npt.NDArray[np.uint8] = np.full(keys, Code.UNAVAILABLE, np.uint8)
-        """An `Outcome` or a `Code` for each key."""
         self.number = 0
         self._ended = False
-        self._codes = b""
+        self._codes = _UNAVAILABLE * keys
         self._world: World | None = None
         self._mapped: dict[int, Memory] = {}
         self._segments: list[int] = []
         self._offsets: list[int] = []
         self._commit = commit
         self._abort = abort
+        self._checksums = checksums
+        self._sums: dict[int, bytes] = {}
+        """Checksums of what `copy_from` wrote, by position."""
+        self._viewed: set[int] = set()
+        """Positions that somebody may be writing to himself: their bytes count as they are at commit."""
 
     def grant(self, world: World, answer: Reserved) -> None:
         """Take the data plane's answer in, its segments mapped. Raises ProtocolError when its places are none."""
-        outcomes = np.frombuffer(answer.outcomes, np.uint8)
-        segments = np.frombuffer(answer.segments, np.uint32)
-        offsets = np.frombuffer(answer.offsets, np.uint64)
-        write = outcomes == Outcome.WRITE
-        checks.places(world.segments, segments[write], offsets[write], self.nbytes)
-        self._mapped = {number: world.segments[number] for number in set(segments[write].tolist())}
+        segments = memoryview(answer.segments).cast("I").tolist()
+        offsets = memoryview(answer.offsets).cast("Q").tolist()
+        places: dict[int, list[int]] = {}
+        for code, number, offset in zip(answer.outcomes, segments, offsets, strict=True):
+            if code == _WRITE:
+                places.setdefault(number, []).append(offset)
+        checks.places(world.segments, places, self.nbytes)
+        self._mapped = {number: world.segments[number] for number in places}
+        for number, memory in self._mapped.items():
+            memory.prepare(places[number], self.nbytes)
         self._world = world
-        self.outcomes = outcomes
         self._codes = answer.outcomes
-        self._segments = segments.tolist()
-        self._offsets = offsets.tolist()
+        self._segments = segments
+        self._offsets = offsets
         self.number = answer.reservation
 
     def refuse(self, code: Code) -> None:
         """Refuse every key."""
-        self.outcomes[:] = code
+        self._codes = bytes((code,)) * len(self._codes)
+
+    @property
+    def outcomes(self) -> npt.NDArray[np.uint8]:
+        """An `Outcome` or a `Code` for each key; read-only."""
+        return np.frombuffer(self._codes, np.uint8)
+
+    @property
+    def _open(self) -> bool:
+        """Memory may be touched. Never in a forked child: nothing is mapped there."""
+        return self.number != 0 and self._world is not None and self._world.alive
 
     @property
     def writable(self) -> list[int]:
         """Positions to fill."""
-        found: list[int] = np.flatnonzero(self.outcomes == Outcome.WRITE).tolist()
-        return found
+        return [at for at, code in enumerate(self._codes) if code == _WRITE]
 
     @property
     def refused(self) -> dict[Code, int]:
@@ -89,10 +110,15 @@ class Reservation:
 
     def array(self, i: int) -> npt.NDArray[np.uint8]:
         """Where to write block `i`: a writable array of `nbytes` bytes over the arena."""
-        if self._world is None or not self.number:
+        if not self._open:
             raise ValueError("nothing is reserved, or the reservation has ended")
-        if self._codes[i] != Outcome.WRITE:
+        if self._codes[i] != _WRITE:
             raise ValueError(f"key {i} is not to be written: outcome {self._codes[i]}")
+        if self._checksums:
+            self._viewed.add(range(len(self._codes))[i])
+        return self._window(i)
+
+    def _window(self, i: int) -> npt.NDArray[np.uint8]:
         segment = self._mapped[self._segments[i]]
         return Window(None, segment, self._offsets[i], self.nbytes, writable=True).array()
 
@@ -108,14 +134,19 @@ class Reservation:
         """
         if self._ended:
             raise ValueError("the reservation has ended")
-        source, keep = address_of(buffer, len(self.outcomes) * self.nbytes, writable=False)
-        if self._world is None or not self.number:
+        source, keep = address_of(buffer, len(self._codes) * self.nbytes, writable=False)
+        if not self._open:
             return 0
         mapped = self._mapped
-        at = np.flatnonzero(np.frombuffer(self._codes, np.uint8) == Outcome.WRITE)
+        at = np.flatnonzero(self.outcomes == _WRITE)
         segments = np.array(self._segments, np.int64)[at]
         targets = addresses(mapped, segments, np.array(self._offsets, np.uint64)[at].astype(np.int64))
-        copy(targets, source + at * self.nbytes, np.full(len(at), self.nbytes, np.int64))
+        if self._checksums:
+            starts = at * self.nbytes
+            sums = copy_summed(targets.tolist(), source, keep.data, starts.tolist(), self.nbytes)
+            self._sums = dict(zip(at.tolist(), sums, strict=True))
+        else:
+            copy(targets, source + at * self.nbytes, np.full(len(at), self.nbytes, np.int64))
         del keep, mapped
         return len(at) * self.nbytes
 
@@ -124,7 +155,8 @@ class Reservation:
     ) -> Committed:
         """Publish what was written: all of `writable`, or the given positions (the rest is aborted).
 
-        `checksums` has 16 bytes for each published position. Do not write to the views afterwards. Raises ValueError
+        `checksums` has 16 bytes for each published position, all zero for none; without it they are made from the
+        bytes, unless the client was attached without checksums. Do not write to the views afterwards. Raises ValueError
         for wrong arguments; the reservation is open then.
         """
         if positions is not None or checksums is not None:
@@ -132,11 +164,19 @@ class Reservation:
         if positions is not None and not len(positions):
             self.abort()
             return Committed(0)
+        if checksums is None and self._checksums and self._open:
+            checksums = self._sum(self.writable if positions is None else positions)
         ended = self._end()
         if ended is None:
             return Committed(0)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
         return self._commit(*ended, slots, b"".join(checksums or ()))
+
+    def _sum(self, positions: Sequence[int]) -> list[bytes]:
+        return [
+            self._sums[at] if at in self._sums and at not in self._viewed else checksum(self._window(at))
+            for at in positions
+        ]
 
     def _check(self, positions: Sequence[int] | None, checksums: Sequence[bytes] | None) -> None:
         writable = self.writable

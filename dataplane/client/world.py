@@ -29,6 +29,7 @@ from dataplane.protocol.layout import (
     RING_COUNT_MASK,
     RING_KIND_SHIFT,
     RING_LOOKUP,
+    RING_POSITION_SHIFT,
     RING_TOUCH,
     U64,
     AreaMemory,
@@ -77,6 +78,8 @@ class World:
         """A block of it was found to lie where no block can be."""
         self.alive = True
         """False in a forked child, where nothing of it is mapped."""
+        self._asking = False
+        """A lease was asked for by message: the data plane may be raising counters. One writer at a time."""
         self._lock = threading.Lock()
         self._drops: deque[I64] = deque()
         self._held = 0
@@ -95,6 +98,11 @@ class World:
         self._settle()
         return self._held == 0
 
+    def resume(self, epoch: int, *, membarrier: bool) -> None:
+        """Another data plane has adopted this memory: everything goes on."""
+        self.epoch = epoch
+        self.membarrier = membarrier
+
     def add_segments(self, grants: list[SegmentGrant], fds: list[int]) -> None:
         """Map granted segments; the fds stay the caller's. Raises ProtocolError."""
         for grant, fd in zip(grants, fds, strict=True):
@@ -111,8 +119,10 @@ class World:
 
     def hits(self, words: U64, space: int) -> int:
         """Leading READY blocks of a chain in a space, as of now."""
-        numbers, control = self.index.find(words, space)
-        return leading((numbers >= 0) & is_ready(control))
+        numbers, control, rows = self.index.find_rows(words, space)
+        good = (numbers >= 0) & is_ready(control)
+        valid = self.index.valid(numbers, rows)
+        return leading(good if valid is None else good & valid)
 
     def unmapped(self, rows: U64) -> list[int]:
         """Segments of held blocks that are not mapped yet."""
@@ -156,21 +166,42 @@ class World:
         hits = leading((numbers.view(np.uint64) < self._beyond) & is_ready(control))
         raised = numbers[:hits]
         self._raise(raised)
-        control, rows, same = self.index.confirm(raised, words[:hits], space)
-        kept = leading(same & is_ready(control))
+        kept, rows = self._confirm(raised, words[:hits], space)
         if kept < hits:
             self.drop(raised[kept:])
         return raised[:kept], rows[:kept]
+
+    def begin_asking(self) -> None:
+        """A lease is about to be asked for by message: counters are not lowered until `end_asking`."""
+        with self._lock:
+            self._asking = True
+
+    def end_asking(self) -> None:
+        """No answer is outstanding."""
+        self._asking = False
+        self._settle()
+
+    def let_go(self, descriptors: I64) -> None:
+        """Blocks that the data plane leased for us and nobody waits for any more."""
+        with self._lock:
+            self._held += len(descriptors)
+        self.drop(descriptors)
 
     def take_over(self, descriptors: I64, words: U64, space: int) -> tuple[I64, U64]:
         """As `hold`, of blocks that the data plane leased for us: their counters are up."""
         with self._lock:
             self._held += len(descriptors)
-        control, rows, same = self.index.confirm(descriptors, words[: len(descriptors)], space)
-        kept = leading(same & is_ready(control))
+        kept, rows = self._confirm(descriptors, words[: len(descriptors)], space)
         if kept < len(descriptors):
             self.drop(descriptors[kept:])
         return descriptors[:kept], rows[:kept]
+
+    def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[int, U64]:
+        """How many of the held blocks are still what was looked for, and all their rows."""
+        control, rows, same = self.index.confirm(descriptors, words, space)
+        good = same & is_ready(control)
+        valid = self.index.valid(descriptors, rows)
+        return leading(good if valid is None else good & valid), rows
 
     def _raise(self, descriptors: I64) -> None:
         self._settle()
@@ -186,6 +217,8 @@ class World:
     def _settle(self) -> None:
         while self._drops and self.alive and self._lock.acquire(blocking=False):
             try:
+                if self._asking:
+                    return
                 with suppress(IndexError):
                     descriptors = self._drops.popleft()
                     np.subtract.at(self.area.counters, descriptors, _ONE)
@@ -198,7 +231,8 @@ class World:
     def note_touches(self, descriptors: I64, rows: U64) -> None:
         """Tell the data plane which blocks were read; tail first, so that ancestors stay newest."""
         entries = np.empty((len(descriptors), 2), np.uint64)
-        entries[:, 0] = descriptors[::-1].astype(np.uint64) | _TOUCH
+        positions = np.arange(len(descriptors) - 1, -1, -1, dtype=np.int64) << RING_POSITION_SHIFT
+        entries[:, 0] = (descriptors[::-1] | positions).astype(np.uint64) | _TOUCH
         entries[:, 1] = rows[::-1, 0]
         self._append(entries)
 

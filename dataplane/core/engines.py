@@ -6,16 +6,25 @@ held stays charged until it and every process that was in its group at that time
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dataplane.core.blocks import Block
+from dataplane.core.names import EngineName, Record, SegmentName, SpaceName, TenantName
 from dataplane.core.quotas import Tenant
 from dataplane.core.rings import RingReader
+from dataplane.protocol.engine import Attach
 from dataplane.protocol.events import EngineStats
+from dataplane.protocol.layout import H_MEMORY
 from dataplane.protocol.spaces import Space
+
+if TYPE_CHECKING:
+    from dataplane.core.pool import Pool
 
 MAX_SHOWN_MODELS = 8
 MAX_SHOWN_CHARACTERS = 64
+MAX_SHOWN_PIDS = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +41,12 @@ class Reservation:
     positions: list[int]
     """Positions of `chain`."""
     deadline: float
+    keys: bytes = b""
+    """The request's keys, packed."""
+    stamp: int = 0
+    """As its blocks have it."""
+    invalid: bool = False
+    """An invalidation covers it: nothing of it is published."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,16 +62,23 @@ class Engine:
     """Space number to whether it may write there."""
     space_list: list[Space]
     ring: RingReader
+    started: int = 0
+    """Start of its process in clock ticks since boot; 0 when it is not known."""
+    resumed: bool = False
+    """Its last attach went on with what it had: client number, area and counters."""
     connected: bool = True
     alive: bool = True
     """Its process is not proven gone."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
     expired: dict[int, Reservation] = field(default_factory=dict)
     """Reservations past their deadline, whose blocks are quarantined until the engine speaks up or is gone."""
+    last_run: frozenset[int] = frozenset()
+    """Descriptors of the chain that it acquired last and has not stored behind yet."""
     waits_for: set[int] = field(default_factory=set)
     """After its connection closed: clients (itself too) whose processes must be gone before its bytes come back."""
 
-    def stats(self) -> EngineStats:
+    def stats(self, leased_blocks: int, engines: Mapping[int, Engine]) -> EngineStats:
+        waits = {engines[client].pid for client in self.waits_for if client in engines}
         return EngineStats(
             client=self.client,
             pid=self.pid,
@@ -70,8 +92,55 @@ class Engine:
             reserved_bytes=_charge(self.reservations),
             quarantined_bytes=_charge(self.expired),
             ring_dropped=self.ring.dropped,
+            ring_invalid=self.ring.invalid,
+            leased_blocks=leased_blocks,
+            alive=self.alive,
+            waits_for_pids=sorted(waits)[:MAX_SHOWN_PIDS],
         )
 
 
 def _charge(reservations: dict[int, Reservation]) -> int:
     return sum(block.charge for held in reservations.values() for block in held.writing.values())
+
+
+# ---- what outlives a restart
+
+
+def name_of_engine(engine: Engine) -> EngineName:
+    """The record of an attachment, in memory that no engine can write."""
+    return EngineName(
+        engine.client,
+        engine.pid,
+        engine.started,
+        engine.group,
+        engine.name,
+        engine.attached_at,
+        list(engine.spaces.items()),
+    )
+
+
+def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
+    """Every name that still counts."""
+    for number, space in pool.spaces.by_number.items():
+        yield SpaceName(number, space)
+    for tenant in pool.tenants.by_salt.values():
+        if tenant.blocks:
+            yield TenantName(tenant.number, tenant.salt)
+    for segment in pool.slabs.segments.values():
+        yield SegmentName(segment.number, segment.space, segment.nbytes, segment.small)
+    for engine in engines.values():
+        yield name_of_engine(engine)
+
+
+def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool) -> Engine | None:
+    """The engine itself when an attach goes on with it: the same process, memory, group and spaces."""
+    if engine is None or engine.connected or not engine.alive or not pid:
+        return None
+    memory = pool.table.memory.cells[H_MEMORY]
+    wanted = [(request.space.identity(), request.writes) for request in message.spaces]
+    had = [
+        (space.identity(), writes)
+        for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)
+    ]
+    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, wanted)
+    return engine if same and memory else None

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import isfinite
 from typing import TypeVar
 
 import msgspec
 
+from dataplane.core.accounts import effective_floors
+from dataplane.core.blocks import Block
 from dataplane.core.pins import Pin
 from dataplane.core.pool import Pool
+from dataplane.core.quotas import Rate
+from dataplane.eviction.admission import Admission
+from dataplane.eviction.registry import POLICIES
 from dataplane.protocol.codec import split_path
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
     MAX_RECORDS,
+    POLICY_IN_FORCE,
     Fault,
     Observed,
     PinSpec,
+    PolicySpec,
     QuotaSpec,
     Snapshot,
     SnapshotType,
@@ -32,10 +40,16 @@ from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
 from dataplane.protocol.states import State
 from dataplane.protocol.units import MAX_SIZE_BYTES
 
-S = TypeVar("S", QuotaSpec, PinSpec)
+S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec)
 MAX_FAULTS = 100
-MAX_PINNED_KEYS = 1_000_000
+MAX_PINNED_KEYS = 262_144
+"""Of all pins together; pins of one model with the same keys count once."""
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
+MAX_REFRESH_S = 366 * 86_400.0
+MIN_WATERMARK = 0.5
+LOOKED_UP_TOGETHER = 8192
+"""Keys of changed pins."""
 
 
 def _fault(path: str, code: Code, message: str) -> Fault:
@@ -76,9 +90,22 @@ def _records(
 
 def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
     faults = _check_tenant(path, spec.tenant)
-    if spec.limit_bytes is not None and not 0 <= spec.limit_bytes <= MAX_SIZE_BYTES:
-        message = f"expected 0 to {MAX_SIZE_BYTES}, got {spec.limit_bytes}"
-        faults.append(_fault(f"{path}.limit_bytes", Code.BAD_FIELD, message))
+    for name, low in (
+        ("limit_bytes", 0),
+        ("floor_bytes", 0),
+        ("pin_budget_bytes", 0),
+        ("store_rate_bytes", 1),
+    ):
+        value = getattr(spec, name)
+        if value is not None and not low <= value <= MAX_SIZE_BYTES:
+            message = f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
+            faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
+    if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
+        message = f"expected {MIN_WEIGHT} to {MAX_WEIGHT}, got {spec.weight}"
+        faults.append(_fault(f"{path}.weight", Code.BAD_FIELD, message))
+    if spec.limit_bytes is not None and 0 <= spec.limit_bytes < spec.floor_bytes:
+        message = f"expected at most the limit of {spec.limit_bytes}, got {spec.floor_bytes}"
+        faults.append(_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message))
     return faults
 
 
@@ -92,8 +119,31 @@ def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
     if spec.expires_at is not None and not isfinite(spec.expires_at):
         message = f"expected Unix seconds, got {spec.expires_at}"
         faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, message))
+    if spec.refresh_s is not None and not (
+        0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None
+    ):
+        message = f"expected up to {MAX_REFRESH_S} seconds and an end to move, got {spec.refresh_s}"
+        faults.append(_fault(f"{path}.refresh_s", Code.BAD_FIELD, message))
+    if spec.strength == "permanent" and spec.expires_at is not None:
+        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, "a permanent pin has no end"))
     if len(spec.keys_digest) != 64 or not set(spec.keys_digest) <= set("0123456789abcdef"):
         faults.append(_fault(f"{path}.keys_digest", Code.BAD_FIELD, "expected 64 hex digits"))
+    return faults
+
+
+def _check_policy(path: str, spec: PolicySpec) -> list[Fault]:
+    faults = []
+    if spec.name != POLICY_IN_FORCE:
+        message = f"expected {POLICY_IN_FORCE!r}, the one policy of a node, got {spec.name!r}"
+        faults.append(_fault(f"{path}.name", Code.BAD_FIELD, message))
+    if not 0 < spec.admission_idle_s <= MAX_REFRESH_S:
+        message = f"expected up to {MAX_REFRESH_S} seconds, got {spec.admission_idle_s}"
+        faults.append(_fault(f"{path}.admission_idle_s", Code.BAD_FIELD, message))
+    if not MIN_WATERMARK <= spec.low_watermark <= spec.high_watermark <= 1.0:
+        message = (
+            f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
+        )
+        faults.append(_fault(f"{path}.high_watermark", Code.BAD_FIELD, message))
     return faults
 
 
@@ -105,7 +155,9 @@ def _check_tenant(path: str, salt: str) -> list[Fault]:
     return []
 
 
-def _duplicates(kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec]) -> list[Fault]:
+def _duplicates(
+    kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec | PolicySpec]
+) -> list[Fault]:
     seen: set[str] = set()
     faults = []
     for number, record in records.items():
@@ -124,6 +176,8 @@ class Intent:
     observed: dict[SnapshotType, Observed] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Pin bodies in force, by digest."""
+    policy: PolicySpec = field(default_factory=lambda: PolicySpec(POLICY_IN_FORCE))
+    """The policy in force."""
 
     @property
     def armed(self) -> bool:
@@ -154,6 +208,8 @@ class Intent:
             return faults
         if snapshot.type == "quotas":
             faults = self._apply_quotas(snapshot, now)
+        elif snapshot.type == "policies":
+            faults = self._apply_policies(snapshot, now)
         else:
             faults = self._apply_pins(snapshot, bodies, now)
         if not faults:
@@ -167,26 +223,79 @@ class Intent:
         faults += _duplicates("quotas", "tenant", specs)
         if faults:
             return faults[:MAX_FAULTS]
+        pool = self.pool
         wanted = {spec.tenant: spec for spec in specs.values()}
-        for salt, tenant in self.pool.tenants.by_salt.items():
-            if salt not in wanted:
-                tenant.managed, tenant.limit_bytes, tenant.order = False, None, None
+        before = pool.tenants.managed()
+        moving, leaving = [], []
+        for tenant in before:
+            spec = wanted.get(tenant.salt)
+            if tenant.enforced and (spec is None or spec.mode != "enforce"):
+                leaving.append(tenant)
+            if spec is None:
+                tenant.spec = tenant.rate = None
         for salt, spec in wanted.items():
-            tenant = self.pool.tenants.get(salt)
-            tenant.managed, tenant.limit_bytes = True, spec.limit_bytes
-            if spec.limit_bytes is None:
-                tenant.order = None
-            elif tenant.order is None:
-                self.pool.order.split(tenant, self.pool.table.blocks, now)
+            tenant = pool.tenants.get(salt)
+            if spec.mode == "enforce" and not tenant.enforced:
+                moving.append(tenant)
+            tenant.spec = spec
+            if spec.store_rate_bytes is None:
+                tenant.rate = None
+            elif tenant.rate is None or tenant.rate.per_s != spec.store_rate_bytes:
+                tenant.rate = Rate(spec.store_rate_bytes, float(spec.store_rate_bytes), now)
+        pool.order.open(moving, leaving, pool.table.blocks.values(), now)
+        self.share_out()
+        pool.settle_pins({*before, *pool.tenants.managed()}, now)
         self.settle(now)
         return []
 
+    def share_out(self) -> None:
+        """Put limits, weights and effective floors into the accounts; again when the capacity changed."""
+        pool = self.pool
+        enforced = [tenant for tenant in pool.tenants.managed() if tenant.enforced]
+        floors = effective_floors(
+            {tenant.salt: tenant.spec.floor_bytes for tenant in enforced if tenant.spec is not None},
+            pool.slabs.capacity_bytes,
+        )
+        for tenant in enforced:
+            assert tenant.spec is not None
+            account = tenant.account
+            account.limit_bytes, account.weight = tenant.spec.limit_bytes, tenant.spec.weight
+            account.floor_bytes = floors[tenant.salt]
+            pool.order.ranking.changed(account)
+
     def settle(self, now: float) -> None:
         """Evict what no lease holds of tenants above their limit."""
-        for tenant in self.pool.tenants.limited():
-            if tenant.over_bytes:
-                self.pool.spare(())
-                self.pool.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
+        order = self.pool.order
+        if order.alone:
+            return
+        over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
+        for tenant in over:
+            self.pool.spare(())
+            self.pool.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
+        order.watch([tenant.account for tenant in over if tenant.over_bytes])
+
+    # ---- policies
+
+    def _apply_policies(self, snapshot: Snapshot, now: float) -> list[Fault]:
+        specs, faults = _records(snapshot, PolicySpec, _check_policy)
+        faults += _duplicates("policies", "name", specs)
+        if faults:
+            return faults[:MAX_FAULTS]
+        self.put_in_force(next(iter(specs.values()), PolicySpec(POLICY_IN_FORCE)), now)
+        return []
+
+    def put_in_force(self, spec: PolicySpec, now: float) -> None:
+        """Change the eviction policy; nothing cached is dropped."""
+        pool = self.pool
+        if spec.algorithm != self.policy.algorithm:
+            pool.order.switch(POLICIES[spec.algorithm], pool.table.blocks.values(), now)
+        if not spec.admission:
+            pool.admission = None
+        elif pool.admission is None:
+            pool.admission = Admission(spec.admission_idle_s)
+        else:
+            pool.admission.idle_s = spec.admission_idle_s
+        self.policy = spec
 
     # ---- pins
 
@@ -195,7 +304,8 @@ class Intent:
         faults += _duplicates("pins", "name", specs)
         held = {**self.bodies, **bodies}
         if not faults:
-            faults = [fault for number, spec in specs.items() for fault in _check_body(number, spec, held)]
+            faults = _check_bodies(specs, held)
+        faults = faults or _check_number(specs.values(), held)
         if faults:
             return faults[:MAX_FAULTS]
         pins = self.pool.pins
@@ -203,19 +313,21 @@ class Intent:
         touched: list[Pin] = []
         for pin in list(pins.by_name.values()):
             spec = wanted.get(pin.name)
-            if spec is not None and (pin.model, pin.digest, pin.expires_at) == (
-                spec.model,
-                spec.keys_digest,
-                spec.expires_at,
-            ):
+            if spec == pin.spec:
                 del wanted[pin.name]
                 continue
             pins.remove(pin)
             touched.append(pin)
+        known: dict[str, tuple[bytes, ...]] = {}
         for spec in wanted.values():
-            body = held[spec.keys_digest]
-            keys = tuple(dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES)))
-            pin = Pin(spec.name, spec.model, spec.keys_digest, keys, spec.expires_at)
+            keys = known.get(spec.keys_digest)
+            if keys is None:
+                body = held[spec.keys_digest]
+                keys = tuple(
+                    dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES))
+                )
+                known[spec.keys_digest] = keys
+            pin = Pin(spec, keys, spec.expires_at)
             pins.add(pin)
             touched.append(pin)
         self._repin(touched, now)
@@ -236,31 +348,66 @@ class Intent:
         """Look the blocks of changed pins up again; those that lose a mark first, so that their budget is free."""
         pool = self.pool
         for live in (False, True):
-            seen: set[tuple[str, str]] = set()  # pins of the same keys mean the same blocks
+            chains: dict[str, dict[str, tuple[bytes, ...]]] = {}  # pins of the same keys mean the same blocks
             for pin in pins:
-                if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is not live:
-                    continue
-                if (pin.model, pin.digest) in seen:
-                    continue
-                seen.add((pin.model, pin.digest))
-                words = pack_keys(pin.keys)
-                for space in pool.spaces.of_model(pin.model):
-                    found = pool.table.find(words, space)
-                    # The head gets budget first; what loses a mark joins the order tail first, like any chain.
-                    for block in found if live else reversed(found):
-                        if block is not None and block.state is State.READY:
+                if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is live:
+                    chains.setdefault(pin.model, {})[pin.spec.keys_digest] = pin.keys
+            for model, by_digest in chains.items():
+                for space in pool.spaces.of_model(model):
+                    use = pool.slabs.spaces.get(space)
+                    if use is None or not use.slots:  # very many spaces may be attached and never written to
+                        continue
+                    for found in self._found(list(by_digest.values()), space):
+                        # The head gets budget first; what may go lines up tail first, like any chain.
+                        for block in found if live else reversed(found):
                             pool.repin(block, now)
-        pool.promote_pins()
+                        if live:
+                            pool.line_up_soft(found, now)
+        pool.promote_pins(now)
+
+    def _found(self, chains: Sequence[tuple[bytes, ...]], space: int) -> Iterator[list[Block]]:
+        """READY blocks of each chain in a space; many chains are looked up together."""
+        first = 0
+        while first < len(chains):
+            last, count = first, 0
+            while last < len(chains) and count < LOOKED_UP_TOGETHER:
+                count += len(chains[last])
+                last += 1
+            some = chains[first:last]
+            first = last
+            found = iter(self.pool.table.find(pack_keys([key for keys in some for key in keys]), space))
+            for keys in some:
+                blocks = islice(found, len(keys))
+                yield [block for block in blocks if block is not None and block.state is State.READY]
 
 
-def _check_body(number: int, spec: PinSpec, held: Mapping[str, bytes]) -> list[Fault]:
-    path = f"pins[{number}].keys_digest"
-    body = held.get(spec.keys_digest)
+def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+    wrong: dict[str, tuple[Code, str] | None] = {}
+    for spec in specs.values():
+        if spec.keys_digest not in wrong:
+            wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, held)
+    return [
+        _fault(f"pins[{number}].keys_digest", *told)
+        for number, spec in specs.items()
+        if (told := wrong[spec.keys_digest]) is not None
+    ]
+
+
+def _wrong_body(digest: str, held: Mapping[str, bytes]) -> tuple[Code, str] | None:
+    body = held.get(digest)
     if body is None:
-        return [_fault(path, Code.UNKNOWN_BODY, f"no body came for {spec.keys_digest}")]
-    if digest_of(body) != spec.keys_digest:
-        return [_fault(path, Code.BAD_DIGEST, "the body does not match its digest")]
+        return Code.UNKNOWN_BODY, f"no body came for {digest}"
+    if digest_of(body) != digest:
+        return Code.BAD_DIGEST, "the body does not match its digest"
     if not body or len(body) % KEY_BYTES or len(body) > MAX_BODY_BYTES:
         message = f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(body)} bytes"
-        return [_fault(path, Code.BAD_KEYS, message)]
-    return []
+        return Code.BAD_KEYS, message
+    return None
+
+
+def _check_number(specs: Iterable[PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+    chains = {(spec.model, spec.keys_digest) for spec in specs}
+    keys = sum(len(held[digest]) for _, digest in chains) // KEY_BYTES
+    if keys <= MAX_PINNED_KEYS:
+        return []
+    return [_fault("pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}")]

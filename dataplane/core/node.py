@@ -6,25 +6,35 @@ leaves events for `take_events`. One thread; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-
-from dataplane.core.blocks import BlockTable
-from dataplane.core.engines import Engine
+from dataplane.core import scopes
+from dataplane.core.accesses import Accesses
+from dataplane.core.audit import contradictions
+from dataplane.core.blocks import Block, BlockTable
+from dataplane.core.books import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, Books
+from dataplane.core.engines import Engine, Reservation, live_names, name_of_engine, resumable
+from dataplane.core.integrity import Integrity
 from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
+from dataplane.core.names import EngineEnd, Names, SpaceName
 from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
-from dataplane.core.quotas import wrapped
-from dataplane.core.rings import RingReader, replay
-from dataplane.core.slabs import Slabs
+from dataplane.core.prefixes import Measure, Prefixes
+from dataplane.core.quotas import Tenant, wrapped
+from dataplane.core.rings import Budget, RingReader, drain
+from dataplane.core.shelves import MakePolicy
+from dataplane.core.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.storing import Granted, Storing, check_keys
-from dataplane.eviction import EvictionPolicy
+from dataplane.eviction.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Lease, Reserve
+from dataplane.protocol.control import MAX_TRACE_PART_BYTES, Prefix, Scope
+from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Lease, Report, Reserve
 from dataplane.protocol.events import (
+    AdmissionChanged,
     EngineAttached,
     EngineDetached,
     EngineGone,
@@ -32,14 +42,25 @@ from dataplane.protocol.events import (
     NodeStats,
     ObservedDigest,
     PinDegraded,
+    PolicyStats,
+    SweepDone,
 )
-from dataplane.protocol.layout import HOT_NBYTES, IndexMemory, is_ready, leading
-from dataplane.protocol.states import State
+from dataplane.protocol.layout import HOT_KEY, U64, AreaMemory, IndexMemory, is_ready, leading
 
 MAX_GROUP_CHARACTERS = 128
 MAX_ENGINE_CHARACTERS = 128
 MAX_SPACES_PER_ENGINE = 1024
+MAX_SPACES_PER_PROCESS = 4096
+"""Of all its attachments together."""
 MAX_WAITING_EVENTS = 100_000
+TICK_ENTRIES = 8192
+"""Ring entries after which a tick gives no engine another turn."""
+TURN_ENTRIES = 4096
+"""Of one engine, before others have their turn: the longest chain."""
+DRAIN_RUNS = 256
+"""Acquired chains of one drain that count for hot prefixes and the trace; of more, some all over them."""
+TICK_RUNS = 512
+"""As much, of all engines together."""
 SETTLE_INTERVAL_S = 0.5
 """Between tries to bring tenants under their limits whose blocks are leased."""
 
@@ -53,8 +74,13 @@ class NodeOptions:
     capacity_bytes: int
     segment_bytes: int
     reservation_ttl_s: float
-    pin_budget_bytes: int
+    pin_budget_ratio: float
+    """Share of the capacity that guaranteed pins may hold."""
     max_clients: int
+    trace_blocks: int = 1 << 20
+    """Blocks in the access trace."""
+    page_bytes: int = SLOT_ALIGN
+    """Segments are whole pages of this size."""
 
 
 class Node:
@@ -66,29 +92,49 @@ class Node:
         index: IndexMemory,
         memory: Memory,
         leases: LeaseTable,
-        policy: Callable[[], EvictionPolicy],
         now: float,
+        policy: MakePolicy = Lru,
+        books: Books | None = None,
+        names: Names | None = None,
     ) -> None:
         self.options = options
         self.started_at = now
         self._events: list[Event] = []
         self._events_dropped = 0
+        self._turn = 0
+        """The client that had the last turn when a tick's budget was used up."""
+        self.uncredited_runs = 0
+        """Acquired chains that hot prefixes and the trace leave out, for there were very many at once."""
+        self._rings_gone = 0, 0
+        """Dropped and invalid entries of the rings of engines that are gone."""
         self._memory = memory
         self._leases = leases
         self._refused: dict[str, int] = {}
         self.pool = Pool(
-            BlockTable(index),
-            Slabs(options.capacity_bytes, options.segment_bytes),
+            BlockTable(index, books, names),
+            Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes),
             leases,
             memory,
             policy,
-            options.pin_budget_bytes,
+            options.pin_budget_ratio,
             self.emit,
         )
         self.storing = Storing(self.pool, options.reservation_ttl_s, self._count_refused)
         self.intent = Intent(self.pool)
+        self.integrity = Integrity(self.pool, memory, self._count_refused, now)
         self.engines: dict[int, Engine] = {}
-        self._next_client = 1
+        self.adopted_blocks = 0
+        """Blocks that were here when this process began."""
+        self.prefixes = Prefixes()
+        self.accesses = Accesses(now, options.trace_blocks)
+        self.storing.on_asked = self._asked
+        self._gate_closed = False
+        table = self.pool.table
+        table.names.live = partial(live_names, self.pool, self.engines)
+        self._next_client = table.books.highest(B_CLIENT) + 1
+        self.pool.slabs.never_below(table.books.highest(B_SEGMENT))
+        self.pool.spaces.never_below(table.books.highest(B_SPACE))
+        self.pool.tenants.never_below(table.books.highest(B_TENANT))
         self._settle_at = now
 
     # ---- events
@@ -111,12 +157,19 @@ class Node:
 
     # ---- engines come and go
 
-    def attach(self, message: Attach, pid: int, now: float) -> tuple[Engine, list[int]]:
-        """Take a process in; its area is in the lease scan when this returns. Answers its spaces' numbers."""
+    def attach(self, message: Attach, pid: int, now: float, started: int = 0) -> tuple[Engine, list[int]]:
+        """Take a process in; its area is in the lease scan when this returns. Answers its spaces' numbers.
+
+        `Engine.resumed` says whether it goes on with the attachment that the message names. `started` is when the
+        process started, in clock ticks since boot.
+        """
         if message.version != VERSION:
             raise ProtocolError(
                 Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {message.version}", "version"
             )
+        before = resumable(self.engines.get(message.resume), message, pid, self.pool)
+        if before is not None:
+            return self._resume(before, message, now)
         if len(self.engines) >= self.options.max_clients:
             raise ProtocolError(
                 Code.TOO_MANY_CLIENTS, f"at most {self.options.max_clients} engines are served"
@@ -131,7 +184,10 @@ class Node:
             raise ProtocolError(
                 Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
             )
-        self._check_spaces(message)
+        self._check_spaces(message, pid)
+        refusal = self.pool.table.names.refusal(pid, (request.space for request in message.spaces))
+        if refusal is not None:
+            raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
         client = self._next_client
         try:
             area = self._memory.create_area(client)
@@ -140,6 +196,7 @@ class Node:
                 Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area"
             ) from None
         self._next_client += 1
+        self.pool.table.books.gave(B_CLIENT, client)
         numbers = [self.pool.spaces.number(request.space) for request in message.spaces]
         engine = Engine(
             client=client,
@@ -150,14 +207,40 @@ class Node:
             spaces={number: request.writes for number, request in zip(numbers, message.spaces, strict=True)},
             space_list=[request.space for request in message.spaces],
             ring=RingReader(area),
+            started=started,
         )
+        self._write_down(engine, numbers)
         self._leases.add(client, area)
         self.engines[client] = engine
         models = sorted({request.space.model for request in message.spaces})
         self.emit(EngineAttached(now, client, pid, engine.group, engine.name, models))
         return engine, numbers
 
-    def _check_spaces(self, message: Attach) -> None:
+    def _write_down(self, engine: Engine, numbers: Sequence[int]) -> None:
+        """An engine and its spaces have a record before it can touch anything."""
+        table, spaces = self.pool.table, self.pool.spaces.by_number
+        for number in numbers:
+            if (SpaceName, number) not in table.names.known:
+                table.books.gave(B_SPACE, number)
+                table.names.append(SpaceName(number, spaces[number]))
+        table.names.append(name_of_engine(engine))
+
+    def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
+        """The process goes on with what it had. What it says it is not writing any more is released."""
+        engine.connected = engine.resumed = True
+        engine.waits_for.clear()
+        for number in engine.expired.keys() - set(message.writing):
+            self.storing.release_quarantined(engine.expired.pop(number))
+        models = sorted({space.model for space in engine.space_list})
+        self.emit(EngineAttached(now, engine.client, engine.pid, engine.group, engine.name, models))
+        return engine, list(engine.spaces)
+
+    def adopt_engine(self, engine: Engine, area: AreaMemory) -> None:
+        """An engine that attached to the data plane before this one: its counters are in the lease scan from now on."""
+        self._leases.add(engine.client, area)
+        self.engines[engine.client] = engine
+
+    def _check_spaces(self, message: Attach, pid: int) -> None:
         if not 1 <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
             raise ProtocolError(
                 Code.BAD_SPACE,
@@ -169,6 +252,17 @@ class Node:
         identities = {request.space.identity() for request in message.spaces}
         if len(identities) != len(message.spaces):
             raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
+        own = [engine.spaces for engine in self.engines.values() if engine.pid == pid]
+        if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
+            return
+        numbers = [self.pool.spaces.known(request.space) for request in message.spaces]
+        known = set().union(*own, filter(None, numbers))
+        if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
+            raise ProtocolError(
+                Code.BAD_SPACE,
+                f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",
+                "spaces",
+            )
 
     def detach(self, client: int, reason: str, now: float) -> None:
         """The connection closed without a goodbye: rights end, bytes wait until the processes are proven gone."""
@@ -217,9 +311,14 @@ class Node:
 
     def _forget(self, engine: Engine, now: float) -> None:
         blocks, size = self.storing.release_all(engine)
+        self.pool.table.names.append(EngineEnd(engine.client))
         self._leases.remove(engine.client)
+        self.integrity.forget(engine.client)
+        self.accesses.forget(engine.client)
         self._memory.retire_area(engine.client)
         del self.engines[engine.client]
+        dropped, invalid = self._rings_gone
+        self._rings_gone = wrapped(dropped + engine.ring.dropped), wrapped(invalid + engine.ring.invalid)
         for other in list(self.engines.values()):
             if engine.client in other.waits_for:
                 other.waits_for.discard(engine.client)
@@ -245,11 +344,18 @@ class Node:
         if message.space not in engine.spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
         words = check_keys(message.keys)
-        numbers, control = self.pool.table.memory.find(words, message.space)
-        hits = leading((numbers >= 0) & is_ready(control))
+        memory = self.pool.table.memory
+        numbers, control, rows = memory.find_rows(words, message.space)
+        good = (numbers >= 0) & is_ready(control)
+        valid = memory.valid(numbers, rows)
+        hits = leading(good if valid is None else good & valid)
         descriptors: list[int] = numbers[:hits].tolist()
         self._leases.raise_for(client, descriptors)
         return descriptors
+
+    def report(self, client: int, message: Report, now: float) -> int:
+        """Look at blocks that an engine found corrupt; how many were and are gone."""
+        return self.integrity.report(client, self.engines[client].spaces, message, now)
 
     def segments_for(self, client: int, wanted: list[int]) -> list[tuple[int, int, bool]]:
         """(segment, bytes, writable) for segments that an engine may map; others are left out."""
@@ -265,42 +371,143 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Drain rings, end deadlines, settle limits. Called a few times a second."""
+        self._drain_in_turn(now)
         for engine in self.engines.values():
-            self._drain(engine, now)
             if engine.reservations:
                 self.storing.expire(engine, now)
         self.intent.expire_pins(now)
+        for sweep in self.pool.sweeps.step():
+            self.emit(SweepDone(now, sweep.number, sweep.kind, sweep.blocks))
+        self.pool.bury(now)
+        policy = self.intent.policy
+        if policy.high_watermark < 1.0:
+            self.pool.keep_below(policy.high_watermark, policy.low_watermark, now)
         if now >= self._settle_at:
             self._settle_at = now + SETTLE_INTERVAL_S
-            self.intent.settle(now)
-            self.pool.tenants.prune()
-            self.pool.forget_spaces(
-                {space for engine in self.engines.values() for space in engine.spaces}, now
-            )
-        self.pool.promote_pins()
+            self._settle(now)
+        self.pool.promote_pins(now)
         for pin in self.pool.pins.take_degraded():
-            self.emit(PinDegraded(now, pin.name, pin.resident - pin.guaranteed))
+            self.emit(PinDegraded(now, pin.name, pin.degraded))
 
-    def _drain(self, engine: Engine, now: float) -> None:
+    def _settle(self, now: float) -> None:
+        """What need not happen at every tick."""
+        self.intent.settle(now)
+        self.pool.tenants.prune()
+        self.pool.forget_spaces({space for engine in self.engines.values() for space in engine.spaces}, now)
+        admission = self.pool.admission
+        closed = admission is not None and admission.closed(now)
+        if closed is not self._gate_closed:
+            self._gate_closed = closed
+            idle_s = admission.victim_idle_s(now) if admission is not None else None
+            self.emit(AdmissionChanged(now, closed, idle_s or 0.0))
+
+    def _drain_in_turn(self, now: float) -> None:
+        """Every engine's ring, as far as the budget of a tick goes; who had no turn is first at the next tick."""
+        budget = Budget(TICK_ENTRIES, TICK_RUNS)
+        clients = sorted(self.engines)
+        begin = bisect_right(clients, self._turn)
+        for client in 2 * [*clients[begin:], *clients[:begin]]:
+            self._drain(self.engines[client], now, budget)
+            if budget.entries <= 0:
+                self._turn = client
+                return
+
+    def _drain(self, engine: Engine, now: float, budget: Budget | None = None) -> None:
+        """Take note of what an engine used: of all of it, or of one turn when others share the budget."""
+        if budget is None:
+            budget, limit = Budget(0, DRAIN_RUNS), engine.ring.area.ring_entries
+        else:
+            limit = TURN_ENTRIES
         pool = self.pool
-        sums = replay(engine.ring, pool.table, pool.tenants, lambda number: pool.touch_number(number, now))
+        found = drain(engine.ring, pool.table.memory, pool.tenants, engine.spaces, limit)
+        if found is None:
+            return
+        budget.entries -= found.entries
         totals = pool.totals
-        totals.bytes_out = wrapped(totals.bytes_out + sums.bytes_out)
-        totals.requested_blocks = wrapped(totals.requested_blocks + sums.requested)
-        totals.hit_blocks = wrapped(totals.hit_blocks + sums.hits)
+        totals.bytes_out = wrapped(totals.bytes_out + found.bytes_out)
+        totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
+        totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
+        blocks = pool.table.blocks
+        pool.use([blocks[number] for number in found.touched], now)
+        self._credit(engine, found.runs, budget, now)
+
+    def _credit(self, engine: Engine, runs: list[list[int]], budget: Budget, now: float) -> None:
+        """Acquired chains count for hot prefixes and the trace: all of them, or some and the last one."""
+        if not runs:
+            return
+        most = max(1, min(budget.runs, DRAIN_RUNS))
+        chosen = runs[:: -1 - (len(runs) - 1) // most][::-1]
+        budget.runs -= len(chosen)
+        self.uncredited_runs += len(runs) - len(chosen)
+        blocks = self.pool.table.blocks
+        for numbers in chosen:
+            self._served(engine, [blocks[number] for number in numbers], now)
+        engine.last_run = frozenset(chosen[-1])
+
+    def _served(self, engine: Engine, run: list[Block], now: float) -> None:
+        """A chain was acquired, last block first."""
+        first = run[-1]
+        if self.pool.spaces.leads(first.space):
+            self.prefixes.served(run, now)
+            words = self.pool.table.memory.hot[[block.number for block in reversed(run)], HOT_KEY]
+            self.accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now)
+
+    def _asked(
+        self, engine: Engine, message: Reserve, tenant: Tenant, words: U64, hits: int, now: float
+    ) -> None:
+        """An engine wants to store a chain."""
+        engine.last_run = frozenset()
+        if self.pool.spaces.leads(message.space):
+            self.accesses.stored(engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now)
+
+    # ---- an operator's actions
+
+    def invalidate(self, scope: Scope, now: float) -> int:
+        """Make blocks unreadable from now on; the sweep's number. Raises ProtocolError."""
+        return scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
+
+    def demote(self, scope: Scope, now: float) -> int:
+        """Make blocks the first victims; the sweep's number. Raises ProtocolError."""
+        return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
+
+    def _open_reservations(self) -> list[Reservation]:
+        return [each for engine in self.engines.values() for each in engine.reservations.values()]
+
+    def hot_prefixes(self, by: Measure, salt: str | None, limit: int, now: float) -> list[Prefix]:
+        """Hot prefixes of the last hour. Raises ProtocolError."""
+        return scopes.hot_prefixes(self.pool, self.prefixes, by, salt, limit, now)
+
+    def hot_prefix(self, label: str, now: float) -> Prefix:
+        """One of them, with its keys. Raises ProtocolError."""
+        return scopes.hot_prefix(self.pool, self.prefixes, label, now)
+
+    def trace(self, since: float, after: int) -> tuple[bytes, int]:
+        """Recorded accesses as JSON lines, and what to ask for next (0: nothing)."""
+        return self.accesses.part(since, after, MAX_TRACE_PART_BYTES, self.pool.spaces.models())
+
+    def resize(self, capacity_bytes: int, now: float) -> None:
+        """Let the pool grow, and the pin budget with it. Raises ProtocolError; then nothing changed."""
+        self.pool.resize(capacity_bytes, now)
+        self.intent.share_out()
+        self.options = replace(self.options, capacity_bytes=self.pool.slabs.capacity_bytes)
+        self.pool.table.books.gave(B_CAPACITY, self.options.capacity_bytes)
 
     # ---- state
 
     def stats(self, now: float) -> NodeStats:
         """The node as it is."""
         pool = self.pool
-        pool.totals.ring_dropped = sum(engine.ring.dropped for engine in self.engines.values())
+        rings = [engine.ring for engine in self.engines.values()]
+        pool.totals.ring_dropped = self._rings_gone[0] + sum(ring.dropped for ring in rings)
         pool.totals.events_dropped = self._events_dropped
-        tenants, others = pool.tenants.stats()
+        pool.totals.ring_invalid = self._rings_gone[1] + sum(ring.invalid for ring in rings)
+        tenants, others = pool.tenants.stats(now)
+        leased = self._leases.leased()
         return NodeStats(
             at=now,
             node=self.options.name,
             epoch=self.options.epoch,
+            adopted_blocks=self.adopted_blocks,
             uptime_s=now - self.started_at,
             armed=self.intent.armed,
             pool=pool.stats(),
@@ -309,41 +516,32 @@ class Node:
             tenants=tenants,
             other_tenants=others,
             pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
-            engines=[engine.stats() for engine in self.engines.values()],
+            engines=[
+                engine.stats(leased.get(engine.client, 0), self.engines) for engine in self.engines.values()
+            ],
             observed={
                 kind: ObservedDigest(held.generation, held.digest, held.store)
                 for kind, held in self.intent.observed.items()
             },
+            policy=self._policy_stats(now),
+            spaces=pool.space_stats(),
+            sweeps=pool.sweeps.stats(len(pool.doomed)),
+        )
+
+    def _policy_stats(self, now: float) -> PolicyStats:
+        spec, admission = self.intent.policy, self.pool.admission
+        return PolicyStats(
+            algorithm=spec.algorithm,
+            admission=spec.admission,
+            admission_idle_s=spec.admission_idle_s,
+            gate_closed=admission is not None and admission.closed(now),
+            victim_idle_s=None if admission is None else admission.victim_idle_s(now),
+            admitted_blocks=0 if admission is None else admission.admitted,
+            declined_blocks=0 if admission is None else admission.declined,
+            high_watermark=spec.high_watermark,
+            low_watermark=spec.low_watermark,
         )
 
     def check(self) -> list[str]:
         """Contradictions between the books; empty when all is well. O(blocks): for audits, not for every day."""
-        pool = self.pool
-        blocks = list(pool.table.blocks.values())
-        faults = []
-        charges = sum(block.charge for block in blocks)
-        by_tenant = sum(tenant.bytes for tenant in pool.tenants.by_salt.values())
-        if not charges == by_tenant == pool.used_bytes:
-            faults.append(f"bytes: blocks {charges}, tenants {by_tenant}, pool {pool.used_bytes}")
-        taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
-        if len(taken) != len(blocks):
-            faults.append("two blocks share a slot")
-        evictable = sum(block.state is State.READY and not block.guaranteed for block in blocks)
-        if evictable != len(pool.order.all):
-            faults.append(f"order holds {len(pool.order.all)} blocks, {evictable} are evictable")
-        control = pool.table.memory.control
-        live = np.flatnonzero(control & np.uint64(0xFF))
-        if len(live) != len(blocks):
-            faults.append(f"{len(live)} descriptors are not FREE, {len(blocks)} blocks are known")
-        described = int(pool.table.memory.hot[live, HOT_NBYTES].sum())
-        known = sum(block.nbytes for block in blocks)
-        unpadded = pool.used_bytes - pool.padding_bytes
-        if not described == known == unpadded:
-            faults.append(
-                f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}"
-            )
-        entries = int(np.count_nonzero(pool.table.memory.entries))
-        listed = sum(block.entry is not None for block in blocks)
-        if entries != listed:
-            faults.append(f"index holds {entries} entries, {listed} blocks are listed")
-        return faults
+        return contradictions(self.pool)

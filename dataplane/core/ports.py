@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from dataplane.protocol.events import PoolStats
 from dataplane.protocol.layout import AreaMemory
 
 Fence = Callable[[], None]
@@ -23,3 +24,18 @@ class Memory(Protocol):
 
     def retire_area(self, client: int) -> None:
         """Give an area back."""
+
+    def digest(self, segment: int, offset: int, nbytes: int) -> bytes:
+        """The checksum of bytes of a segment, as they are now; see `protocol.checksums`.
+
+        Raises MemoryError when the machine refuses to map it.
+        """
+
+    def available_bytes(self) -> int:
+        """What the machine could still give to segments, what is kept ready for them included."""
+
+    def resize(self, capacity_bytes: int) -> None:
+        """All segments together may have so many bytes from now on."""
+
+    def describe(self, stats: PoolStats) -> None:
+        """Fill in what only this side knows: prefaulted bytes, huge and locked pages."""

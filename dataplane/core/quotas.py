@@ -1,13 +1,17 @@
-"""Tenants: who is charged for what, and the byte limit that an operator set.
+"""Tenants: who is charged for what, and the quota that an operator set.
 
 A tenant without a record is unmanaged: it borrows what is free, is shown, and is never wiped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
-from dataplane.eviction import EvictionPolicy
+from dataplane.core.accounts import Account
+from dataplane.protocol.codes import Code
+from dataplane.protocol.control import QuotaSpec
 from dataplane.protocol.events import TenantStats
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.salts import shown
@@ -15,11 +19,38 @@ from dataplane.protocol.salts import shown
 MAX_LISTED_TENANTS = 1000
 MAX_UNKNOWN_FINGERPRINTS = 4096
 MAX_IDLE_TENANTS = 10_000
+PICTURE_S = 5.0
 
 
 def wrapped(count: int) -> int:
     """A counter that engines feed, kept in 63 bits: what they claim must not break a message of somebody else."""
     return count & (2**63 - 1)
+
+
+@dataclass(slots=True)
+class Rate:
+    """A token bucket: `per_s` bytes a second, one second's worth at once. A debt is paid before anything is granted."""
+
+    per_s: int
+    left: float
+    at: float
+    _most: int = 0
+    """Bytes that were granted last."""
+
+    def granted(self, size: int, count: int, now: float) -> int:
+        """How many of `count` slots of `size` bytes may be taken now."""
+        passed = max(0.0, now - self.at)  # a clock that was put back takes nothing away
+        self.left = min(float(self.per_s), self.left + passed * self.per_s)
+        self.at = now
+        # A slot above a second's worth is let through when the bucket is full, and paid for afterwards.
+        whole = self.left >= min(size, self.per_s)
+        granted = min(count, max(int(self.left // size), int(whole)))
+        self._most = size * granted
+        return granted
+
+    def spend(self, nbytes: int) -> None:
+        """Bytes were taken; what was taken beyond the grant, for the rate is only observed, makes no debt."""
+        self.left -= min(nbytes, self._most)
 
 
 @dataclass(eq=False, slots=True)
@@ -28,43 +59,98 @@ class Tenant:
 
     salt: str
     number: int
-    limit_bytes: int | None = None
-    managed: bool = False
+    account: Account
+    """Its own while a quota is in force, else the common one."""
+    spec: QuotaSpec | None = None
+    """Its record; None: unmanaged."""
+    rate: Rate | None = None
     bytes: int = 0
     """Charged bytes in any state."""
     blocks: int = 0
-    order: EvictionPolicy | None = None
-    """Its own eviction order, kept only while it has a limit."""
+    pinned_bytes: int = 0
+    """Bytes of its blocks inside the pin budgets."""
     requested_blocks: int = 0
     hit_blocks: int = 0
     stored_blocks: int = 0
     evicted_blocks: int = 0
     refused_blocks: int = 0
+    would_refuse_blocks: int = 0
+    refused: dict[str, int] | None = None
+    """Refused blocks by code name."""
+
+    @property
+    def managed(self) -> bool:
+        return self.spec is not None
+
+    @property
+    def enforced(self) -> bool:
+        """Its quota binds."""
+        return self.spec is not None and self.spec.mode == "enforce"
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit that binds."""
+        return self.account.limit_bytes if self.enforced else None
 
     @property
     def over_bytes(self) -> int:
-        """Bytes above the limit."""
-        return 0 if self.limit_bytes is None else max(0, self.bytes - self.limit_bytes)
+        """Bytes above the recorded limit, also when it is only observed."""
+        limit = self.spec.limit_bytes if self.spec is not None else None
+        return 0 if limit is None else max(0, self.bytes - limit)
+
+    @property
+    def pin_budget_bytes(self) -> int | None:
+        """What its guaranteed pins may hold; None: as much as the pool's budget. Pins must leave room below a limit."""
+        if self.spec is None or not self.enforced:
+            return None
+        bounds = [] if self.spec.pin_budget_bytes is None else [self.spec.pin_budget_bytes]
+        if self.spec.limit_bytes is not None:
+            bounds.append(self.spec.limit_bytes * 9 // 10)
+        return min(bounds, default=None)
 
     def looked_up(self, requested: int, hits: int) -> None:
         """Count a look-up."""
         self.requested_blocks = wrapped(self.requested_blocks + requested)
         self.hit_blocks = wrapped(self.hit_blocks + hits)
 
+    def refuse(self, code: Code, blocks: int) -> None:
+        """Count refused blocks."""
+        self.refused_blocks += blocks
+        if self.refused is None:
+            self.refused = {}
+        name = code.name.lower()
+        self.refused[name] = self.refused.get(name, 0) + blocks
+
     def stats(self) -> TenantStats:
-        return TenantStats(
+        stats = TenantStats(
             tenant=shown(self.salt),
             bytes=self.bytes,
             blocks=self.blocks,
-            limit_bytes=self.limit_bytes,
             over_limit=self.over_bytes > 0,
             managed=self.managed,
+            pinned_bytes=self.pinned_bytes,
+            would_refuse_blocks=self.would_refuse_blocks,
+            refused=self.refused or {},
             requested_blocks=self.requested_blocks,
             hit_blocks=self.hit_blocks,
             stored_blocks=self.stored_blocks,
             evicted_blocks=self.evicted_blocks,
             refused_blocks=self.refused_blocks,
         )
+        spec = self.spec
+        if spec is not None:
+            for name in (
+                "limit_bytes",
+                "floor_bytes",
+                "weight",
+                "pin_budget_bytes",
+                "store_rate_bytes",
+                "on_exceed",
+                "mode",
+            ):
+                setattr(stats, name, getattr(spec, name))
+            stats.effective_floor_bytes = self.account.floor_bytes if self.enforced else 0
+        return stats
 
 
 @dataclass(slots=True)
@@ -79,23 +165,38 @@ class Sightings:
 class Tenants:
     """All tenants that were seen or have a record."""
 
+    common: Account
+    on_new: Callable[[Tenant], None] = lambda tenant: None
+    """Told of every tenant that is seen for the first time."""
     by_salt: dict[str, Tenant] = field(default_factory=dict)
     _by_fingerprint: dict[int, Tenant] = field(default_factory=dict)
     _unknown: dict[int, Sightings] = field(default_factory=dict)
     _next: int = 1
+    _picture: tuple[list[TenantStats], TenantStats | None] | None = None
+    _pictured_at: float = 0.0
 
     def get(self, salt: str) -> Tenant:
         """The tenant's account; made on first sight."""
         tenant = self.by_salt.get(salt)
         if tenant is None:
-            tenant = self.by_salt[salt] = Tenant(salt, self._next)
-            self._next += 1
+            tenant = self.by_salt[salt] = Tenant(salt, self._next, self.common)
+            self.never_below(self._next)
             fingerprint = tenant_fingerprint(salt)
             self._by_fingerprint[fingerprint] = tenant
             seen = self._unknown.pop(fingerprint, None)
             if seen is not None:
                 tenant.looked_up(seen.requested, seen.hits)
+            self.on_new(tenant)
         return tenant
+
+    def restore(self, number: int, salt: str) -> Tenant:
+        """A tenant that has had this number since before a restart."""
+        self._next = number
+        return self.get(salt)
+
+    def never_below(self, number: int) -> None:
+        """Numbers up to this one were given before."""
+        self._next = max(self._next, number + 1)
 
     def looked_up(self, fingerprint: int, requested: int, hits: int) -> None:
         """Count a look-up that a ring reports; unknown fingerprints wait, within bounds, until their tenant stores."""
@@ -111,9 +212,9 @@ class Tenants:
         seen.requested = wrapped(seen.requested + requested)
         seen.hits = wrapped(seen.hits + hits)
 
-    def limited(self) -> list[Tenant]:
-        """Tenants with a byte limit."""
-        return [tenant for tenant in self.by_salt.values() if tenant.limit_bytes is not None]
+    def managed(self) -> list[Tenant]:
+        """Tenants with a record."""
+        return [tenant for tenant in self.by_salt.values() if tenant.spec is not None]
 
     def prune(self) -> None:
         """Forget tenants without blocks and record when there are very many: engines choose salts freely."""
@@ -124,23 +225,47 @@ class Tenants:
                 del self.by_salt[salt]
                 self._by_fingerprint.pop(tenant_fingerprint(salt), None)
 
-    def stats(self) -> tuple[list[TenantStats], TenantStats | None]:
-        """The largest tenants, and the sum of the others."""
-        ranked = sorted(self.by_salt.values(), key=lambda tenant: (-tenant.bytes, tenant.salt))
-        listed = [tenant.stats() for tenant in ranked[:MAX_LISTED_TENANTS]]
-        rest = ranked[MAX_LISTED_TENANTS:]
-        if not rest:
-            return listed, None
-        other = TenantStats(tenant="other")
-        for tenant in rest:
-            for name in (
-                "bytes",
-                "blocks",
-                "requested_blocks",
-                "hit_blocks",
-                "stored_blocks",
-                "evicted_blocks",
-            ):
-                setattr(other, name, getattr(other, name) + getattr(tenant, name))
-            other.refused_blocks += tenant.refused_blocks
-        return listed, other
+    def stats(self, now: float) -> tuple[list[TenantStats], TenantStats | None]:
+        """The largest tenants, and the sum of the others; of very many tenants a picture that is a few seconds old."""
+        if len(self.by_salt) > MAX_IDLE_TENANTS and self._picture and now - self._pictured_at < PICTURE_S:
+            return self._picture
+        self._pictured_at = now
+        ranked = self._shown()
+        listed = [tenant.stats() for tenant in ranked]
+        other = None
+        if len(self.by_salt) > len(ranked):
+            other = TenantStats(tenant="other")
+            for name in _SUMMED:
+                everybody = sum([getattr(tenant, name) for tenant in self.by_salt.values()])
+                setattr(other, name, wrapped(everybody - sum(getattr(tenant, name) for tenant in ranked)))
+        self._picture = listed, other
+        return self._picture
+
+    def _shown(self) -> list[Tenant]:
+        """The largest tenants; of very many, half of the room is for the largest of those with a record."""
+
+        def turn(tenant: Tenant) -> tuple[int, str]:
+            return -tenant.bytes, tenant.salt
+
+        everybody = self.by_salt.values()
+        if len(everybody) <= MAX_LISTED_TENANTS:
+            return sorted(everybody, key=turn)
+        half = MAX_LISTED_TENANTS // 2
+        chosen = dict.fromkeys(nsmallest(half, self.managed(), key=turn))
+        for tenant in nsmallest(MAX_LISTED_TENANTS, everybody, key=turn):
+            if len(chosen) < MAX_LISTED_TENANTS:
+                chosen[tenant] = None
+        return sorted(chosen, key=turn)
+
+
+_SUMMED = (
+    "bytes",
+    "blocks",
+    "pinned_bytes",
+    "requested_blocks",
+    "hit_blocks",
+    "stored_blocks",
+    "evicted_blocks",
+    "refused_blocks",
+    "would_refuse_blocks",
+)

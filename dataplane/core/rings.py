@@ -1,24 +1,45 @@
 """What engines touched: draining their access rings. Everything in a ring is untrusted."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dataplane.core.blocks import BlockTable
 from dataplane.core.quotas import Tenants
 from dataplane.protocol.layout import (
     A_RING_DROPPED,
     A_RING_HEAD,
     A_RING_TAIL,
+    HOT_NBYTES,
+    HOT_SPACE_SEGMENT,
+    I64,
     RING_COUNT_BITS,
     RING_COUNT_MASK,
     RING_KIND_SHIFT,
     RING_LOOKUP,
+    RING_POSITION_MASK,
+    RING_POSITION_SHIFT,
     RING_TOUCH,
+    U64,
     AreaMemory,
+    IndexMemory,
+    is_ready,
 )
-from dataplane.protocol.states import State
+
+_KIND = np.uint64(RING_KIND_SHIFT)
+_POSITION = np.uint64(RING_POSITION_SHIFT)
+_LOW32 = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(slots=True)
+class Budget:
+    """What the drains that share it may still cost; one that has begun may overdraw it."""
+
+    entries: int
+    runs: int
+    """Acquired chains that count for hot prefixes and the trace."""
 
 
 @dataclass(slots=True)
@@ -30,59 +51,132 @@ class RingReader:
     dropped: int = 0
     """Entries that the client could not write because the ring was full."""
     invalid: int = 0
-    """Entries that named no descriptor, no known kind, or another incarnation."""
+    """Entries that named no descriptor, no known kind, another incarnation, or a space that is not attached."""
 
-    def drain(self) -> list[list[int]]:
-        """New entries as [first word, second word], oldest first; at most one ring full."""
+    def drain(self, limit: int) -> U64 | None:
+        """New entries [n, 2], oldest first, at most `limit` and a ring full; None when there are none.
+
+        What stays behind a limit begins with a whole chain, unless a single one is longer than that.
+        """
         header = self.area.header
         entries = self.area.ring_entries
         head = int(header[A_RING_HEAD])
-        self.dropped = int(header[A_RING_DROPPED]) & 0xFFFFFFFFFFFF
         count = head - self.tail
+        self.dropped = int(header[A_RING_DROPPED]) & 0xFFFFFFFFFFFF
         if count == 0:
-            return []
+            return None
         if not 0 < count <= entries:  # scribbled over: start again where it points
             self.invalid += 1
             self.tail = head
             header[A_RING_TAIL] = head
-            return []
+            return None
+        cut = count > limit
+        count = min(count, limit)
         first = self.tail % entries  # the head may be any 64 bits: no arithmetic on it in numpy
-        at = np.arange(first, first + count) % entries
-        words: list[list[int]] = self.area.ring[at].tolist()
-        self.tail = head
-        header[A_RING_TAIL] = head
+        if first + count <= entries:
+            words = self.area.ring[first : first + count].copy()
+        else:
+            words = self.area.ring.take(np.arange(first, first + count) % entries, axis=0)
+        if cut:
+            count = _whole(words)
+            words = words[:count]
+        self.tail += count
+        header[A_RING_TAIL] = self.tail
         return words
 
 
-@dataclass(slots=True)
-class Accesses:
-    """Sums of one drain."""
+def _whole(words: U64) -> int:
+    """Leading entries up to the last one that ends a chain; all of them when none does."""
+    inside = (words[:, 0] >> _POSITION) & np.uint64(RING_POSITION_MASK) != 0
+    inside &= words[:, 0] >> _KIND == RING_TOUCH
+    ends = np.flatnonzero(~inside)
+    return int(ends[-1]) + 1 if len(ends) else len(words)
 
-    touched: int = 0
+
+@dataclass(slots=True)
+class Drained:
+    """What one drain of a ring says."""
+
+    entries: int
     bytes_out: int = 0
     requested: int = 0
     hits: int = 0
+    touched: Sequence[int] = ()
+    """Descriptors that were used, each once, by last use."""
+    runs: list[list[int]] = field(default_factory=list)
+    """Chains that were acquired, each last block first."""
 
 
-def replay(reader: RingReader, table: BlockTable, tenants: Tenants, touch: Callable[[int], None]) -> Accesses:
-    """Apply what a ring says: `touch(descriptor)` for each access that is still true, counters for each look-up."""
-    sums = Accesses()
-    for first, second in reader.drain():
-        kind = first >> RING_KIND_SHIFT
-        if kind == RING_TOUCH:
-            block = table.blocks.get(first & 0xFFFFFFFF)
-            if block is None or block.control != second or block.state is not State.READY:
-                reader.invalid += 1
-                continue
-            touch(block.number)
-            sums.touched += 1
-            sums.bytes_out += block.nbytes
-        elif kind == RING_LOOKUP:
-            requested = first >> RING_COUNT_BITS & RING_COUNT_MASK
-            hits = min(first & RING_COUNT_MASK, requested)
-            tenants.looked_up(second, requested, hits)
-            sums.requested += requested
-            sums.hits += hits
-        else:
+def drain(
+    reader: RingReader, index: IndexMemory, tenants: Tenants, spaces: Collection[int], limit: int
+) -> Drained | None:
+    """Take new entries out of a ring: what is still true of them, and the look-ups counted for their tenants.
+
+    Blocks count that are in one of the `spaces`. At most `limit` entries are taken.
+    """
+    words = reader.drain(limit)
+    if words is None:
+        return None
+    found = Drained(len(words))
+    kinds = words[:, 0] >> _KIND
+    touches = kinds == RING_TOUCH
+    number = int(np.count_nonzero(touches))
+    if number < len(words):
+        _look_ups(words[~touches], found, reader, tenants)
+        words = words[touches]
+    if number:
+        _touches(words, found, reader, index, spaces)
+    return found
+
+
+def _look_ups(words: U64, found: Drained, reader: RingReader, tenants: Tenants) -> None:
+    for first, second in words.tolist():
+        if first >> RING_KIND_SHIFT != RING_LOOKUP:
             reader.invalid += 1
-    return sums
+            continue
+        requested = first >> RING_COUNT_BITS & RING_COUNT_MASK
+        hits = min(first & RING_COUNT_MASK, requested)
+        tenants.looked_up(second, requested, hits)
+        found.requested += requested
+        found.hits += hits
+
+
+def _touches(
+    words: U64, found: Drained, reader: RingReader, index: IndexMemory, spaces: Collection[int]
+) -> None:
+    numbers = (words[:, 0] & _LOW32).astype(np.int64)
+    rows = index.hot.take(numbers, axis=0, mode="clip")
+    good = (numbers < index.max_blocks) & (rows[:, 0] == words[:, 1]) & is_ready(words[:, 1])
+    good &= np.isin(rows[:, HOT_SPACE_SEGMENT] & _LOW32, np.fromiter(spaces, np.uint64, len(spaces)))
+    positions = (words[:, 0] >> _POSITION).astype(np.int64) & RING_POSITION_MASK
+    kept = int(np.count_nonzero(good))
+    if kept < len(good):
+        reader.invalid += len(good) - kept
+        numbers, rows, positions = numbers[good], rows[good], positions[good]
+    if not kept:
+        return
+    found.bytes_out = int(rows[:, HOT_NBYTES].sum())
+    found.runs = _runs(numbers, positions)
+    found.touched = _by_last_use(numbers)
+
+
+def _runs(numbers: I64, positions: I64) -> list[list[int]]:
+    """Split entries where the position does not fall by one: each acquire wrote its chain from the end."""
+    cuts = (np.flatnonzero(np.diff(positions) != -1) + 1).tolist()
+    everything: list[int] = numbers.tolist()
+    ends = positions.tolist()
+    runs = []
+    for first, last in zip([0, *cuts], [*cuts, len(everything)], strict=True):
+        if ends[last - 1] == 0:  # else its beginning is lost
+            runs.append(everything[first:last])
+    return runs
+
+
+def _by_last_use(numbers: I64) -> list[int]:
+    backwards = numbers[::-1]
+    _, first = np.unique(backwards, return_index=True)
+    if len(first) == len(numbers):
+        every: list[int] = numbers.tolist()
+        return every
+    last: list[int] = backwards[np.sort(first)[::-1]].tolist()
+    return last

@@ -6,12 +6,20 @@ number of slots. A slab that empties may take another slot size; a segment that 
 space. The capacity bounds the memory of all segments together, so a pool of n blocks of a size that divides the slab
 holds exactly n.
 
-Goals: room made by eviction is usable; no waste for power-of-two blocks; O(1) take and give. Non-goals: moving blocks.
+The first free slot of the lowest slab is taken, and a new slab in the fullest segment: what is left over gathers in few
+places, and slabs and segments empty out that another size or space can use.
+
+Goals: room made by eviction is usable; no waste for power-of-two blocks; O(log slabs) take and give. Non-goals: moving
+blocks.
 """
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush, nlargest
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +29,8 @@ SLOT_ALIGN = 4096
 SMALL_SLAB_BYTES = 2 << 20
 SMALL_SLOT_BYTES = SMALL_SLAB_BYTES // 8
 STEPS_PER_DOUBLING = 8
+SEGMENTS_PER_POOL = 8
+"""At least so many, where they can be a slab large: the first space must not get the whole pool in one piece."""
 SEGMENTS_PER_SPACE = 4
 """At least so many segments for each space, where the pool allows it."""
 
@@ -44,8 +54,14 @@ class Slab:
     nbytes: int
     slot_bytes: int
     free: list[int]
-    """Free slot numbers; the last is taken first."""
+    """Free slot numbers; the last is taken first. None are free in a slab that was given up."""
     blocks: set[Block] = field(default_factory=set)
+    listed: bool = True
+    """It is among the open slabs, though it may have no free slot by now."""
+
+    @property
+    def slots(self) -> int:
+        return self.nbytes // self.slot_bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +73,7 @@ class Segment:
     nbytes: int
     small: bool
     extents: list[tuple[int, int]] = field(default_factory=list)
-    """Unused (offset, bytes) that a new slab may take."""
+    """Unused (offset, bytes) that a new slab may take, the lowest last."""
     slabs: set[Slab] = field(default_factory=set)
 
 
@@ -71,44 +87,65 @@ class Slot:
     """Bytes from the start of the segment."""
 
 
+@dataclass(slots=True)
+class SpaceUse:
+    """What one space has of the arena."""
+
+    slots: int = 0
+    """Taken ones."""
+    bytes: int = 0
+    """Of the taken slots."""
+    padding_bytes: int = 0
+    """Of those, what is beyond the blocks' size. The pool counts it: it knows the blocks."""
+    segments: dict[Segment, None] = field(default_factory=dict)
+
+
 class Slabs:
     """The arena's book: who has which slot. It creates and retires segments by telling its caller."""
 
-    def __init__(self, capacity_bytes: int, segment_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, segment_bytes: int, page_bytes: int = SLOT_ALIGN) -> None:
         self.capacity_bytes = capacity_bytes
         self.segment_bytes = segment_bytes
         self.committed_bytes = 0
+        self.taken_bytes = 0
+        """Of taken slots."""
+        self.given = 0
+        """Times that something became free: while it stands still, what was refused for want of a slot still is."""
         self.segments: dict[int, Segment] = {}
+        self.spaces: dict[int, SpaceUse] = {}
+        self.page_bytes = page_bytes
         self._next_segment = 1
-        self._open: dict[tuple[int, int], dict[Slab, None]] = {}
-        """Slabs with a free slot, by (space, slot size), in the order in which they opened."""
+        self._serials = count()
+        self._open: dict[tuple[int, int], list[tuple[int, int, int, Slab]]] = {}
+        """Heaps of slabs with a free slot, the lowest first, by (space, slot size)."""
+
+    @property
+    def free_slot_bytes(self) -> int:
+        """Free slots and slabs inside segments, and what is left over where slots do not fill their slab."""
+        return self.committed_bytes - self.taken_bytes
 
     def take(self, space: int, size: int) -> Slot | None:
         """A free slot of a slab that exists or fits into the space's segments; None when neither."""
-        opened = self._open.get((space, size))
-        if opened:
-            slab = next(iter(opened))
-        else:
-            found = self._new_slab(space, size)
-            if found is None:
-                return None
-            slab = found
+        slab = self._lowest_open(space, size) or self._new_slab(space, size)
+        if slab is None:
+            return None
         index = slab.free.pop()
-        if not slab.free:
-            del self._open[space, size][slab]
+        self._count(slab, 1)
         return Slot(slab, index, slab.offset + index * slab.slot_bytes)
 
     def give(self, slot: Slot) -> None:
         """Take a slot back; a slab that is empty now gives its extent back to its segment."""
         slab = slot.slab
+        self._count(slab, -1)
+        self.given += 1
         slab.free.append(slot.index)
-        segment = slab.segment
-        opened = self._open.setdefault((segment.space, slab.slot_bytes), {})
-        opened[slab] = None
-        if not slab.blocks and len(slab.free) == slab.nbytes // slab.slot_bytes:
-            del opened[slab]
+        if not slab.blocks and len(slab.free) == slab.slots:
+            slab.free.clear()
+            segment = slab.segment
             segment.slabs.remove(slab)
-            segment.extents.append((slab.offset, slab.nbytes))
+            insort(segment.extents, (slab.offset, slab.nbytes), key=_highest_first)
+        elif not slab.listed:
+            self._list(slab)
 
     def plan_segment(self, space: int, size: int, spaces: int = 1) -> Segment | None:
         """A new segment that could serve slots of `size`, within the capacity; None when there is no room for one.
@@ -116,62 +153,174 @@ class Slabs:
         With several spaces segments are small enough that each space can have some: else a store of one would take the
         memory of another every time. The caller creates the memory and then calls `add_segment`.
         """
-        wanted = self.segment_bytes
-        if spaces > 1:
-            share = (
-                self.capacity_bytes // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
-            )
-            wanted = min(wanted, max(share, SMALL_SLAB_BYTES))
-        room = (self.capacity_bytes - self.committed_bytes) // SLOT_ALIGN * SLOT_ALIGN
-        if room < size:
+        nbytes = self._segment_for(size, spaces, self.capacity_bytes - self.committed_bytes)
+        if not nbytes:
             return None
-        if size <= SMALL_SLOT_BYTES:
-            nbytes = min(wanted, room)
-            extents = [
-                (offset, min(SMALL_SLAB_BYTES, nbytes - offset))
-                for offset in range(0, nbytes, SMALL_SLAB_BYTES)
-            ]
-            segment = Segment(self._next_segment, space, nbytes, True, extents[::-1])
-        else:
-            nbytes = min(max(1, wanted // size), room // size) * size
-            segment = Segment(self._next_segment, space, nbytes, False, [(0, nbytes)])
+        segment = _fresh(self._next_segment, space, nbytes, small=size <= SMALL_SLOT_BYTES)
+        if not segment.small:  # whole slots: the rest of the last page serves nobody
+            segment.extents = [(0, nbytes // size * size)]
         self._next_segment += 1
         return segment
 
     def add_segment(self, segment: Segment) -> None:
         """Take a planned segment, whose memory now exists, into use."""
         self.segments[segment.number] = segment
+        self.use(segment.space).segments[segment] = None
         self.committed_bytes += segment.nbytes
+
+    def never_below(self, segment: int) -> None:
+        """Segment numbers up to this one were given before: engines may still map them."""
+        self._next_segment = max(self._next_segment, segment + 1)
+
+    def restore_segment(self, number: int, space: int, nbytes: int, *, small: bool) -> Segment:
+        """Take a segment in whose memory is older than this process; all of it counts as unused."""
+        segment = _fresh(number, space, nbytes, small=small)
+        self.never_below(number)
+        self.add_segment(segment)
+        return segment
+
+    def restore_slab(self, segment: Segment, offset: int, size: int, taken: set[int]) -> Slab:
+        """A slab of such a segment, with the slots that are taken. Raises ValueError when it cannot be."""
+        at = next((at for at, extent in enumerate(segment.extents) if extent[0] == offset), None)
+        if at is None or segment.small != (size <= SMALL_SLOT_BYTES) or size > segment.extents[at][1]:
+            raise ValueError(f"no slab of {size} bytes a slot begins at {offset} of segment {segment.number}")
+        nbytes = segment.extents.pop(at)[1]
+        slots = nbytes // size
+        if max(taken) >= slots:
+            raise ValueError(f"slot {max(taken)} of {slots} at {offset} of segment {segment.number}")
+        free = [index for index in range(slots - 1, -1, -1) if index not in taken]
+        slab = Slab(segment, offset, nbytes, size, free, listed=False)
+        segment.slabs.add(slab)
+        self._count(slab, len(taken))
+        if free:
+            self._list(slab)
+        return slab
 
     def drop_segment(self, segment: Segment) -> None:
         """Forget an empty segment."""
         if segment.slabs:
             raise ValueError(f"segment {segment.number} is in use")
         del self.segments[segment.number]
+        use = self.use(segment.space)
+        del use.segments[segment]
         self.committed_bytes -= segment.nbytes
+        self.given += 1
+        if not use.segments:
+            del self.spaces[segment.space]
+            for key in [key for key in self._open if key[0] == segment.space]:
+                del self._open[key]
 
     def empty_segments(self) -> list[Segment]:
         """Segments without a block, of any space."""
         return [segment for segment in self.segments.values() if not segment.slabs]
 
+    def empties_for(self, size: int, spaces: int = 1) -> list[Segment]:
+        """Empty segments to retire so that `plan_segment` makes the best segment it could; no more than needed."""
+        room = self.capacity_bytes - self.committed_bytes
+        empties = sorted(self.empty_segments(), key=lambda segment: segment.nbytes)
+        best = self._segment_for(size, spaces, room + sum(segment.nbytes for segment in empties))
+        retired: list[Segment] = []
+        while best and room < best:
+            segment = empties.pop()
+            retired.append(segment)
+            room += segment.nbytes
+        return retired
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Another capacity. Segments that are there stay, so it must not be less than what is committed."""
+        if capacity_bytes < self.committed_bytes:
+            raise ValueError(f"{self.committed_bytes} bytes are committed, got {capacity_bytes}")
+        self.capacity_bytes = capacity_bytes
+        self.given += 1
+
     def yields(self, slab: Slab, space: int, size: int) -> int:
         """How many slots of `size` in `space` the slab's extent would serve once it is empty; 0 when it cannot."""
         segment = slab.segment
-        if segment.space != space or segment.small != (size <= SMALL_SLOT_BYTES):
+        if segment.space != space or not _serves(segment, slab.nbytes, size):
             return 0
         return slab.nbytes // size
 
-    def _new_slab(self, space: int, size: int) -> Slab | None:
-        small = size <= SMALL_SLOT_BYTES
-        for segment in self.segments.values():
-            if segment.space != space or segment.small != small:
-                continue
-            for at in range(len(segment.extents) - 1, -1, -1):
-                offset, nbytes = segment.extents[at]
-                if nbytes >= size:
-                    del segment.extents[at]
-                    slab = Slab(segment, offset, nbytes, size, list(range(nbytes // size - 1, -1, -1)))
-                    segment.slabs.add(slab)
-                    self._open.setdefault((space, size), {})[slab] = None
-                    return slab
+    def use(self, space: int) -> SpaceUse:
+        """The account of a space."""
+        return self.spaces.get(space) or self.spaces.setdefault(space, SpaceUse())
+
+    def largest_spaces(self, most: int) -> Iterator[tuple[int, SpaceUse]]:
+        """Spaces with segments, those with most bytes first."""
+        yield from nlargest(most, self.spaces.items(), key=lambda item: item[1].bytes)
+
+    def _count(self, slab: Slab, slots: int) -> None:
+        nbytes = slots * slab.slot_bytes
+        self.taken_bytes += nbytes
+        use = self.spaces[slab.segment.space]
+        use.slots += slots
+        use.bytes += nbytes
+
+    def _segment_for(self, size: int, spaces: int, room: int) -> int:
+        """Bytes of a segment for slots of `size` when so much is left of the capacity; 0 when that is too little."""
+        page = self.page_bytes
+        room = room // page * page
+        part = self.capacity_bytes // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+        wanted = min(self.segment_bytes, max(part, SMALL_SLAB_BYTES))
+        if spaces > 1:
+            share = (
+                self.capacity_bytes // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+            )
+            wanted = min(wanted, max(share, SMALL_SLAB_BYTES))
+        if room < size:
+            return 0
+        if size <= SMALL_SLOT_BYTES:
+            return min(wanted, room)
+        nbytes = min(max(1, wanted // size), room // size) * size
+        return -(-nbytes // page) * page
+
+    def _lowest_open(self, space: int, size: int) -> Slab | None:
+        heap = self._open.get((space, size))
+        while heap:
+            slab = heap[0][3]
+            if slab.free:
+                return slab
+            heappop(heap)
+            slab.listed = False
         return None
+
+    def _list(self, slab: Slab) -> None:
+        slab.listed = True
+        segment = slab.segment
+        heap = self._open.setdefault((segment.space, slab.slot_bytes), [])
+        heappush(heap, (segment.number, slab.offset, next(self._serials), slab))
+
+    def _new_slab(self, space: int, size: int) -> Slab | None:
+        use = self.spaces.get(space)
+        chosen: Segment | None = None
+        for segment in use.segments if use is not None else ():
+            if (chosen is None or len(segment.extents) < len(chosen.extents)) and any(
+                _serves(segment, nbytes, size) for _, nbytes in segment.extents
+            ):
+                chosen = segment
+        if chosen is None:
+            return None
+        extents = chosen.extents
+        at = next(at for at in reversed(range(len(extents))) if _serves(chosen, extents[at][1], size))
+        offset, nbytes = extents.pop(at)
+        slab = Slab(chosen, offset, nbytes, size, list(range(nbytes // size - 1, -1, -1)))
+        chosen.slabs.add(slab)
+        self._list(slab)
+        return slab
+
+
+def _fresh(number: int, space: int, nbytes: int, *, small: bool) -> Segment:
+    step = SMALL_SLAB_BYTES if small else nbytes
+    extents = [(offset, min(step, nbytes - offset)) for offset in range(0, nbytes, step)]
+    return Segment(number, space, nbytes, small, extents[::-1])
+
+
+def _serves(segment: Segment, nbytes: int, size: int) -> bool:
+    """Whether an extent of a segment takes slots of `size`. Large ones only where little is left over: else the whole
+    segment is worth more when it is retired."""
+    if segment.small:
+        return size <= SMALL_SLOT_BYTES and size <= nbytes
+    return SMALL_SLOT_BYTES < size <= nbytes and nbytes % size <= nbytes // 8
+
+
+def _highest_first(extent: tuple[int, int]) -> int:
+    return -extent[0]

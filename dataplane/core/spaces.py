@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from dataplane.core.slabs import SpaceUse
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.events import SpaceStats
 from dataplane.protocol.spaces import Space, check_space
 
 MAX_SPACES = 65_536
+MAX_GONE = 4096
 
 
 @dataclass(slots=True)
@@ -18,6 +22,8 @@ class Spaces:
     _numbers: dict[str, int] = field(default_factory=dict)
     _by_model: dict[str, list[int]] = field(default_factory=dict)
     _last: int = 0
+    _gone: dict[int, str] = field(default_factory=dict)
+    """Models of the spaces that were forgotten last: hot prefixes and the trace speak of them still."""
 
     def check(self, space: Space, field_name: str) -> None:
         """Raises ProtocolError when the space is wrong in itself or contradicts one that attached before."""
@@ -35,6 +41,10 @@ class Spaces:
                 f"{field_name}.block_bytes",
             )
 
+    def known(self, space: Space) -> int | None:
+        """The space's number, if it has one."""
+        return self._numbers.get(space.identity())
+
     def number(self, space: Space) -> int:
         """The space's number; given on first sight. The space was checked."""
         identity = space.identity()
@@ -46,9 +56,28 @@ class Spaces:
             self._by_model.setdefault(space.model, []).append(number)
         return number
 
+    def restore(self, number: int, space: Space) -> None:
+        """A space has had this number since before a restart."""
+        self._last = max(self._last, number)
+        self._numbers[space.identity()] = number
+        self.by_number[number] = space
+        self._by_model.setdefault(space.model, []).append(number)
+
+    def never_below(self, number: int) -> None:
+        """Numbers up to this one were given before."""
+        self._last = max(self._last, number)
+
+    def leads(self, number: int) -> bool:
+        """Whether a space is the first of its model's ranks, stages and groups: one request is in all of them."""
+        space = self.by_number.get(number)
+        return space is not None and not (space.rank or space.pipeline_stage or space.kv_group)
+
     def forget(self, number: int) -> None:
         """Forget a space without engines and blocks."""
         space = self.by_number.pop(number)
+        self._gone[number] = space.model
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
         del self._numbers[space.identity()]
         numbers = self._by_model[space.model]
         numbers.remove(number)
@@ -59,5 +88,31 @@ class Spaces:
         """Numbers of a model's spaces."""
         return self._by_model.get(model, [])
 
+    def models(self) -> dict[int, str]:
+        """Models by space number, also of spaces that were forgotten lately."""
+        return self._gone | {number: space.model for number, space in self.by_number.items()}
+
     def model(self, number: int) -> str:
         return self.by_number[number].model
+
+    def stats(self, number: int, use: SpaceUse) -> SpaceStats:
+        """What a space has of the arena."""
+        space = self.by_number[number]
+        return SpaceStats(
+            space=_identity(space),
+            model=space.model,
+            revision=space.revision,
+            dtype=space.dtype,
+            world_size=space.world_size,
+            rank=space.rank,
+            block_bytes=space.block_bytes,
+            blocks=use.slots,
+            bytes=use.bytes,
+            padding_bytes=use.padding_bytes,
+            segments=len(use.segments),
+        )
+
+
+@lru_cache(4096)
+def _identity(space: Space) -> str:
+    return space.identity()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 
 import numpy as np
 
-from dataplane.core.blocks import Block
+from dataplane.core.blocks import Block, Places
+from dataplane.core.books import B_RESERVATION
 from dataplane.core.engines import Engine, Reservation
 from dataplane.core.pool import Pool
 from dataplane.core.quotas import Tenant
 from dataplane.core.slabs import Slot, slot_bytes
+from dataplane.eviction.admission import Admission
 from dataplane.protocol.codes import Code, Outcome, ProtocolError
 from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, Reserve
 from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAborted, ReservationExpired
@@ -19,9 +20,10 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import U64, pack_keys
 from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
-from dataplane.protocol.states import State, Step
+from dataplane.protocol.states import STATE_MASK, State, Step
 
 MAX_OPEN_RESERVATIONS = 256
+_READY = int(State.READY)
 
 
 class Granted:
@@ -42,8 +44,9 @@ class Storing:
     def __init__(self, pool: Pool, reservation_ttl_s: float, refused: Callable[[Code, int], None]) -> None:
         self._pool = pool
         self._ttl_s = reservation_ttl_s
-        self._numbers = count(1)
         self._count_refused = refused
+        self.on_asked: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
+        """Told of every chain that an engine wants to store: packed keys, and how many leading ones were there."""
 
     # ---- reserve
 
@@ -52,46 +55,98 @@ class Storing:
         pool = self._pool
         words = self._check(engine, message)
         tenant = pool.tenants.get(message.tenant)
-        found = pool.table.find(words, message.space)
+        found, places = pool.table.look(words, message.space)
+        found = self._without_invalid(found)
         granted = Granted(len(words))
-        chain = [
-            (at, block) for at, block in enumerate(found) if block is not None and block.state is State.READY
-        ]
-        for _, block in reversed(chain):
-            pool.order.touch(block, now)
-        pool.spare(block for _, block in chain)
-        missing: list[int] = []
-        for at, held in enumerate(found):
-            if held is None:
-                missing.append(at)
-            else:
-                granted.outcomes[at] = Outcome.PRESENT if held.state is State.READY else Outcome.BUSY
+        missing, chain = _sorted_out(found, granted)
+        self._use(engine, [block for _, block in reversed(chain)], now)
+        pool.spare([block for _, block in chain])
+        there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
+        self.on_asked(engine, message, tenant, words, there, now)
         if not missing:
             return granted
-        writing, refusal = self._grant(engine, message, words, missing, tenant, now)
+        writing, refusal = self._grant(engine, message, words, places, missing, tenant, now)
         for at in missing[len(writing) :]:
             assert refusal is not None
             granted.outcomes[at] = refusal
         if refusal is not None:
             self._refuse(engine, tenant, refusal, len(missing) - len(writing), message.nbytes, now)
-        for at, block in writing.items():
-            granted.segments[at] = block.slot.slab.segment.number
-            granted.offsets[at] = block.slot.offset
         if writing:
-            granted.reservation = next(self._numbers)
-            engine.reservations[granted.reservation] = Reservation(
-                number=granted.reservation,
-                tenant=tenant,
-                space=message.space,
-                writing=writing,
-                chain=[(block, block.control) for _, block in chain],
-                positions=[at for at, _ in chain],
-                deadline=now + self._ttl_s,
-            )
+            self._open_reservation(engine, message, granted, tenant, found, writing, chain, now)
         return granted
 
+    def _use(self, engine: Engine, blocks: Sequence[Block], now: float) -> None:
+        """READY blocks of a chain that is to be stored, last one first, were used."""
+        pool = self._pool
+        acquired = engine.last_run  # what the engine has just acquired for this request is no second use
+        for block in blocks:
+            if block.number in acquired:
+                pool.refresh(block, now)
+            else:
+                pool.touch(block, now)
+        if blocks:
+            pool.table.used(blocks, now)
+
+    def _open_reservation(
+        self,
+        engine: Engine,
+        message: Reserve,
+        granted: Granted,
+        tenant: Tenant,
+        found: Sequence[Block | None],
+        writing: dict[int, Block],
+        chain: Sequence[tuple[int, Block]],
+        now: float,
+    ) -> None:
+        stamp = self._pool.sweeps.stamp(now)
+        keys = message.keys
+        at_once = list(writing)
+        granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
+        granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
+        for at, block in writing.items():
+            block.stamp = stamp
+            if at:
+                block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at]
+                before = block.before = writing.get(at - 1) or found[at - 1]
+                if before is not None:
+                    before.children += 1
+            elif message.parent:
+                block.parent = message.parent
+                parent = self._pool.table.find(pack_keys([message.parent]), message.space)[0]
+                block.before = parent
+                if parent is not None:
+                    parent.children += 1
+        granted.reservation = self._pool.table.books.highest(B_RESERVATION)
+        engine.reservations[granted.reservation] = Reservation(
+            number=granted.reservation,
+            tenant=tenant,
+            space=message.space,
+            writing=writing,
+            chain=[(block, block.control) for _, block in chain],
+            positions=[at for at, _ in chain],
+            deadline=now + self._ttl_s,
+            keys=keys,
+            stamp=stamp,
+        )
+
+    def _without_invalid(self, found: list[Block | None]) -> list[Block | None]:
+        """What an invalidation covers is as good as gone, also before its sweep came by."""
+        pool = self._pool
+        if not pool.sweeps.active:
+            return found
+        covered = [
+            block
+            for block in found
+            if block is not None and block.state is State.READY and pool.invalid(block)
+        ]
+        if not covered:
+            return found
+        pool.totals.invalidated_blocks += pool.doom(covered)
+        return [None if block is not None and block.doomed else block for block in found]
+
     def _check(self, engine: Engine, message: Reserve) -> U64:
-        check_salt(message.tenant)
+        if message.tenant not in self._pool.tenants.by_salt:
+            check_salt(message.tenant)
         writes = engine.spaces.get(message.space)
         if writes is None:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
@@ -105,10 +160,21 @@ class Storing:
                 f"expected 1 to {most} bytes, got {message.nbytes}",
                 "nbytes",
             )
+        if message.parent and len(message.parent) != KEY_BYTES:
+            raise ProtocolError(
+                Code.BAD_KEYS, f"expected {KEY_BYTES} bytes, or none, got {len(message.parent)}", "parent"
+            )
         return check_keys(message.keys)
 
     def _grant(
-        self, engine: Engine, message: Reserve, words: U64, missing: list[int], tenant: Tenant, now: float
+        self,
+        engine: Engine,
+        message: Reserve,
+        words: U64,
+        places: Places,
+        missing: list[int],
+        tenant: Tenant,
+        now: float,
     ) -> tuple[dict[int, Block], Code | None]:
         """Blocks for a leading part of the missing keys, and why the rest is refused."""
         pool = self._pool
@@ -118,66 +184,104 @@ class Storing:
             return {}, Code.TOO_LARGE
         if len(engine.reservations) + len(engine.expired) >= MAX_OPEN_RESERVATIONS:
             return {}, Code.TOO_MANY_RESERVATIONS
-        refusal: Code | None = None
-        allowed = self._within_limit(tenant, size, wanted, now)
-        if allowed < wanted:
-            wanted, refusal = allowed, Code.OVER_LIMIT
-        described = pool.free_descriptors(wanted, now)
+        allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
+        wanted = min(wanted, allowed)
+        described = pool.free_descriptors(tenant, wanted, now)
         if described < wanted:
-            wanted, refusal = described, Code.NO_DESCRIPTOR
-        slots, reason = pool.take_slots(message.space, size, wanted, now)
+            full = pool.used_bytes + size > pool.slabs.capacity_bytes
+            wanted, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
+        slots, reason = pool.take_slots(tenant, message.space, size, wanted, now)
         if reason is not None:
             refusal = reason
         chosen = missing[: len(slots)]
-        writing, placed = self._place(message, words, chosen, slots, tenant, now)
+        writing, placed = self._place(engine, message, words, places, chosen, slots, tenant, now)
         if placed is not None:
             refusal = placed
+        if tenant.rate is not None:
+            tenant.rate.spend(size * len(writing))
         return writing, refusal
 
+    def _allowed(
+        self, tenant: Tenant, space: int, words: U64, missing: list[int], size: int, now: float
+    ) -> tuple[int, Code | None]:
+        """How many of the missing blocks admission and the tenant's quota allow, and what stops the next one."""
+        wanted = len(missing)
+        refusal: Code | None = None
+        if self._pool.admission is not None:
+            admitted = self._admitted(self._pool.admission, words, missing, space, now)
+            if admitted < wanted:
+                wanted, refusal = admitted, Code.NOT_ADMITTED
+        if tenant.spec is None:
+            return wanted, refusal
+        paced = wanted if tenant.rate is None else tenant.rate.granted(size, wanted, now)
+        within = self._within_limit(tenant, size, paced, now)
+        if not tenant.enforced:
+            tenant.would_refuse_blocks += wanted - within
+            return wanted, refusal
+        if within < paced:
+            return within, Code.OVER_LIMIT
+        return within, Code.RATE_LIMITED if paced < wanted else refusal
+
+    def _admitted(self, admission: Admission, words: U64, missing: list[int], space: int, now: float) -> int:
+        """Leading missing blocks that the filter lets in; it sees all of them."""
+        resident = len(self._pool.table.blocks)
+        marks: list[int] = (words[missing, 0] ^ np.uint64(space)).tolist()
+        seen = [admission.admits(mark, resident, now) for mark in marks]
+        return seen.index(False) if False in seen else len(seen)
+
     def _within_limit(self, tenant: Tenant, size: int, wanted: int, now: float) -> int:
-        """How many slots the tenant's limit allows, after its own oldest blocks made way."""
-        limit = tenant.limit_bytes
+        """How many slots the tenant's limit allows, after its own oldest blocks made way where the quota says so."""
+        assert tenant.spec is not None
+        limit = tenant.spec.limit_bytes
         if limit is None:
             return wanted
         most = min(wanted, limit // size)
-        if most > 0 and tenant.bytes + most * size > limit:
-            self._pool.shrink_tenant(tenant, limit - most * size, now)
+        if tenant.spec.on_exceed == "evict_self":
+            if not tenant.enforced:  # nothing is evicted for a limit that is only observed
+                return most
+            if most > 0 and tenant.bytes + most * size > limit:
+                self._pool.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
     def _place(
         self,
+        engine: Engine,
         message: Reserve,
         words: U64,
+        places: Places,
         chosen: list[int],
         slots: Sequence[Slot],
         tenant: Tenant,
         now: float,
     ) -> tuple[dict[int, Block], Code | None]:
         pool = self._pool
-        picked = words[chosen]
         writing: dict[int, Block] = {}
         refusal: Code | None = None
-        entries, tags, buckets = pool.table.free_entries(picked, message.space)
+        entries = pool.table.free_entries(places, chosen) if chosen else []
+        marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
-            place = entry or pool.make_entry(buckets[number], set(filter(None, entries)), now)
+            place = entry or pool.make_entry(tenant, places.buckets[at], set(filter(None, entries)), now)
             if place is None:
                 pool.give_slots(slots[number:])
                 refusal = Code.INDEX_FULL
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
             writing[at] = pool.table.add(
-                key, message.space, tenant, slot, message.nbytes, place, tags[number]
+                key, message.space, tenant, slot, message.nbytes, place, places.tags[at], marks[number]
             )
         if writing:
             blocks = list(writing.values())
-            pool.table.reserve(blocks, picked[: len(blocks)])
+            books = pool.table.books
+            number = books.highest(B_RESERVATION) + 1
+            books.gave(B_RESERVATION, number)
+            pool.table.reserve(blocks, words[list(writing)], engine.client, number)
             pool.charge(tenant, blocks)
         return writing, refusal
 
     def _refuse(
         self, engine: Engine, tenant: Tenant, code: Code, blocks: int, nbytes: int, now: float
     ) -> None:
-        tenant.refused_blocks += blocks
+        tenant.refuse(code, blocks)
         self._pool.totals.refused_blocks += blocks
         self._count_refused(code, blocks)
         self._pool.emit(
@@ -189,6 +293,13 @@ class Storing:
     def commit(self, engine: Engine, message: Commit, now: float) -> int:
         """Publish blocks of a reservation and abort the rest; returns published blocks. Raises ProtocolError."""
         reservation = self._open(engine, message.reservation)
+        if reservation.invalid:
+            self.abort(engine, reservation.number, now)
+            raise ProtocolError(
+                Code.INVALIDATED,
+                "its blocks were invalidated while they were being written; nothing was published",
+                "reservation",
+            )
         slots, checksums = self._check_commit(reservation, message)
         del engine.reservations[reservation.number]
         kept = [reservation.writing.pop(at) for at in slots]
@@ -257,13 +368,19 @@ class Storing:
         """Order the whole chain tail first, so that ancestors outlive descendants."""
         pool = self._pool
         present = dict(zip(reservation.positions, reservation.chain, strict=True))
+        lined_up: list[Block] = []
         for at in sorted(fresh.keys() | present.keys(), reverse=True):
             if at in fresh:
-                pool.publish(fresh[at], now)
-                continue
-            block, control = present[at]
-            if pool.table.blocks.get(block.number) is block and block.control == control:
-                pool.order.touch(block, now)
+                block = fresh[at]
+                pool.publish(block, now)
+            else:
+                block, control = present[at]
+                if pool.table.blocks.get(block.number) is not block or block.control != control:
+                    continue
+                pool.refresh(block, now)
+            lined_up.append(block)
+        if lined_up:
+            pool.table.used(lined_up, now)
 
     def abort(self, engine: Engine, number: int, now: float) -> None:
         """Give a reservation up; an expired one releases its quarantined bytes. Raises ProtocolError."""
@@ -332,6 +449,21 @@ class Storing:
             self._pool.release(block, Step.RELEASE)
         reservation.writing.clear()
         return size
+
+
+def _sorted_out(found: Sequence[Block | None], granted: Granted) -> tuple[list[int], list[tuple[int, Block]]]:
+    """Positions that are missing, and those that are READY with their blocks; the outcomes of what is there."""
+    missing: list[int] = []
+    ready: list[tuple[int, Block]] = []
+    for at, block in enumerate(found):
+        if block is None:
+            missing.append(at)
+        elif block.control & STATE_MASK == _READY:
+            ready.append((at, block))
+            granted.outcomes[at] = Outcome.PRESENT
+        else:
+            granted.outcomes[at] = Outcome.BUSY
+    return missing, ready
 
 
 def check_keys(keys: bytes) -> U64:

@@ -11,11 +11,13 @@ import msgspec
 import structlog
 
 from dataplane.protocol.events import (
+    BlockCorrupt,
     EngineAttached,
     EngineDetached,
     EngineGone,
     EngineRefused,
     Event,
+    MemoryAdopted,
     NodeStarted,
     NodeStopping,
     PinDegraded,
@@ -28,9 +30,10 @@ from dataplane.protocol.events import (
     name_of,
 )
 
-WARNINGS = (EngineRefused, SnapshotRefused, ReservationExpired, PinDegraded)
+WARNINGS = (BlockCorrupt, EngineRefused, SnapshotRefused, ReservationExpired, PinDegraded)
 NOTICES = (
     NodeStarted,
+    MemoryAdopted,
     NodeStopping,
     EngineAttached,
     EngineDetached,

@@ -53,6 +53,10 @@ class Code(IntEnum):
         "The reservation's deadline passed; its blocks were quarantined and nothing was published.",
     )
     UNKNOWN_SEGMENT = 45, "The segment does not exist or is not of a space of this engine."
+    INVALIDATED = (
+        46,
+        "An operator invalidated these blocks while they were being written; nothing was published.",
+    )
 
     # A key was refused although everything is well formed.
     TOO_LARGE = 60, "The block can never fit in the pool."
@@ -67,6 +71,13 @@ class Code(IntEnum):
     OUT_OF_MEMORY = 66, "The machine refused memory for a new segment."
     TOO_MANY_RESERVATIONS = 67, "The engine holds its maximum number of open reservations."
 
+    RATE_LIMITED = 68, "The tenant stores faster than its quota allows; try again later."
+    NOT_ADMITTED = (
+        69,
+        "The pool is under pressure and the admission filter saw the key for the first time; "
+        "it is admitted when it is stored again.",
+    )
+
     # Said by the client library alone; never on the wire.
     UNAVAILABLE = 80, "No data plane is reachable; counted as a miss."
     TIMEOUT = 81, "The data plane did not answer in time; counted as a miss."
@@ -78,6 +89,9 @@ class Code(IntEnum):
     DUPLICATE = 103, "Two records of the snapshot have the same name."
     UNKNOWN_BODY = 104, "A body that was asked for did not come."
     TOO_MANY = 105, "The snapshot has more records than this data plane takes."
+    UNKNOWN_PREFIX = 106, "No hot prefix has this label (any more); list them again."
+    BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
+    CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
 
 
 _BY_NUMBER = {int(code): code for code in Code}

@@ -15,25 +15,49 @@ import msgspec
 
 from dataplane.protocol.events import NodeStats
 
-VERSION = 1
-SnapshotType = Literal["quotas", "pins"]
-SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins")
+VERSION = 2
+SnapshotType = Literal["quotas", "pins", "policies"]
+SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies")
 MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
 MAX_RECORDS = 100_000
+MAX_PREFIXES = 1000
+MAX_TRACE_PART_BYTES = 256 * 1024
+"""Whoever asks for a trace must not keep engines waiting."""
+
+Algorithm = Literal["lru", "age_class", "s3fifo", "arc", "slru", "lfu", "fifo", "noop"]
+ALGORITHMS: tuple[Algorithm, ...] = ("lru", "age_class", "s3fifo", "arc", "slru", "lfu", "fifo", "noop")
+OnExceed = Literal["evict_self", "reject"]
+Mode = Literal["enforce", "observe"]
+Strength = Literal["soft", "guaranteed", "permanent"]
+POLICY_IN_FORCE = "default"
+"""The name of the one policy record that is in force on a node."""
 
 
 # ---- bodies of snapshots
 
 
-class QuotaSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One tenant's share. `tenant` is the salt ('' for the default tenant)."""
+class QuotaSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """One tenant's share. `tenant` is the salt ('' for the default tenant). Omitted fields have their defaults, so that
+    the same intent has the same digest in every release that knows it."""
 
     tenant: str
     limit_bytes: int | None = None
     """Hard cap in bytes; None for no cap."""
+    floor_bytes: int = 0
+    """Bytes that no other tenant can take; scaled down when the pool cannot hold the sum of all floors."""
+    weight: float = 1.0
+    """Share of what is borrowed, against other tenants; 0.01 to 1,000."""
+    pin_budget_bytes: int | None = None
+    """Bytes that guaranteed pins of this tenant may hold, inside the pool's own budget; None: only the pool's."""
+    store_rate_bytes: int | None = None
+    """Bytes a second that this tenant may store, with one second's worth at once; None for no bound."""
+    on_exceed: OnExceed = "evict_self"
+    """At the limit: make room among the tenant's own blocks, or refuse."""
+    mode: Mode = "enforce"
+    """`observe`: nothing binds, what would have been refused is counted."""
 
 
-class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """Keys that must stay, in every space of a model."""
 
     name: str
@@ -43,6 +67,25 @@ class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """SHA-256, hex, of the packed keys (n keys of 32 bytes); the body travels by digest."""
     expires_at: float | None = None
     """Unix seconds; None for no end."""
+    strength: Strength = "guaranteed"
+    """`soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as
+    guaranteed, first in line for the budget and untouched by `invalidate`; it has no end."""
+    refresh_s: float | None = None
+    """Every hit moves the end to this many seconds later; None: the end is fixed."""
+
+
+class PolicySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """How victims are chosen. The record named `default` is in force; without one the defaults below are."""
+
+    name: str
+    algorithm: Algorithm = "lru"
+    admission: bool = False
+    """Under pressure, admit a block only when its key was seen before."""
+    admission_idle_s: float = 240.0
+    """Pressure: victims were idle for less than this, on average."""
+    high_watermark: float = 1.0
+    """Above this share of the pool, evict ahead of need, down to `low_watermark`; 1: only when room is needed."""
+    low_watermark: float = 1.0
 
 
 # ---- management plane to node
@@ -80,7 +123,72 @@ class Describe(msgspec.Struct, tag_field="op", tag="describe", forbid_unknown_fi
     """Also hold the node's books against each other; takes milliseconds for each 10,000 blocks."""
 
 
-ControlRequest = Hello | Snapshot | Bodies | Describe
+class Scope(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Which blocks: those that match every field that is given; at least one must be."""
+
+    tenant: str | None = None
+    """Salt; '' is the default tenant."""
+    model: str | None = None
+    """All spaces of a model."""
+    space: str | None = None
+    """One space, by its identity (32 hex digits)."""
+    keys: bytes = b""
+    """Packed keys of a prefix: its blocks and everything that was stored behind its last key."""
+
+
+class Invalidate(msgspec.Struct, tag_field="op", tag="invalidate", forbid_unknown_fields=True):
+    """Make blocks unreadable at once, swept in the background; leased ones go when their lease ends. Blocks under
+    permanent pins stay. Answered with `Swept`."""
+
+    nonce: str
+    scope: Scope
+
+
+class Demote(msgspec.Struct, tag_field="op", tag="demote", forbid_unknown_fields=True):
+    """Make blocks the first victims without dropping them, until they are used again. Answered with `Swept`."""
+
+    nonce: str
+    scope: Scope
+
+
+class ListPrefixes(msgspec.Struct, tag_field="op", tag="list_prefixes", forbid_unknown_fields=True):
+    """Hot prefixes of the last hour. Answered with `Prefixes`."""
+
+    nonce: str
+    by: Literal["bytes", "hits"] = "bytes"
+    tenant: str | None = None
+    """Salt; None for every tenant."""
+    limit: int = 50
+    """At most MAX_PREFIXES."""
+
+
+class PrefixKeys(msgspec.Struct, tag_field="op", tag="prefix_keys", forbid_unknown_fields=True):
+    """The keys of a prefix that was listed. Answered with `Prefixes` of one entry and its keys, or refused."""
+
+    nonce: str
+    label: str
+
+
+class Trace(msgspec.Struct, tag_field="op", tag="trace", forbid_unknown_fields=True):
+    """Recorded accesses, oldest first, part by part. Answered with `TracePart`."""
+
+    nonce: str
+    since: float = 0.0
+    """Unix seconds."""
+    after: int = 0
+    """`TracePart.next` of the part before; 0 for the first."""
+
+
+class Resize(msgspec.Struct, tag_field="op", tag="resize", forbid_unknown_fields=True):
+    """Let the pool grow. Answered with `Resized`, or refused when it would shrink or the machine has too little."""
+
+    nonce: str
+    capacity_bytes: int
+
+
+ControlRequest = (
+    Hello | Snapshot | Bodies | Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
+)
 
 # ---- node to management plane
 
@@ -150,6 +258,57 @@ class Description(msgspec.Struct, tag_field="op", tag="description"):
     """Contradictions that an audit found; empty when all is well."""
 
 
+class Swept(msgspec.Struct, tag_field="op", tag="swept"):
+    """Blocks of the scope are invalid (or demoted) from now on, also for readers."""
+
+    nonce: str
+    sweep: int
+    """Number of the sweep, as events and `NodeStats.sweeps` name it."""
+
+
+class Prefix(msgspec.Struct):
+    """One hot prefix, as far as the node still knows it."""
+
+    label: str
+    """Short name that pins can be made from: stable as long as the prefix is listed."""
+    tenant: str
+    """Salt."""
+    model: str
+    depth: int
+    """Chunks."""
+    hits: int
+    """Times it was served in the last hour, alone or as the start of something longer; may be over by `error`."""
+    bytes_served: int
+    """In the last hour."""
+    error: int
+    """The most that `hits` is over."""
+    resident: int
+    """Blocks of it that are in the pool now, in one space; reckoned from some of its blocks in long lists."""
+    last_used: float
+    keys: bytes = b""
+    """Packed keys; only in answer to `PrefixKeys`."""
+
+
+class Prefixes(msgspec.Struct, tag_field="op", tag="prefixes"):
+    nonce: str
+    prefixes: list[Prefix]
+
+
+class TracePart(msgspec.Struct, tag_field="op", tag="trace_part"):
+    """JSON lines: `timestamp` (ms since the node started), `tenant`, `model`, `block_bytes`, `hit_blocks` and
+    `hash_ids` of one request each, a block known by the same number in the whole answer."""
+
+    nonce: str
+    lines: bytes
+    next: int
+    """Ask for what comes after with this number; 0 when there is no more."""
+
+
+class Resized(msgspec.Struct, tag_field="op", tag="resized"):
+    nonce: str
+    capacity_bytes: int
+
+
 class ControlRefused(msgspec.Struct, tag_field="op", tag="refused"):
     """A message that was not understood; nothing was done."""
 
@@ -159,7 +318,9 @@ class ControlRefused(msgspec.Struct, tag_field="op", tag="refused"):
     nonce: str = ""
 
 
-ControlReply = Welcome | Ack | Nack | NeedBodies | Description | ControlRefused
+ControlReply = (
+    Welcome | Ack | Nack | NeedBodies | Description | Swept | Prefixes | TracePart | Resized | ControlRefused
+)
 
 
 def digest_of(body: bytes) -> str:
@@ -174,4 +335,9 @@ def encode_quotas(specs: list[QuotaSpec]) -> bytes:
 
 def encode_pins(specs: list[PinSpec]) -> bytes:
     """The body of a `pins` snapshot."""
+    return msgspec.msgpack.encode(sorted(specs, key=lambda spec: spec.name))
+
+
+def encode_policies(specs: list[PolicySpec]) -> bytes:
+    """The body of a `policies` snapshot."""
     return msgspec.msgpack.encode(sorted(specs, key=lambda spec: spec.name))

@@ -9,7 +9,7 @@ import msgspec
 
 from dataplane.protocol.spaces import Space
 
-VERSION = 1
+VERSION = 2
 MAX_DATAGRAM_BYTES = 192 * 1024
 """Below the default send buffer of an AF_UNIX socket, so that a datagram never fails for its size."""
 MAX_KEYS_PER_REQUEST = 4096
@@ -39,6 +39,13 @@ class Attach(msgspec.Struct, tag="attach", array_like=True, forbid_unknown_field
     """Free text for people, e.g. `"vllm 0.33"`."""
     membarrier: bool = True
     """The process registered for expedited barriers; without it leases go by message."""
+    resume: int = 0
+    """Client number of this process's attachment to the data plane before this one, whose memory it still maps; 0 for
+    none. When the memory was adopted, the answer says `resumed` and the area stays the same."""
+    resume_memory: int = 0
+    """`Attached.memory` of that attachment."""
+    writing: list[int] = []
+    """Reservations of that attachment into which this process may still be writing."""
 
 
 class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fields=True):
@@ -52,6 +59,8 @@ class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fie
     """n keys of 32 bytes, ancestors first."""
     nbytes: int
     """Size of each block in bytes."""
+    parent: bytes = b""
+    """The key before the first one, when `keys` is not the start of its chain; 32 bytes."""
 
 
 class Commit(msgspec.Struct, tag="commit", array_like=True, forbid_unknown_fields=True):
@@ -80,6 +89,16 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, forbid_unknown_fields=
     keys: bytes
 
 
+class Report(msgspec.Struct, tag="report", array_like=True, forbid_unknown_fields=True):
+    """Blocks whose bytes did not match their checksums. The data plane looks for itself. Answered with `Reported`."""
+
+    id: int
+    descriptors: bytes
+    """u32 for each block."""
+    controls: bytes
+    """u64 control word that was seen, for each block."""
+
+
 class Map(msgspec.Struct, tag="map", array_like=True, forbid_unknown_fields=True):
     """Ask for the memory of segments that were seen in descriptors but are not mapped yet."""
 
@@ -100,7 +119,7 @@ class Hold(msgspec.Struct, tag="hold", array_like=True, forbid_unknown_fields=Tr
     version: int
 
 
-EngineRequest = Attach | Reserve | Commit | Abort | Lease | Map | Detach | Hold
+EngineRequest = Attach | Reserve | Commit | Abort | Lease | Report | Map | Detach | Hold
 
 # ---- data plane to engine
 
@@ -117,6 +136,10 @@ class Attached(msgspec.Struct, tag="attached", array_like=True):
     membarrier: bool
     """False: take leases by message."""
     reservation_ttl_s: float
+    memory: int = 0
+    """Identity of the index memory; the same in a data plane that adopted it."""
+    resumed: bool = False
+    """The attachment named in the request goes on, with its client number, area and counters; no fd rides along."""
 
 
 class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
@@ -163,6 +186,12 @@ class Leased(msgspec.Struct, tag="leased", array_like=True):
     """u32 for each hit."""
 
 
+class Reported(msgspec.Struct, tag="reported", array_like=True):
+    id: int
+    dropped: int
+    """Blocks that were found corrupt and are gone."""
+
+
 class Mapped(msgspec.Struct, tag="mapped", array_like=True):
     id: int
     grants: list[SegmentGrant]
@@ -174,7 +203,7 @@ class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
     """One fd that rides along for a holder."""
 
     kind: str
-    """`index`, `segment` or `area`."""
+    """`index`, `books`, `names`, `segment` or `area`."""
     number: int
     """Segment number, client number, or 0."""
     nbytes: int
@@ -202,4 +231,6 @@ class Refused(msgspec.Struct, tag="refused", array_like=True):
     field: str = ""
 
 
-EngineReply = Attached | Reserved | Committed | Aborted | Leased | Mapped | Detached | Held | Refused
+EngineReply = (
+    Attached | Reserved | Committed | Aborted | Leased | Reported | Mapped | Detached | Held | Refused
+)

@@ -27,6 +27,13 @@ class PoolStats(msgspec.Struct):
     segments: int = 0
     blocks: int = 0
     max_blocks: int = 0
+    prefaulted_bytes: int = 0
+    """Memory whose pages were taken from the machine ahead of use, for segments and for those to come."""
+    free_slot_bytes: int = 0
+    """External fragmentation: free slots and slabs inside committed segments."""
+    huge_pages: bool = False
+    locked: bool = False
+    """Memory is locked into RAM."""
 
 
 class Totals(msgspec.Struct):
@@ -46,8 +53,15 @@ class Totals(msgspec.Struct):
     refused_blocks: int = 0
     aborted_blocks: int = 0
     quarantined_blocks: int = 0
+    invalidated_blocks: int = 0
+    corrupt_blocks: int = 0
+    """Blocks whose bytes did not match their checksum; dropped."""
+    false_reports: int = 0
+    """Reports of corrupt blocks that were found whole."""
     malformed_messages: int = 0
     ring_dropped: int = 0
+    ring_invalid: int = 0
+    """Entries of access rings that named no block, no known kind, or another incarnation."""
     events_dropped: int = 0
 
 
@@ -59,6 +73,19 @@ class TenantStats(msgspec.Struct):
     over_limit: bool = False
     managed: bool = False
     """A quota record exists."""
+    floor_bytes: int = 0
+    effective_floor_bytes: int = 0
+    """What is really guaranteed: less than `floor_bytes` while the pool cannot hold the sum of all floors."""
+    weight: float = 1.0
+    pin_budget_bytes: int | None = None
+    pinned_bytes: int = 0
+    store_rate_bytes: int | None = None
+    on_exceed: str = "evict_self"
+    mode: str = "enforce"
+    would_refuse_blocks: int = 0
+    """In `observe`: blocks that would have been refused."""
+    refused: dict[str, int] = {}
+    """Refused blocks by code name."""
     requested_blocks: int = 0
     hit_blocks: int = 0
     stored_blocks: int = 0
@@ -73,8 +100,59 @@ class PinStats(msgspec.Struct):
     resident: int
     bytes: int
     guaranteed: int
-    """Resident blocks that are inside the pin budget and will not be evicted."""
+    """Resident blocks that are inside the pin budgets and will not be evicted."""
     expired: bool = False
+    strength: str = "guaranteed"
+    degraded: int = 0
+    """Resident blocks that the budgets have no room for: kept as under a soft pin."""
+    expires_at: float | None = None
+    """As hits have moved it."""
+
+
+class PolicyStats(msgspec.Struct):
+    """The eviction policy in force."""
+
+    algorithm: str = "lru"
+    admission: bool = False
+    admission_idle_s: float = 240.0
+    gate_closed: bool = False
+    """Admission is asking for a second sighting now."""
+    victim_idle_s: float | None = None
+    """Moving average of how long victims had been idle; None before the first."""
+    admitted_blocks: int = 0
+    """Blocks let in while the gate was closed."""
+    declined_blocks: int = 0
+    high_watermark: float = 1.0
+    low_watermark: float = 1.0
+
+
+class SpaceStats(msgspec.Struct):
+    """What is cached of one space."""
+
+    space: str
+    """Identity, 32 hex digits."""
+    model: str
+    revision: str
+    dtype: str
+    world_size: int
+    rank: int
+    block_bytes: int
+    blocks: int
+    bytes: int
+    padding_bytes: int
+    segments: int
+
+
+class SweepStats(msgspec.Struct):
+    """An invalidation or demotion that is still being swept."""
+
+    sweep: int
+    kind: str
+    """`invalidate` or `demote`."""
+    blocks: int
+    """So far."""
+    leased: int
+    """Invalidated blocks that wait for the end of a lease."""
 
 
 class EngineStats(msgspec.Struct):
@@ -89,6 +167,13 @@ class EngineStats(msgspec.Struct):
     reserved_bytes: int = 0
     quarantined_bytes: int = 0
     ring_dropped: int = 0
+    ring_invalid: int = 0
+    leased_blocks: int = 0
+    """Blocks that it holds, by its own counters."""
+    alive: bool = True
+    """Its process is not proven gone."""
+    waits_for_pids: list[int] = []
+    """After its connection closed: processes that must be gone before its bytes come back; at most 8."""
 
 
 class ObservedDigest(msgspec.Struct):
@@ -117,6 +202,12 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     engines: list[EngineStats]
     observed: dict[str, ObservedDigest]
     """Heartbeat: what is applied, by snapshot type; a digest that differs from the desired one is drift."""
+    policy: PolicyStats = msgspec.field(default_factory=PolicyStats)
+    spaces: list[SpaceStats] = []
+    """Largest first, at most 1,000."""
+    sweeps: list[SweepStats] = []
+    adopted_blocks: int = 0
+    """Blocks taken over from the data plane process before this one."""
 
 
 # ---- things that happened
@@ -186,7 +277,7 @@ class BlocksEvicted(msgspec.Struct, tag_field="event", tag="blocks.evicted"):
     at: float
     tenant: str
     reason: str
-    """`room`, `limit` or `index`."""
+    """`room`, `limit`, `index`, `watermark`, `invalidated` or `corrupt`."""
     blocks: int
     bytes: int
 
@@ -229,6 +320,48 @@ class SegmentRetired(msgspec.Struct, tag_field="event", tag="segment.retired"):
     segment: int
     space: str
     bytes: int
+
+
+class MemoryAdopted(msgspec.Struct, tag_field="event", tag="memory.adopted"):
+    """A restarted data plane goes on with the memory of the one before."""
+
+    at: float
+    blocks: int
+    bytes: int
+    quarantined_blocks: int
+    engines: int
+    seconds: float
+
+
+class BlockCorrupt(msgspec.Struct, tag_field="event", tag="block.corrupt"):
+    """A block's bytes do not match its checksum: it was dropped."""
+
+    at: float
+    tenant: str
+    space: str
+    bytes: int
+    client: int
+    """Who found it; 0 for the data plane."""
+
+
+class SweepDone(msgspec.Struct, tag_field="event", tag="sweep.done"):
+    at: float
+    sweep: int
+    kind: str
+    blocks: int
+
+
+class AdmissionChanged(msgspec.Struct, tag_field="event", tag="admission.changed"):
+    """The admission gate closed (asks for a second sighting) or opened."""
+
+    at: float
+    closed: bool
+    victim_idle_s: float
+
+
+class PoolResized(msgspec.Struct, tag_field="event", tag="pool.resized"):
+    at: float
+    capacity_bytes: int
 
 
 class SnapshotApplied(msgspec.Struct, tag_field="event", tag="snapshot.applied"):
@@ -274,6 +407,11 @@ Event = (
     | ReservationExpired
     | SegmentCreated
     | SegmentRetired
+    | MemoryAdopted
+    | BlockCorrupt
+    | SweepDone
+    | AdmissionChanged
+    | PoolResized
     | SnapshotApplied
     | SnapshotRefused
     | PinDegraded

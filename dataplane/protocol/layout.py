@@ -45,6 +45,7 @@ lease. Bytes that a dead or hung owner was writing are QUARANTINED under the sam
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,7 @@ U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PAGE = 4096
 
 INDEX_MAGIC = int.from_bytes(b"LARDERIX", "little")
@@ -70,6 +71,17 @@ COLD_WORDS = 4
 H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_CLOSED = range(8)
 # H_CLOSED turns 1 when the data plane stops in good order: engines then let the memory go. After a crash it stays 0 and
 # what is READY may be read on, because nobody is left who could evict it.
+H_MEMORY, H_ADOPTED_NS = 8, 9
+# H_MEMORY is drawn when the memory is made and stays when a restarted data plane adopts it. Blocks stored before
+# H_ADOPTED_NS lived through a crash: whoever reads them first holds them against their checksums. 0: never adopted.
+H_INVALID_COUNT, H_INVALID = 63, 64
+# Invalidations that are still being swept: a count, then INVALID_WORDS words each. Almost always none, so that a reader
+# pays for one load. Readers leave out blocks that match; the data plane adds an entry before it raises the count, and
+# takes entries off only when no block in the index matches.
+MAX_INVALIDATIONS = 64
+INVALID_WORDS = 4
+INVALID_SPACE, INVALID_TENANT, INVALID_BEFORE_NS = 0, 1, 2
+# Space and tenant numbers, 0 for any; blocks whose COLD_STORED_AT is below INVALID_BEFORE_NS match.
 
 # Words of a hot row: one cache line.
 HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
@@ -93,10 +105,13 @@ DEFAULT_RING_ENTRIES = 16_384
 
 # Kinds of ring entries, in the top byte of the first word.
 RING_TOUCH = 1
-"""Second word: the control word that was seen. First word, low 32 bits: the descriptor."""
+"""Second word: the control word that was seen. First word: the descriptor (32 bits at 0) and its position in the
+chain that was acquired (24 bits at 32). One acquire writes its run tail first, so a run ends at position 0."""
 RING_LOOKUP = 2
 """Second word: the tenant's fingerprint. First word: requested blocks (28 bits at 28), hit blocks (28 bits at 0)."""
 RING_KIND_SHIFT = 56
+RING_POSITION_SHIFT = 32
+RING_POSITION_MASK = (1 << 24) - 1
 RING_COUNT_BITS = 28
 RING_COUNT_MASK = (1 << RING_COUNT_BITS) - 1
 
@@ -109,6 +124,13 @@ _TAG_BIT = np.uint64(0x80000000)
 _SHIFT32 = np.uint64(32)
 _ONE = np.uint64(1)
 _U64_MASK = (1 << 64) - 1
+
+
+@lru_cache(maxsize=4096)
+def _mixed(space: int) -> tuple[np.uint64, np.uint64]:
+    """What a space does to the words of its keys."""
+    mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
+    return np.uint64(mixed), np.uint64(mixed >> 32)
 
 
 class LayoutError(Exception):
@@ -185,10 +207,10 @@ class IndexMemory:
 
     def places(self, words: U64, space: int) -> tuple[U64, U64]:
         """Candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
-        mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
-        buckets = (words[:, :2] ^ np.uint64(mixed)) & self._mask
+        low, high = _mixed(space)
+        buckets = (words[:, :2] ^ low) & self._mask
         # The top bit is always set, so an empty entry (0) never equals a tag.
-        tags = ((words[:, 2] ^ np.uint64(mixed >> 32)) & _LOW32) | _TAG_BIT
+        tags = ((words[:, 2] ^ high) & _LOW32) | _TAG_BIT
         return buckets, tags
 
     def find(self, words: U64, space: int) -> tuple[I64, U64]:
@@ -199,12 +221,32 @@ class IndexMemory:
         found, control, _ = self.find_rows(words, space)
         return found, control
 
+    def buckets_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
+        """Candidate buckets [n, 2], tags [n], and what stands in those buckets now [n, 16]."""
+        buckets, tags = self.places(words, space)
+        entries = self.entries.take(buckets, axis=0, mode="clip").reshape(len(words), 2 * BUCKET_ENTRIES)
+        return buckets, tags, entries
+
     def find_rows(self, words: U64, space: int) -> tuple[I64, U64, U64]:
         """As `find`, with the hot rows [n, 8] that were compared."""
-        count = len(words)
-        buckets, tags = self.places(words, space)
-        entries = self.entries.take(buckets, axis=0, mode="clip").reshape(count, 2 * BUCKET_ENTRIES)
-        same = (entries >> _SHIFT32) == tags[:, None]
+        _, tags, entries = self.buckets_of(words, space)
+        return self.match(words, space, tags, entries)
+
+    def tagged(self, tags: U64, entries: U64) -> npt.NDArray[np.bool_]:
+        """Which entries [n, 16] carry the tag of their key."""
+        same: npt.NDArray[np.bool_] = (entries >> _SHIFT32) == tags[:, None]
+        return same
+
+    def match(self, words: U64, space: int, tags: U64, entries: U64) -> tuple[I64, U64, U64]:
+        """As `find_rows`, in the entries [n, 16] of the keys' buckets."""
+        same = self.tagged(tags, entries)
+        if not same.any():  # as it is for every chain that is stored for the first time
+            count = len(words)
+            return (
+                np.full(count, -1, np.int64),
+                np.zeros(count, np.uint64),
+                np.zeros((count, HOT_WORDS), np.uint64),
+            )
         first = same.argmax(axis=1)
         chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
         descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
@@ -227,6 +269,24 @@ class IndexMemory:
         good &= (rows[:, HOT_SPACE_SEGMENT] & _LOW32) == np.uint64(space)
         good &= (after & _STATE) != 0
         return after, rows, good
+
+    def valid(self, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_] | None:
+        """Which blocks, given their hot rows, no invalidation in force covers; None, almost always: all of them."""
+        count = min(self.cells[H_INVALID_COUNT], MAX_INVALIDATIONS)
+        if not count or not len(descriptors):
+            return None
+        words = self.header[H_INVALID : H_INVALID + INVALID_WORDS * count].reshape(count, INVALID_WORDS)
+        cold = self.cold.take(descriptors, axis=0, mode="clip")
+        spaces = rows[:, HOT_SPACE_SEGMENT] & _LOW32
+        good = np.ones(len(descriptors), np.bool_)
+        for space, tenant, before, _ in words.tolist():
+            covered = cold[:, COLD_STORED_AT] < np.uint64(before)
+            if space:
+                covered &= spaces == np.uint64(space)
+            if tenant:
+                covered &= cold[:, COLD_TENANT] == np.uint64(tenant)
+            good &= ~covered
+        return good
 
     def _find_again(
         self,

@@ -59,17 +59,26 @@ class IllegalTransition(Exception):
 
 
 # The same table as plain integers, because every block of every request passes through it.
-_AFTER = [[int(TRANSITIONS.get((state, step), -1)) for step in Step] for state in State]
 _FREE = int(State.FREE)
+CONTROL_MASK = (1 << 64) - 1
+
+
+def _move(step: Step) -> tuple[int, int]:
+    """The only state that a step starts from, and what it adds to a control word there."""
+    (before, after), *others = [
+        (int(state), int(to)) for (state, each), to in TRANSITIONS.items() if each is step
+    ]
+    assert not others
+    return before, after - before + (1 << STATE_BITS if after == _FREE else 0)
+
+
+MOVES = [_move(step) for step in Step]
+"""By step: the state it starts from, and what it adds to the control word (modulo CONTROL_MASK + 1)."""
 
 
 def advance(control: int, step: Step) -> int:
     """The control word after `step`; IllegalTransition when the table does not allow it."""
-    state = control & STATE_MASK
-    after = _AFTER[state][step] if state < len(_AFTER) else -1
-    if after < 0:
-        raise IllegalTransition(f"{step.name} on a block in state {state}")
-    incarnation = control >> STATE_BITS
-    if after == _FREE:
-        incarnation = (incarnation + 1) & INCARNATION_MASK
-    return incarnation << STATE_BITS | after
+    before, added = MOVES[step]
+    if control & STATE_MASK != before:
+        raise IllegalTransition(f"{step.name} on a block in state {control & STATE_MASK}")
+    return (control + added) & CONTROL_MASK

@@ -15,12 +15,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE, Algorithm, PolicySpec
 from dataplane.protocol.units import format_size, parse_size
 from dataplane.replay import plane as planes
 from dataplane.replay.report import as_object, as_table
 from dataplane.replay.run import EngineFailed, Outcome, Plan, replay
 from dataplane.replay.tenants import Shares, parse_shares
-from dataplane.replay.trace import TraceError, read_trace
+from dataplane.replay.trace import Request, TraceError, read_trace
 
 DEFAULT_BLOCK_BYTES = 4096
 DEFAULT_POOL_BYTES = 256 << 20
@@ -42,9 +43,10 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     return size
 
 
-def _block_size(context: click.Context, parameter: click.Parameter, text: str) -> int:
+def _block_size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     size = _size(context, parameter, text)
-    assert size is not None
+    if size is None:
+        return None
     if size % 32 or size > MAX_BLOCK_BYTES:
         raise click.BadParameter(
             f"expected a multiple of 32 bytes, at most {format_size(MAX_BLOCK_BYTES)}, got {size}"
@@ -86,19 +88,29 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     "--block-bytes",
     metavar="SIZE",
     callback=_block_size,
-    default=str(DEFAULT_BLOCK_BYTES),
-    show_default=True,
-    help="Bytes of a block. Real KV blocks are far larger; a page is enough to see what stays, "
-    "and long traces fit in memory.",
+    help="Bytes of a block.  [default: as the trace says, the largest if they differ; else 4096: real KV blocks are "
+    "far larger, a page is enough to see what stays]",
+)
+@click.option("--policy", type=click.Choice(ALGORITHMS), help="Eviction policy.  [default: lru]")
+@click.option(
+    "--admission",
+    is_flag=True,
+    help="Under pressure, store a block only when it was asked for before. Goes by time: needs --speed.",
 )
 @click.option(
-    "--policy", type=click.Choice(["lru"]), default="lru", show_default=True, help="Eviction policy."
+    "--admission-idle",
+    "idle_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=240.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Pressure: what is evicted was last used less than this ago, on average, in the trace's time.",
 )
 @click.option(
     "--tenants",
     metavar="A=0.5,B=0.5",
     callback=_shares,
-    help="Give requests to tenants by weight; the same request always to the same one.",
+    help="Give requests to tenants by weight; the same request always to the same one.  [default: as the trace says]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests.")
 @click.option(
@@ -121,8 +133,10 @@ def main(
     engines: int,
     pool_blocks: int | None,
     pool: int | None,
-    block_bytes: int,
-    policy: str,
+    block_bytes: int | None,
+    policy: Algorithm | None,
+    admission: bool,
+    idle_s: float,
     tenants: Shares | None,
     limit: int | None,
     speed: float | None,
@@ -132,18 +146,20 @@ def main(
 ) -> None:
     """Drive real engine processes with TRACE (Mooncake format: one JSON object a line with timestamp in ms,
     input_length, output_length and hash_ids) and check every byte that comes back."""
-    pool_bytes = _pool_bytes(pool_blocks, pool, block_bytes, attach)
+    spec = _policy(policy, admission, idle_s, speed, attach)
     try:
         requests = read_trace(trace, limit)
     except TraceError as error:
         raise click.UsageError(str(error)) from None
-    plan = Plan(requests, engines, block_bytes, tenants, speed, verify)
+    size = _recorded_size(requests) if block_bytes is None else block_bytes
+    pool_bytes = _pool_bytes(pool_blocks, pool, size, attach)
+    plan = Plan(requests, engines, size, tenants, speed, verify)
     # As Ctrl-C does, SIGTERM and SIGHUP stop the data plane and the engines too.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         with (
-            _plane(attach, pool_bytes, pool_blocks or 0) as plane,
+            _plane(attach, pool_bytes, pool_blocks or 0, spec) as plane,
             _progress(len(requests), quiet=as_json) as progress,
         ):
             outcome = _run(plan, plane, progress)
@@ -156,6 +172,23 @@ def main(
     else:
         Console().print(as_table(outcome))
     sys.exit(1 if outcome.tally.verify_errors else 0)
+
+
+def _recorded_size(requests: list[Request]) -> int:
+    """Bytes of a block as the trace says, in whole 32 bytes; told when it says more than one size."""
+    sizes = {request.block_bytes for request in requests if request.block_bytes is not None}
+    if not sizes:
+        return DEFAULT_BLOCK_BYTES
+    size = -(-max(sizes) // 32) * 32
+    if size > MAX_BLOCK_BYTES:
+        raise click.UsageError(
+            f"The trace has blocks of {format_size(size)}; at most {format_size(MAX_BLOCK_BYTES)} can be replayed: "
+            "give --block-bytes."
+        )
+    if sizes != {size}:
+        said = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{min(sizes)} bytes"
+        click.echo(f"Blocks of {said} are replayed with {size} bytes each.", err=True)
+    return size
 
 
 def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, attach: Path | None) -> int:
@@ -175,9 +208,28 @@ def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, att
     return -(-size // PAGE) * PAGE
 
 
-def _plane(attach: Path | None, pool_bytes: int, max_blocks: int) -> AbstractContextManager[planes.Plane]:
+def _policy(
+    policy: Algorithm | None, admission: bool, idle_s: float, speed: float | None, attach: Path | None
+) -> PolicySpec | None:
+    """What to put in force; idle seconds are the trace's, so they pass as much faster as it is replayed."""
+    if policy is None and not admission:
+        return None
+    if attach is not None:
+        raise click.UsageError("--attach uses a data plane that is there, under the policy that it has.")
+    if not admission:
+        return PolicySpec(POLICY_IN_FORCE, policy or "lru")
+    if speed is None:
+        raise click.UsageError(
+            "--admission goes by how long blocks were idle: give the trace's times with --speed."
+        )
+    return PolicySpec(POLICY_IN_FORCE, policy or "lru", admission=True, admission_idle_s=idle_s / speed)
+
+
+def _plane(
+    attach: Path | None, pool_bytes: int, max_blocks: int, policy: PolicySpec | None
+) -> AbstractContextManager[planes.Plane]:
     if attach is None:
-        return planes.own(pool_bytes, max_blocks)
+        return planes.own(pool_bytes, max_blocks, policy)
     if not attach.is_socket():
         raise click.UsageError(f"--attach: there is no engine socket at {attach}.")
     return nullcontext(planes.running(str(attach)))

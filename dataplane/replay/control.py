@@ -1,4 +1,4 @@
-"""Asking a data plane over its control socket: who it is, and what it has."""
+"""Asking a data plane over its control socket who it is and what it has, and telling one of our own its policy."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,19 @@ import zmq
 from dataplane.protocol import codec
 from dataplane.protocol.control import (
     VERSION,
+    Ack,
     ControlReply,
     ControlRequest,
     Describe,
     Description,
     Hello,
+    Nack,
+    PolicySpec,
+    Snapshot,
+    SnapshotType,
     Welcome,
+    digest_of,
+    encode_policies,
 )
 
 Reply = TypeVar("Reply", bound=msgspec.Struct)
@@ -50,14 +57,30 @@ class ControlLink:
 
     def hello(self, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> Welcome:
         """Who is there. Waits for a data plane that is still starting, for as long as `alive` says so."""
-        return self._ask(Hello(VERSION, "larder replay"), Welcome, timeout_s, alive)
+        return self._ask(Hello(VERSION, "larder replay"), (Welcome,), timeout_s, alive)
 
     def describe(self, timeout_s: float) -> Description:
         """Everything that the node counts, now, and what an audit of its books finds."""
-        return self._ask(Describe("replay", audit=True), Description, timeout_s, lambda: True)
+        return self._ask(Describe("replay", audit=True), (Description,), timeout_s, lambda: True)
+
+    def put_in_force(self, policy: PolicySpec, timeout_s: float) -> None:
+        """Make this the node's policy. Raises ControlError with the node's reasons when it refuses."""
+        self.apply("policies", encode_policies([policy]), timeout_s)
+
+    def apply(self, kind: SnapshotType, body: bytes, timeout_s: float) -> None:
+        """Make these the node's records of a type. Raises ControlError with the node's reasons when it refuses."""
+        snapshot = Snapshot(kind, "replay", 1, "replay", digest_of(body), body)
+        answer = self._ask(snapshot, (Ack, Nack), timeout_s, lambda: True)
+        if isinstance(answer, Nack):
+            faults = "; ".join(f"{fault.path}: {fault.message}" for fault in answer.errors)
+            raise ControlError(f"the data plane refuses the {kind}: {faults}")
 
     def _ask(
-        self, request: ControlRequest, kind: type[Reply], timeout_s: float, alive: Callable[[], bool]
+        self,
+        request: ControlRequest,
+        kinds: tuple[type[Reply], ...],
+        timeout_s: float,
+        alive: Callable[[], bool],
     ) -> Reply:
         self._socket.send(codec.encode(request))
         end = time.monotonic() + timeout_s
@@ -67,6 +90,7 @@ class ControlLink:
             if time.monotonic() > end:
                 raise ControlError(f"no answer from {self._url} in {timeout_s:g} s")
         reply = codec.decode(self._replies, self._socket.recv())
-        if not isinstance(reply, kind):
-            raise ControlError(f"expected {kind.__name__} from {self._url}, got {type(reply).__name__}")
+        if not isinstance(reply, kinds):
+            expected = " or ".join(each.__name__ for each in kinds)
+            raise ControlError(f"expected {expected} from {self._url}, got {type(reply).__name__}")
         return reply

@@ -16,6 +16,7 @@ import msgspec
 
 from dataplane.protocol import settings
 from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.control import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
 
 START_S = 30.0
@@ -45,10 +46,11 @@ def _short_folder() -> Path:
 
 
 @contextmanager
-def own(pool_bytes: int, max_blocks: int = 0) -> Iterator[Plane]:
+def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) -> Iterator[Plane]:
     """A data plane process with an empty pool and state of its own, stopped at the end whatever happens.
 
-    `max_blocks` is how many blocks it can name; 0 leaves that to the data plane. No setting of the surrounding
+    `max_blocks` is how many blocks it can name; 0 leaves that to the data plane. `policy` is put in force before the
+    first block comes; None leaves what a data plane starts with. No setting of the surrounding
     environment or of a `larder.toml` reaches it. Raises PlaneError when it does not come up.
     """
     folder = _short_folder()
@@ -80,6 +82,8 @@ def own(pool_bytes: int, max_blocks: int = 0) -> Iterator[Plane]:
             )
         try:
             _wait_until_up(process, plane, folder / "log")
+            if policy is not None:
+                _put_in_force(policy, plane)
             yield msgspec.structs.replace(plane, pid=process.pid)
         finally:
             _stop(process)
@@ -128,6 +132,15 @@ def _wait_until_up(process: subprocess.Popen[bytes], plane: Plane, log: Path) ->
     except (ControlError, ProtocolError) as error:
         said = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         raise PlaneError("\n".join([f"the data plane did not start: {error}", *said])) from None
+
+
+def _put_in_force(policy: PolicySpec, plane: Plane) -> None:
+    assert plane.control_url is not None
+    try:
+        with ControlLink(plane.control_url) as link:
+            link.put_in_force(policy, START_S)
+    except (ControlError, ProtocolError) as error:
+        raise PlaneError(str(error)) from None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

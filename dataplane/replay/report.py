@@ -32,6 +32,7 @@ def as_object(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 3),
         "engines": outcome.engines,
         "block_bytes": outcome.block_bytes,
+        "tenants": outcome.tenants,
         "reconnects": tally.reconnects,
         "accounting": msgspec.to_builtins(outcome.accounting),
     }
@@ -46,6 +47,7 @@ def as_table(outcome: Outcome) -> Table:
     refused = ", ".join(f"{blocks:,} {reason}" for reason, blocks in result["blocks_refused"].items())
     rows = {
         "requests": f"{result['requests']:,} by {outcome.engines} engine{'s' if outcome.engines > 1 else ''}",
+        "tenants": f"{outcome.tenants:,}",
         "blocks requested": f"{result['blocks_requested']:,} of {format_size(outcome.block_bytes)}",
         "blocks hit": f"{result['blocks_hit']:,}",
         "hit ratio": f"{result['hit_ratio']:.4f}",

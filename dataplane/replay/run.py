@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
     engines: int = 1
     block_bytes: int = 4096
     shares: Shares | None = None
-    """None: all requests belong to the tenant without a name."""
+    """None: as the trace says; without a word there, the tenant without a name."""
     speed: float | None = None
     """Times the trace's own speed; None: as fast as possible."""
     verify: bool = True
@@ -55,6 +55,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """From the common start to the last engine's end."""
     engines: int
     block_bytes: int
+    tenants: int
+    """How many different ones the requests were given to."""
     accounting: Accounting | None
     """None when the data plane could not be asked."""
 
@@ -76,7 +78,8 @@ def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda reques
             pipe.send(Start(start))
         tallies = _collect(engines, told)
         seconds = time.perf_counter() - start
-    return Outcome(total(tallies), seconds, plan.engines, plan.block_bytes, _books(plane))
+    tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
+    return Outcome(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _books(plane))
 
 
 def _assign(plan: Plan, socket_path: str) -> list[Assignment]:
@@ -84,7 +87,7 @@ def _assign(plan: Plan, socket_path: str) -> list[Assignment]:
     jobs = [
         Job(
             due_s=request.timestamp / 1e3 / plan.speed if plan.speed else 0.0,
-            tenant=plan.shares.of(number) if plan.shares else "",
+            tenant=plan.shares.of(number) if plan.shares else request.salt,
             ids=request.hash_ids,
         )
         for number, request in enumerate(plan.requests)

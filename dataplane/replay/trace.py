@@ -1,7 +1,8 @@
 """Traces in the Mooncake format: one JSON object a line, one request an object.
 
 `timestamp` (milliseconds), `input_length` and `output_length` (tokens) and `hash_ids`: one integer for each block of
-the input, in order; equal integers mean equal content and equal prefix.
+the input, in order; equal integers mean equal content and equal prefix. Traces that Larder recorded also say whose a
+request is (`tenant`) and how large its blocks are (`block_bytes`).
 """
 
 from itertools import islice
@@ -11,6 +12,8 @@ from typing import Annotated
 import msgspec
 
 from dataplane.protocol.codec import split_path
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.salts import salt_of
 
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -32,6 +35,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Tokens that were generated; they are not stored."""
     hash_ids: tuple[BlockId, ...]
     """The prompt's blocks, first block first; the last may have been partial, and counts as a block."""
+    block_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Bytes of one of them, in traces that Larder recorded."""
+    tenant: str | None = None
+    """Shown name of whose request it is, in traces that Larder recorded."""
+
+    @property
+    def salt(self) -> str:
+        """The tenant's salt, empty when the trace names none. Raises ProtocolError."""
+        return "" if self.tenant is None else salt_of(self.tenant)
 
 
 _decoder = msgspec.json.Decoder(Request)
@@ -55,7 +67,11 @@ def read_trace(path: Path, limit: int | None = None) -> list[Request]:
 
 def _parse(path: Path, number: int, line: bytes) -> Request:
     try:
-        return _decoder.decode(line)
+        request = _decoder.decode(line)
+        _ = request.salt  # a name that is none is told with its line, not by an engine
+        return request
+    except ProtocolError as error:
+        raise TraceError(f"{path}:{number}: tenant: {error.message}") from None
     except msgspec.ValidationError as error:
         field, message = split_path(str(error))
         raise TraceError(f"{path}:{number}: {field + ': ' if field else ''}{message}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 import structlog
@@ -22,23 +23,35 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Demote,
     Describe,
     Description,
     Hello,
+    Invalidate,
+    ListPrefixes,
     Nack,
     NeedBodies,
     Observed,
+    Prefixes,
+    PrefixKeys,
+    Resize,
+    Resized,
     Snapshot,
+    Swept,
+    Trace,
+    TracePart,
     Welcome,
 )
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
 
 MAX_PENDING = 4
 MAX_LABEL_CHARACTERS = 128
+MAX_COUNT = (1 << 62) - 1
 MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
+Action = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
 log = structlog.stdlib.get_logger()
 
 
@@ -72,6 +85,7 @@ class ControlServer:
         introduction: Introduction,
         last_seq: Callable[[], int],
         clock: Callable[[], float],
+        acknowledged: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> None:
         if url.startswith("ipc://"):
             Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -83,6 +97,7 @@ class ControlServer:
         self._introduction = introduction
         self._last_seq = last_seq
         self._clock = clock
+        self._acknowledged = acknowledged
         self._pending: dict[bytes, _Pending] = {}
 
     def on_readable(self) -> bool:
@@ -100,14 +115,20 @@ class ControlServer:
     def _answer(self, frames: list[bytes]) -> ControlReply | None:
         if len(frames) != 2:
             return ControlRefused("malformed", "expected one frame")
+        nonce = ""
         try:
-            return self._serve(frames[0], decode(_decoder, frames[1]))
+            message = decode(_decoder, frames[1])
+            nonce = _nonce(message)
+            _check_numbers(message)
+            return self._serve(frames[0], message)
         except ProtocolError as error:
-            self._node.pool.totals.malformed_messages += 1
-            return ControlRefused(error.code.name.lower(), error.message, error.field)
+            self._node.pool.totals.malformed_messages += error.code is Code.MALFORMED
+            return ControlRefused(error.code.name.lower(), error.message, error.field, nonce)
         except Exception:  # a bug met by one message must not take the cache from all engines
             log.exception("control.request_failed")
-            return ControlRefused("unsupported", "the node failed on this message; its log says why")
+            return ControlRefused(
+                "unsupported", "the node failed on this message; its log says why", "", nonce
+            )
 
     def _send(self, peer: bytes, reply: ControlReply) -> None:
         try:
@@ -126,7 +147,35 @@ class ControlServer:
             )
         if isinstance(message, Snapshot):
             return self._snapshot(peer, message)
-        return self._bodies(peer, message)
+        if isinstance(message, Bodies):
+            return self._bodies(peer, message)
+        return self._act(message)
+
+    def _act(self, message: Action) -> ControlReply:
+        node, now = self._node, self._clock()
+        if isinstance(message, Invalidate):
+            return Swept(message.nonce, node.invalidate(message.scope, now))
+        if isinstance(message, Demote):
+            return Swept(message.nonce, node.demote(message.scope, now))
+        if isinstance(message, ListPrefixes):
+            found = node.hot_prefixes(message.by, message.tenant, message.limit, now)
+            return Prefixes(message.nonce, found)
+        if isinstance(message, PrefixKeys):
+            return Prefixes(message.nonce, [node.hot_prefix(message.label, now)])
+        if isinstance(message, Trace):
+            return TracePart(message.nonce, *node.trace(message.since, message.after))
+        node.resize(message.capacity_bytes, now)
+        return self._resized(message)
+
+    def _resized(self, message: Resize) -> ControlReply:
+        pool = self._node.pool
+        log.info(
+            "pool.resized",
+            capacity_bytes=message.capacity_bytes,
+            max_blocks=pool.table.max_blocks,
+            note="the number of blocks is bounded by max_blocks, which is fixed at start",
+        )
+        return Resized(message.nonce, message.capacity_bytes)
 
     def _welcome(self, message: Hello) -> ControlReply:
         if message.version != VERSION:
@@ -153,7 +202,7 @@ class ControlServer:
 
     def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
         self._pending.pop(peer, None)
-        for name in ("store", "nonce", "digest", "traceparent"):
+        for name in ("store", "digest", "traceparent"):
             if len(getattr(snapshot, name)) > MAX_LABEL_CHARACTERS:
                 raise ProtocolError(
                     Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", name
@@ -191,6 +240,7 @@ class ControlServer:
             self._node.emit(SnapshotRefused(now, snapshot.type, snapshot.generation, len(faults)))
             observed = self._node.intent.observed.get(snapshot.type)
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        self._acknowledged(snapshot)
         self._node.emit(
             SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent)
         )
@@ -198,3 +248,26 @@ class ControlServer:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def _nonce(message: ControlRequest) -> str:
+    """What the answer is known by; "" for a `Hello`. Raises ProtocolError."""
+    nonce = "" if isinstance(message, Hello) else message.nonce
+    if len(nonce) > MAX_LABEL_CHARACTERS:
+        raise ProtocolError(Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", "nonce")
+    return nonce
+
+
+def _check_numbers(message: ControlRequest) -> None:
+    """Numbers of a message, beyond those that what it asks for checks. Raises ProtocolError(BAD_FIELD)."""
+    if isinstance(message, Trace):
+        if not isfinite(message.since):
+            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.since}", "since")
+        _check_count(message.after, "after")
+    elif isinstance(message, Snapshot):
+        _check_count(message.generation, "generation")
+
+
+def _check_count(number: int, name: str) -> None:
+    if not 0 <= number <= MAX_COUNT:
+        raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_COUNT}, got {number}", name)

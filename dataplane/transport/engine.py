@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-import select
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,11 +21,15 @@ from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.transport.loop import Loop
-from dataplane.transport.peers import Peer, peer_of
+from dataplane.transport.peers import Peer, has_exited, open_process, peer_of
 from dataplane.transport.session import Session
 
 MAX_CONNECTIONS = 4096
+DESCRIPTORS_PER_CONNECTION = 2
+"""Its socket and its process's; a process may have the connections that take half of the descriptors."""
 ACCEPT_PAUSE_S = 0.2
+SUPERVISORS_ID = 1
+"""A supervisor asks for nothing: its list comes under this number."""
 SPARE_DESCRIPTORS = 64
 """Kept free for segments and areas of those who are connected; new peers are turned away before that."""
 
@@ -57,6 +61,8 @@ class EngineServer:
         self._loop = loop
         self._allowed = allowed_uids | {os.geteuid(), 0}
         self._sessions: dict[int, Session] = {}
+        self._of_process: Counter[int] = Counter()
+        """Connections by the pid of their process."""
         self._pidfds: dict[int, int] = {}
         """pidfd of each client that attached, until its process is gone."""
         self._lock_fd = _lock(path)
@@ -80,30 +86,37 @@ class EngineServer:
             log.warning("engine.peer_unknown", error=error.strerror)
             connection.close()
             return
-        if (
-            peer.uid not in self._allowed
-            or len(self._sessions) >= MAX_CONNECTIONS
-            or not _descriptors_to_spare()
-        ):
-            self._turn_away(connection, peer)
+        refusal = self._refusal(peer)
+        if refusal is not None:
+            self._turn_away(connection, peer, *refusal)
             return
-        session = Session(self, connection, peer)
-        self._sessions[connection.fileno()] = session
+        self._begin(connection, peer)
+
+    def _begin(self, connection: socket.socket, peer: Peer) -> Session:
+        session = self._sessions[connection.fileno()] = Session(self, connection, peer)
+        self._of_process[peer.pid] += 1
         self._loop.register(connection.fileno(), session.on_readable)
+        return session
+
+    def _refusal(self, peer: Peer) -> tuple[Code, str] | None:
+        """Why a peer is turned away."""
+        if peer.uid not in self._allowed:
+            return Code.NOT_ALLOWED, f"uid {peer.uid} is not on the allow-list"
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        share = min(MAX_CONNECTIONS, limit // DESCRIPTORS_PER_CONNECTION) // 2
+        if self._of_process[peer.pid] >= share:
+            return Code.TOO_MANY_CLIENTS, f"at most {share} connections of one process are served"
+        if len(self._sessions) >= MAX_CONNECTIONS or not _descriptors_to_spare(limit):
+            sentence = f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short"
+            return Code.TOO_MANY_CLIENTS, sentence
+        return None
 
     def _pause_accepting(self) -> None:
         listener = self._listener.fileno()
         self._loop.unregister(listener)
         self._loop.once(ACCEPT_PAUSE_S, lambda: self._loop.register(listener, self._accept))
 
-    def _turn_away(self, connection: socket.socket, peer: Peer) -> None:
-        if peer.uid in self._allowed:
-            code, message = (
-                Code.TOO_MANY_CLIENTS,
-                f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short",
-            )
-        else:
-            code, message = Code.NOT_ALLOWED, f"uid {peer.uid} is not on the allow-list"
+    def _turn_away(self, connection: socket.socket, peer: Peer, code: Code, message: str) -> None:
         self.node.emit(EngineRefused(self.clock(), peer.pid, peer.uid, code.name.lower(), message))
         with suppress(OSError):
             connection.send(encode(Refused(0, int(code), message)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -113,20 +126,40 @@ class EngineServer:
     def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
         """A session ended its connection."""
         self._loop.unregister(connection.fileno())
-        self._sessions.pop(connection.fileno(), None)
+        if self._sessions.pop(connection.fileno(), None) is not None:
+            self._of_process[session.peer.pid] -= 1
+            if not self._of_process[session.peer.pid]:
+                del self._of_process[session.peer.pid]
         connection.close()
         if session.client:
             self.node.detach(session.client, reason, self.clock())
-        if session.client not in self._pidfds:
+        if self._pidfds.get(session.client) != session.peer.pidfd:
             os.close(session.peer.pidfd)
 
     # ---- processes
 
+    def adopt_engines(self) -> None:
+        """Hear of the end of processes that attached to the data plane before this one."""
+        for engine in list(self.node.engines.values()):
+            if not engine.pid:  # of another pid namespace: only it can say that it is there
+                continue
+            pidfd = open_process(engine.pid, engine.started)
+            if pidfd is None:
+                self.node.process_gone(engine.client, self.clock())
+            else:
+                self._watch(engine.client, pidfd)
+
+    def _watch(self, client: int, pidfd: int) -> None:
+        self._pidfds[client] = pidfd
+        self._loop.register(pidfd, lambda: self._process_gone(client))
+
     def watch(self, session: Session) -> None:
         """An engine attached: hear of its process's end."""
-        client = session.client
-        self._pidfds[client] = session.peer.pidfd
-        self._loop.register(session.peer.pidfd, lambda: self._process_gone(client))
+        before = self._pidfds.pop(session.client, None)
+        if before is not None:  # it goes on with an attachment whose connection is gone
+            self._loop.unregister(before)
+            os.close(before)
+        self._watch(session.client, session.peer.pidfd)
 
     def unwatch(self, client: int) -> None:
         """An engine said goodbye; its session still owns the pidfd."""
@@ -135,7 +168,7 @@ class EngineServer:
             self._loop.unregister(pidfd)
 
     def _process_gone(self, client: int) -> None:
-        if not _exited(self._pidfds[client]):
+        if not has_exited(self._pidfds[client]):
             return  # an event of another descriptor that had the same number a moment ago
         pidfd = self._pidfds.pop(client)
         self._loop.unregister(pidfd)
@@ -148,6 +181,15 @@ class EngineServer:
         self.node.process_gone(client, self.clock())
 
     # ---- holders
+
+    def holders(self, pid: int | None = None) -> int:
+        """Connections that hold memory, of all processes or of one."""
+        return sum(each.holder and (pid is None or each.peer.pid == pid) for each in self._sessions.values())
+
+    def serve_supervisor(self, connection: socket.socket) -> None:
+        """Whoever started this process holds its memory from the first moment. Raises OSError."""
+        connection.setblocking(False)
+        self._begin(connection, peer_of(connection)).hold(SUPERVISORS_ID)
 
     def memory_made(self, kind: str, number: int, file: SharedFile) -> None:
         """New memory: holders get it."""
@@ -172,15 +214,8 @@ class EngineServer:
         os.close(self._lock_fd)
 
 
-def _exited(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _descriptors_to_spare() -> bool:
+def _descriptors_to_spare(limit: int) -> bool:
     """Whether enough descriptors stay free for segments and areas of those who are connected."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit - len(os.listdir("/proc/self/fd")) > min(SPARE_DESCRIPTORS, limit // 8)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import calcsize, unpack
 
@@ -33,3 +35,32 @@ def peer_of(connection: socket.socket) -> Peer:
     else:
         os.set_inheritable(pidfd, False)
     return Peer(pid, uid, pidfd)
+
+
+def started_at(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when that cannot be known."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[19])
+    return 0
+
+
+def open_process(pid: int, started: int) -> int | None:
+    """A pidfd of the process that had this pid when it started then; None when it is gone. Raises OSError.
+
+    Without a start time whoever has the pid now is taken for it.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    if has_exited(pidfd) or (started and started_at(pid) != started):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def has_exited(pidfd: int, wait_s: float = 0.0) -> bool:
+    """Whether the process has ended, after waiting so long for it."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))

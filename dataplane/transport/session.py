@@ -36,20 +36,30 @@ from dataplane.protocol.engine import (
     Map,
     Mapped,
     Refused,
+    Report,
+    Reported,
     Reserve,
     Reserved,
     SegmentGrant,
 )
 from dataplane.protocol.events import EngineRefused
+from dataplane.protocol.layout import H_MEMORY
 from dataplane.tiers.memory import SharedFile
-from dataplane.transport.peers import Peer
+from dataplane.transport.peers import Peer, started_at
 
 if TYPE_CHECKING:
     from dataplane.transport.engine import EngineServer
 
 DATAGRAMS_PER_TURN = 32
 MAX_RETIRED_PER_ANSWER = 4096
+MAX_HOLDERS = 16
+MAX_HOLDERS_PER_PROCESS = 4
+"""Each is sent every descriptor there is."""
+IN_FLIGHT = "too many descriptors are in flight to processes that do not read their answers"
 
+# Plain integers: an operation on flags of an enumeration costs as much as the system call.
+_NO_WAIT = int(socket.MSG_DONTWAIT)
+_SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
 
@@ -78,7 +88,7 @@ class Session:
                 return
             try:
                 # Plain recv: fds that a peer passes are closed by the kernel.
-                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, socket.MSG_DONTWAIT)
+                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -125,13 +135,12 @@ class Session:
         elif isinstance(request, Lease):
             descriptors = self._node.lease(self.client, request)
             self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
+        elif isinstance(request, Report):
+            self.send(Reported(request.id, self._node.report(self.client, request, now)))
         elif isinstance(request, Map):
-            grants, fds = self._grants(request.segments)
-            self.send(Mapped(request.id, grants, self._take_retired()), fds)
+            self._map(request)
         elif isinstance(request, Detach):
-            self._node.goodbye(self.client, now)
-            self._server.unwatch(self.client)
-            self.client = 0
+            self._goodbye(now)
             self.send(Detached(request.id))
 
     def _attach(self, request: Attach, now: float) -> None:
@@ -139,7 +148,8 @@ class Session:
             raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
         membarrier = self._server.membarrier and request.membarrier
         try:
-            engine, spaces = self._node.attach(request, self.peer.pid, now)
+            started = started_at(self.peer.pid)
+            engine, spaces = self._node.attach(request, self.peer.pid, now, started)
         except ProtocolError as error:
             self._node.emit(
                 EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message)
@@ -149,7 +159,7 @@ class Session:
         options = self._node.options
         area = self._memory.areas[self.client]
         self._server.watch(self)
-        self.send(
+        sent = self.send(
             Attached(
                 id=request.id,
                 client=self.client,
@@ -158,25 +168,44 @@ class Session:
                 spaces=spaces,
                 membarrier=membarrier,
                 reservation_ttl_s=options.reservation_ttl_s,
+                memory=self._memory.index.cells[H_MEMORY],
+                resumed=engine.resumed,
             ),
-            [self._memory.index_file.read_only_fd, area.fd],
+            [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )
+        if not sent:
+            self._goodbye(now)
+            raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
+
+    def _goodbye(self, now: float) -> None:
+        self._node.goodbye(self.client, now)
+        self._server.unwatch(self.client)
+        self.client = 0
 
     def _reserve(self, request: Reserve, now: float) -> None:
         granted = self._node.reserve(self.client, request, now)
         grants, fds = self._grants(sorted(set(granted.segments.tolist()) - {0}))
-        self.send(
-            Reserved(
-                id=request.id,
-                reservation=granted.reservation,
-                outcomes=granted.outcomes.tobytes(),
-                segments=granted.segments.tobytes(),
-                offsets=granted.offsets.tobytes(),
-                grants=grants,
-                retired=self._take_retired(),
-            ),
-            fds,
+        answer = Reserved(
+            id=request.id,
+            reservation=granted.reservation,
+            outcomes=granted.outcomes.tobytes(),
+            segments=granted.segments.tobytes(),
+            offsets=granted.offsets.tobytes(),
+            grants=grants,
+            retired=self._take_retired(),
         )
+        if self.send(answer, fds):
+            self._granted(grants)
+        else:  # the engine asks for what it lacks
+            answer.grants = []
+            self.send(answer)
+
+    def _map(self, request: Map) -> None:
+        grants, fds = self._grants(request.segments)
+        if not self.send(Mapped(request.id, grants, self._retired[:MAX_RETIRED_PER_ANSWER]), fds):
+            raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
+        self._granted(grants)
+        self._take_retired()
 
     def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
         """Grants and fds for segments that this engine may map and did not get yet; as many as fit a datagram."""
@@ -187,8 +216,11 @@ class Session:
             file = self._memory.segments[number]
             grants.append(SegmentGrant(number, nbytes, writable))
             fds.append(file.fd if writable else file.read_only_fd)
-            self._sent.add(number)
         return grants, fds
+
+    def _granted(self, grants: list[SegmentGrant]) -> None:
+        """These are the engine's now: they were sent."""
+        self._sent.update(grant.segment for grant in grants)
 
     def segment_retired(self, number: int) -> None:
         """Tell the engine with the next answer, if it got the segment."""
@@ -212,20 +244,30 @@ class Session:
             )
         if self.peer.uid not in (os.geteuid(), 0):
             raise ProtocolError(Code.NOT_ALLOWED, "only the data plane's own uid may hold its memory")
-        if self.client:
+        if self.client or self.holder:
             raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
+        if self._server.holders(self.peer.pid) >= MAX_HOLDERS_PER_PROCESS:
+            raise ProtocolError(
+                Code.TOO_MANY_CLIENTS,
+                f"at most {MAX_HOLDERS_PER_PROCESS} connections of one process may hold",
+            )
+        if self._server.holders() >= MAX_HOLDERS:
+            raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {MAX_HOLDERS} connections may hold")
+        self.hold(request.id)
+
+    def hold(self, request_id: int) -> None:
+        """Send all memory; a datagram with fewer files than fit ends the list. What comes later follows by itself."""
         self.holder = True
-        files = [("index", 0, self._memory.index_file)]
-        files += [("segment", number, file) for number, file in self._memory.segments.items()]
-        files += [("area", number, file) for number, file in self._memory.areas.items()]
-        for start in range(0, len(files), MAX_FDS_PER_DATAGRAM):
-            self.send_held(request.id, files[start : start + MAX_FDS_PER_DATAGRAM])
+        files = list(self._memory.files())
+        for start in range(0, len(files) + 1, MAX_FDS_PER_DATAGRAM):
+            self.send_held(request_id, files[start : start + MAX_FDS_PER_DATAGRAM])
 
     def send_held(self, request_id: int, files: list[tuple[str, int, SharedFile]]) -> None:
-        """Send duplicates of memory fds to a holder."""
+        """Send duplicates of memory fds to a holder. One that misses any has to hold anew."""
         memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
         epoch = int(self._node.options.epoch, 16)
-        self.send(Held(request_id, epoch, memory), [file.fd for _, _, file in files])
+        if not self.send(Held(request_id, epoch, memory), [file.fd for _, _, file in files]):
+            self.close(IN_FLIGHT)
 
     def send_dropped(self, kind: str, number: int) -> None:
         """Tell a holder that it may close an fd."""
@@ -234,24 +276,25 @@ class Session:
 
     # ---- the connection
 
-    def send(self, reply: EngineReply, fds: list[int] | None = None) -> None:
-        """Send an answer without waiting; a peer that does not drain its socket loses the connection."""
+    def send(self, reply: EngineReply, fds: list[int] | None = None) -> bool:
+        """Send an answer without waiting; a peer that does not drain its socket loses the connection.
+
+        False: nothing was sent, because too many descriptors are in flight to processes that do not take them.
+        """
         if not self.open:
-            return
+            return True
         try:
             if fds:
-                socket.send_fds(
-                    self._connection, [encode(reply)], fds, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-                )
+                socket.send_fds(self._connection, [encode(reply)], fds, _SEND_FLAGS)
             else:
-                self._connection.send(encode(reply), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._connection.send(encode(reply), _SEND_FLAGS)
         except BlockingIOError:
             self.close("the engine does not read its answers")
         except OSError as error:
-            if error.errno == errno.ETOOMANYREFS and fds:  # others of this uid do not read theirs
-                self.send(Refused(reply.id, int(Code.OUT_OF_MEMORY), "too many descriptors are in flight"))
-            else:
-                self.close(error.strerror or "connection failed")
+            if error.errno == errno.ETOOMANYREFS and fds:
+                return False
+            self.close(error.strerror or "connection failed")
+        return True
 
     def close(self, reason: str) -> None:
         """End the connection. What the engine held is settled by the core."""

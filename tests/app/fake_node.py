@@ -6,6 +6,7 @@ Runs in the test's event loop. `restart` is another process as far as anyone can
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
@@ -19,18 +20,31 @@ from dataplane.protocol.control import (
     VERSION,
     Ack,
     Bodies,
+    ControlRefused,
     ControlReply,
     ControlRequest,
+    Demote,
     Describe,
     Description,
     Fault,
     Hello,
+    Invalidate,
+    ListPrefixes,
     Nack,
     NeedBodies,
     Observed,
     PinSpec,
+    PolicySpec,
+    Prefix,
+    Prefixes,
+    PrefixKeys,
     QuotaSpec,
+    Resize,
+    Resized,
     Snapshot,
+    Swept,
+    Trace,
+    TracePart,
     Welcome,
     digest_of,
 )
@@ -38,6 +52,7 @@ from dataplane.protocol.events import Event, NodeStats, ObservedDigest, PoolStat
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
+Operation = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
 
 
 class FakeNode:
@@ -51,14 +66,26 @@ class FakeNode:
         self.observed: dict[str, Observed] = {}
         self.quotas: list[QuotaSpec] = []
         self.pins: list[PinSpec] = []
+        self.policies: list[PolicySpec] = []
         self.bodies: dict[str, bytes] = {}
         self.received: list[Snapshot] = []
         self.asked: list[str] = []
         self.described = 0
+        self.swept: list[Invalidate | Demote] = []
+        self.prefixes: list[Prefix] = []
+        """With their keys, which `PrefixKeys` alone gives out."""
+        self.trace: list[bytes] = []
+        """Parts of lines, as they are given out."""
+        self.traced: list[Trace] = []
+        self.capacity_bytes = 1 << 30
         self.changed = Pulse()
         # Switches.
         self.faults: list[Fault] = []
         self.deaf = False
+        self.unable = False
+        """Refuse everything that older nodes do not know."""
+        self.answers: Callable[[ControlRequest], ControlReply | None] | None = None
+        """Instead of the right answer to a question."""
         self.mute = False
         self.delay_s = 0.0
         self.stats = NodeStats(
@@ -147,7 +174,7 @@ class FakeNode:
                 "0",
                 "/nowhere",
                 self.events_url,
-                1 << 30,
+                self.capacity_bytes,
                 dict(self.observed),
             )
         if isinstance(message, Describe):
@@ -156,7 +183,8 @@ class FakeNode:
         if isinstance(message, Bodies):
             self.bodies.update(message.bodies)
             return self._apply(self._waiting.pop(message.nonce)) if message.last else None
-        assert isinstance(message, Snapshot)
+        if not isinstance(message, Snapshot):
+            return self._operate(message)
         self.received.append(message)
         await asyncio.sleep(self.delay_s)
         missing = [d for d in self._named(message) if d not in self.bodies]
@@ -165,6 +193,34 @@ class FakeNode:
             self.asked += missing
             return NeedBodies(message.nonce, missing)
         return self._apply(message)
+
+    def _operate(self, message: Operation) -> ControlReply | None:
+        if self.unable:
+            return ControlRefused("unsupported", "not known here", nonce=message.nonce)
+        if self.answers is not None:
+            return self.answers(message)
+        if isinstance(message, Invalidate | Demote):
+            self.swept.append(message)
+            return Swept(message.nonce, len(self.swept))
+        if isinstance(message, ListPrefixes):
+            listed = [p for p in self.prefixes if message.tenant in (None, p.tenant)][: message.limit]
+            return Prefixes(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])
+        if isinstance(message, PrefixKeys):
+            known = [p for p in self.prefixes if p.label == message.label]
+            if not known:
+                return ControlRefused(
+                    "unknown_prefix", f"no prefix {message.label!r}", "label", message.nonce
+                )
+            return Prefixes(message.nonce, known)
+        if isinstance(message, Trace):
+            self.traced.append(message)
+            after = message.after + 1
+            lines = self.trace[message.after] if self.trace else b""
+            return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
+        if message.capacity_bytes < self.capacity_bytes:
+            return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)
+        self.capacity_bytes = message.capacity_bytes
+        return Resized(message.nonce, self.capacity_bytes)
 
     def _named(self, snapshot: Snapshot) -> list[str]:
         if snapshot.type != "pins":
@@ -182,6 +238,8 @@ class FakeNode:
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, held)
         if snapshot.type == "quotas":
             self.quotas = msgspec.msgpack.decode(snapshot.body, type=list[QuotaSpec])
+        elif snapshot.type == "policies":
+            self.policies = msgspec.msgpack.decode(snapshot.body, type=list[PolicySpec])
         else:
             self.pins = msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])
         self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from dataplane.protocol.settings import Common, with_defaults
 
 TOKENS = list(range(8))
 PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
+LOOK_S = 0.05
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
@@ -54,8 +56,10 @@ class Plane:
         return items[0]
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
-        """Wait for something about the fleet."""
-        assert await self.app.parts.fleet.pulse.until(holds, timeout_s), "it never came"
+        """Wait for something about the fleet; what nodes tell of themselves does not beat its pulse."""
+        pulse, deadline = self.app.parts.fleet.pulse, time.monotonic() + timeout_s
+        while not await pulse.until(holds, LOOK_S):
+            assert time.monotonic() < deadline, "it never came"
 
     async def until_fact(self, name: str, timeout_s: float = 5.0) -> dict[str, Any]:
         """Fields of the next fact of this name (or of one among the last 20)."""

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from app.http.problems import KINDS
 from app.settings import Settings
+from dataplane.protocol.control import ALGORITHMS
 from tests.app.plane import PIN, Plane, serving
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +24,7 @@ def pin(**fields: Any) -> dict[str, Any]:
 
 BAD_JSON = [
     (Q, {}, 422, "limit_bytes"),
-    (Q, [], 422, ""),
+    (Q, [], 422, "body"),
     (Q, {"limit_bytes": -1}, 422, "limit_bytes"),
     (Q, {"limit_bytes": 1 << 61}, 422, "limit_bytes"),
     (Q, {"limit_bytes": "4 parsecs"}, 422, "limit_bytes"),
@@ -56,8 +57,8 @@ BAD_JSON = [
     (P, pin(model="m" * 257), 422, "model"),
     (P, pin(tenant="a/b"), 422, "tenant"),
     (P, pin(tenant=""), 422, "tenant"),
-    (P, pin(strength="soft"), 422, "strength"),
-    (P, pin(ttl_s=0), 422, "expires_at"),
+    (P, pin(strength="hard"), 422, "strength"),
+    (P, pin(ttl_s=0), 422, "ttl_s"),
     (P, pin(ttl_s=5, expires_at=9e9), 422, "expires_at"),
     (P, pin(expires_at=1), 422, "expires_at"),
     (P, pin(expires_at="2001-01-01T00:00:00Z"), 422, "expires_at"),
@@ -90,7 +91,7 @@ async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
     assert [error["path"] for error in is_problem(response, 422)["errors"]] == [
         "model",
         "tenant",
-        "expires_at",
+        "ttl_s",
     ]
 
 
@@ -144,6 +145,46 @@ async def test_every_refusal_is_a_problem(
 async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
     answer = is_problem(await plane.http.get("/api/v1/pushes?state=foo"), 422)
     assert answer["detail"] == "state: expected one of acked, nacked, timed_out, refused"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "/api/v1/policies/default",
+            {"algorithm": "mru"},
+            f"algorithm: expected one of {', '.join(ALGORITHMS)}, got 'mru'",
+        ),
+        (P, pin(strength="x" * 99), f"expected one of soft, guaranteed, permanent, got '{'x' * 40}'"),
+        (Q, {"mode": None}, "mode: expected one of enforce, observe, got null"),
+        (Q, {"on_exceed": 5}, "on_exceed: expected one of evict_self, reject, got int"),
+        (
+            "/api/v1/policies/default",
+            {"watermark": 1},
+            "watermark: unknown; expected one of algorithm, admission, admission_idle_s, high_watermark, "
+            "low_watermark, note",
+        ),
+        (Q, "text", "body: Expected `object`, got `str`"),
+        (Q, {"limit_bytes": 1, "note": None}, "note: Expected `str`, got `null`"),
+    ],
+)
+async def test_a_wrong_field_says_what_was_expected(plane: Plane, path: str, body: Any, told: str) -> None:
+    answer = is_problem(await plane.http.put(path, json=body), 422)
+    assert answer["detail"].endswith(told)
+
+
+async def test_a_body_that_is_too_large_is_told_the_limit(plane: Plane) -> None:
+    headers = {"content-type": "application/json"}
+    response = await plane.http.put(Q, content=b"0" * (17 << 20), headers=headers)
+    assert is_problem(response, 413)["detail"] == "expected a body of at most 16 MiB"
+
+
+async def test_a_method_that_does_not_fit_is_told_those_that_do(plane: Plane) -> None:
+    response = await plane.http.patch(Q, json={})
+    detail = is_problem(response, 405)["detail"]
+    allowed = response.headers["allow"]
+    assert {"GET", "PUT", "DELETE"} <= set(allowed.split(", "))
+    assert detail == f"expected one of {allowed} at {Q}, got PATCH"
 
 
 async def test_the_description_is_the_one_document_under_api(plane: Plane) -> None:

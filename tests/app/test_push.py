@@ -181,7 +181,7 @@ async def test_what_was_committed_before_a_crash_is_pushed_after_it(
 
 async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: FakeNode) -> None:
     held = Observed(9, "f" * 64, "another")
-    node.observed = {"quotas": held, "pins": held}
+    node.observed = {"quotas": held, "pins": held, "policies": held}
     async with serving(settings) as plane:
         await plane.until_state("in_sync")
         assert node.received == []

@@ -13,10 +13,12 @@ from app.errors import NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
 from app.push.desired import Desired
+from app.push.operations import Operations
 from app.schemas.pins import PinPut
 from app.schemas.quotas import QuotaPut
 from app.services.changes import Author, Changes
 from app.services.pins import Pins
+from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.quotas import Quotas
 from app.store import audit, generations, identity, migrate, pins, quotas
@@ -38,7 +40,9 @@ async def database(database_url: str):
 def services(database: Database) -> tuple[Quotas, Pins]:
     fleet, hub = Fleet(), FactHub()
     changes, progress = Changes(database, fleet, hub), Progress(fleet, Desired(database))
-    return Quotas(database, changes, progress, fleet), Pins(database, changes, progress, fleet)
+    return Quotas(database, changes, progress, fleet), Pins(
+        database, changes, progress, fleet, PrefixService(Operations(fleet, 1.0))
+    )
 
 
 async def test_migrations_make_what_the_models_say(database: Database) -> None:
@@ -92,14 +96,15 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     await quota_service.put("acme", QuotaPut(limit_bytes="1KiB"), BY)
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     async with database.read() as session:
-        assert await generations.heads(session) == {"quotas": 1, "pins": 1}
+        assert await generations.heads(session) == {"quotas": 1, "pins": 1, "policies": 0}
         rows, total = await audit.newest(session, 10, 0)
     assert total == 2
     assert [(row.kind, row.name, row.action, row.generation, row.request_id) for row in rows] == [
         ("pin", "p", "create", 1, "request-1"),
         ("quota", "acme", "create", 1, "request-1"),
     ]
-    assert rows[1].after == {"limit_bytes": 1024, "note": ""}
+    assert rows[1].after is not None
+    assert (rows[1].after["limit_bytes"], rows[1].after["mode"]) == (1024, "enforce")
 
 
 async def test_nothing_of_a_change_is_there_when_its_commit_fails(
@@ -237,3 +242,17 @@ async def test_sqlite_keeps_what_it_acknowledged(database: Database) -> None:
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         ]
     assert values == ["wal", 2, 1, 10_000]
+
+
+async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(database: Database) -> None:
+    quota_service, pin_service = services(database)
+    await quota_service.put("acme", QuotaPut(limit_bytes=5), BY)
+    await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
+    before, after = Desired(database), Desired(database)
+    await before.refresh()
+    await migrate.downgrade(database, "0001")
+    await database.engine.dispose()
+    await migrate.upgrade(database)
+    await after.refresh()
+    assert after.wanted == before.wanted
+    assert (await quota_service.get("acme")).weight == 1.0

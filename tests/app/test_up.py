@@ -1,7 +1,6 @@
 """`larder up` and the command line as people use them: real processes, the real data plane."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from app.openapi import document
+from dataplane.client import Space, attach
 from tests.golden_file import Golden
 
 LARDER = (sys.executable, "-m", "app")
@@ -57,11 +57,26 @@ class Up:
         )
 
     def end(self) -> str:
+        """Stop it, and what a `kill -9` has left of it."""
         if self.process.poll() is None:
             self.process.terminate()
+        if self.process.wait(timeout=20) == -signal.SIGKILL:
+            _end_data_planes(self.environ["LARDER_STATE_DIR"])
         _, errors = self.process.communicate(timeout=20)
         sys.stderr.write(errors)  # shown when the test fails
         return errors
+
+
+def _end_data_planes(state_dir: str) -> None:
+    """Kill what a killed Larder left serving in a folder of ours."""
+    wanted = f"LARDER_STATE_DIR={state_dir}".encode()
+    for folder in Path("/proc").iterdir():
+        try:
+            ours = folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0")
+            if ours and b"dataplane" in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
 
 
 def until(holds: Callable[[], bool], timeout_s: float) -> None:
@@ -95,7 +110,9 @@ def up(socket_dir: Path) -> Iterator[Up]:
 
 
 def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: Up) -> None:
-    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial").stdout == "acme: limit 8 MiB, applied\n"
+    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial").stdout == (
+        "acme: limit 8 MiB, floor -, weight 1, evict_self, enforce; applied\n"
+    )
     pin = up.cli(
         "pin", "set", "p", "--model", "m", "--tokens", "1 2 3 4", "--chunk-tokens", "2", "--ttl", "1h"
     )
@@ -130,28 +147,45 @@ def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -
     assert "Traceback" not in errors
 
 
-def test_kill_9_leaves_no_data_plane_behind(up: Up) -> None:
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: Up, socket_dir: Path) -> None:
     pid = up.node()["pid"]
-    up.process.kill()
-    up.process.wait()
+    with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=5) as client:
+        chain = [bytes([number]) * 32 for number in range(4)]
+        with client.reserve(chain, 4096) as reservation:
+            assert reservation.commit().blocks == 4
+        up.process.kill()
+        up.process.wait()
+        assert is_running(pid)
+        with client.reserve([b"x" * 32], 4096) as reservation:
+            assert reservation.commit().blocks == 1, "it is served without a management plane"
+        second = Up(socket_dir)
+        try:
+            second.until_ready()
+            assert second.node()["pid"] == pid
+            assert client.lookup(chain) == 4
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 20)
+            assert client.lookup(chain) == 4, "who met it holds its memory, too"
+            with client.acquire(chain) as lease:
+                assert len(lease) == 4
+            pid = second.node()["pid"]
+        finally:
+            errors = second.end()
+    assert second.process.returncode == 0, errors
     until(lambda: not is_running(pid), 10)
 
 
-def test_kill_9_leaves_no_data_plane_behind_even_when_it_is_stopped(up: Up, socket_dir: Path) -> None:
-    pid = up.node()["pid"]
-    os.kill(pid, signal.SIGSTOP)
+def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_dir: Path) -> None:
+    up = Up(socket_dir, LARDER_APP__DATA_PLANE_SURVIVES="false")
     try:
+        up.until_ready()
+        pid = up.node()["pid"]
+        os.kill(pid, signal.SIGSTOP)  # SIGTERM would wait in it
         up.process.kill()
         up.process.wait()
-        until(lambda: not is_running(pid), 5)
+        until(lambda: not is_running(pid), 10)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    second = Up(socket_dir)
-    try:
-        second.until_ready()
-    finally:
-        second.end()
+        up.end()
 
 
 def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
@@ -165,22 +199,24 @@ def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
 def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: Path) -> None:
     """The node is stopped, so that the answer to the PUT is all that the first process ever does about it."""
     first = Up(socket_dir)
+    second = None
     try:
         first.until_ready()
-        os.kill(first.node()["pid"], signal.SIGSTOP)
+        pid = first.node()["pid"]
+        os.kill(pid, signal.SIGSTOP)
         put = httpx.put(first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False)
         assert put.json()["status"]["applied"] is False
-        pid = first.node()["pid"]
         first.process.kill()
-        until(lambda: not is_running(pid), 10)
-    finally:
-        first.end()
-    second = Up(socket_dir)
-    try:
+        first.process.wait()
+        second = Up(socket_dir)
+        os.kill(pid, signal.SIGCONT)
         second.until_ready()
+        assert second.node()["pid"] == pid
         assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
     finally:
-        second.end()
+        if second is not None:
+            second.end()
+        first.end()
 
 
 @pytest.mark.parametrize(

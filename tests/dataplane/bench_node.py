@@ -14,6 +14,7 @@ from dataplane.core.node import Node, NodeOptions
 from dataplane.core.storing import Granted
 from dataplane.eviction import EvictionPolicy
 from dataplane.eviction.lru import Lru
+from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, Outcome, code_of
 from dataplane.protocol.control import Fault, Snapshot
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Reserve, SpaceRequest
@@ -21,6 +22,7 @@ from dataplane.protocol.events import Event, PinStats, PoolStats, TenantStats
 from dataplane.protocol.layout import (
     A_RING_HEAD,
     RING_KIND_SHIFT,
+    RING_POSITION_SHIFT,
     RING_TOUCH,
     AreaMemory,
     IndexMemory,
@@ -43,6 +45,11 @@ class PlainMemory:
         self.segments: dict[int, int] = {}
         self.areas: dict[int, AreaMemory] = {}
         self.refuse = False
+        self.available = 1 << 40
+        self.capacity_bytes = 0
+        """As last told."""
+        self.digests: dict[tuple[int, int], bytes] = {}
+        """By segment and offset; everything else is zeros."""
 
     def create_segment(self, segment: int, size_bytes: int) -> None:
         if self.refuse:
@@ -52,6 +59,15 @@ class PlainMemory:
 
     def retire_segment(self, segment: int) -> None:
         del self.segments[segment]
+
+    def available_bytes(self) -> int:
+        return self.available
+
+    def resize(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+
+    def describe(self, stats: PoolStats) -> None:
+        stats.prefaulted_bytes = sum(self.segments.values())
 
     def create_area(self, client: int) -> AreaMemory:
         if self.refuse:
@@ -63,6 +79,10 @@ class PlainMemory:
 
     def retire_area(self, client: int) -> None:
         del self.areas[client]
+
+    def digest(self, segment: int, offset: int, nbytes: int) -> bytes:
+        assert offset + nbytes <= self.segments[segment]
+        return self.digests.get((segment, offset), checksum(bytes(nbytes)))
 
 
 @dataclass
@@ -126,8 +146,9 @@ class BenchEngine:
         numbers, control = self.bench.index.find(pack_keys(list(chain)), self.spaces[space])
         self._held += numbers[:hits].tolist()
         np.add.at(self.area.counters, numbers[:hits], np.uint32(1))
-        for number, word in zip(numbers[:hits][::-1].tolist(), control[:hits][::-1].tolist(), strict=True):
-            self.note(RING_TOUCH << RING_KIND_SHIFT | number, word)
+        for position in reversed(range(hits)):
+            touch = RING_TOUCH << RING_KIND_SHIFT | position << RING_POSITION_SHIFT | int(numbers[position])
+            self.note(touch, int(control[position]))
         return hits
 
     def note(self, first: int, second: int) -> None:
@@ -178,11 +199,11 @@ class Bench:
             capacity_bytes=capacity_bytes,
             segment_bytes=segment_bytes,
             reservation_ttl_s=ttl_s,
-            pin_budget_bytes=capacity_bytes // 5 if pin_budget_bytes is None else pin_budget_bytes,
+            pin_budget_ratio=0.2 if pin_budget_bytes is None else (pin_budget_bytes + 0.5) / capacity_bytes,
             max_clients=max_clients,
         )
         leases = LeaseTable(self._fence)
-        self.node = Node(options, self.index, self.memory, leases, policy, self.now)
+        self.node = Node(options, self.index, self.memory, leases, self.now, policy)
 
     def _fence(self) -> None:
         self.fences += 1

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Any
 
 from dataplane.protocol.control import (
+    POLICY_IN_FORCE,
     PinSpec,
+    PolicySpec,
     QuotaSpec,
     Snapshot,
     SnapshotType,
+    Strength,
     digest_of,
     encode_pins,
+    encode_policies,
     encode_quotas,
 )
 from dataplane.protocol.spaces import Space
@@ -62,6 +67,16 @@ def quotas(limits: dict[str, int | None], generation: int = 1, *, store: str = S
     return snapshot("quotas", body, generation, store=store)
 
 
+def shares(*specs: QuotaSpec, generation: int = 1) -> Snapshot:
+    """A quotas snapshot of whole records."""
+    return snapshot("quotas", encode_quotas(list(specs)), generation)
+
+
+def policy(generation: int = 1, **fields: Any) -> Snapshot:
+    """A policies snapshot with one record in force, by the fields of `PolicySpec`."""
+    return snapshot("policies", encode_policies([PolicySpec(POLICY_IN_FORCE, **fields)]), generation)
+
+
 def pin(
     name: str,
     chain: Sequence[bytes],
@@ -69,10 +84,12 @@ def pin(
     model: str = MODEL,
     tenant: str = "",
     expires_at: float | None = None,
+    strength: Strength = "guaranteed",
+    refresh_s: float | None = None,
 ) -> tuple[PinSpec, bytes]:
     """A pin's record and its body."""
     body = packed(chain)
-    return PinSpec(name, model, tenant, digest_of(body), expires_at), body
+    return PinSpec(name, model, tenant, digest_of(body), expires_at, strength, refresh_s), body
 
 
 def pins(records: Sequence[tuple[PinSpec, bytes]], generation: int = 1) -> tuple[Snapshot, dict[str, bytes]]:

@@ -21,6 +21,7 @@ from dataplane.protocol.engine import (
     Hold,
     Lease,
     Map,
+    Report,
     Reserve,
     SpaceRequest,
 )
@@ -41,8 +42,20 @@ MESSAGES = st.one_of(
         st.lists(
             st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world=INTEGERS)), max_size=3
         ),
+        resume=INTEGERS,
+        resume_memory=INTEGERS,
+        writing=st.lists(INTEGERS, max_size=4),
     ),
-    st.builds(Reserve, INTEGERS, INTEGERS, TEXT, KEYS, st.one_of(st.integers(1, 9000), INTEGERS)),
+    st.builds(Report, INTEGERS, st.binary(max_size=40), st.binary(max_size=80)),
+    st.integers(0, 4).flatmap(
+        lambda n: st.builds(
+            Report,
+            INTEGERS,
+            st.binary(min_size=4 * n, max_size=4 * n),
+            st.binary(min_size=8 * n, max_size=8 * n),
+        )
+    ),
+    st.builds(Reserve, INTEGERS, INTEGERS, TEXT, KEYS, st.one_of(st.integers(1, 9000), INTEGERS), KEYS),
     st.builds(Commit, INTEGERS, INTEGERS, KEYS, KEYS),
     st.builds(Abort, INTEGERS, INTEGERS),
     st.builds(Lease, INTEGERS, INTEGERS, KEYS),
@@ -57,7 +70,9 @@ PIECES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=3)),
     max_leaves=8,
 )
-TAGS = st.sampled_from(["attach", "reserve", "commit", "abort", "lease", "map", "detach", "hold", "x"])
+TAGS = st.sampled_from(
+    ["attach", "reserve", "commit", "abort", "lease", "report", "map", "detach", "hold", "x"]
+)
 
 
 @pytest.fixture(scope="module")

@@ -143,8 +143,8 @@ def test_leases_of_every_process_count() -> None:
 def test_lru_keeps_what_the_protocol_of_policies_asks() -> None:
     policy: EvictionPolicy = Lru()
     for number in range(5):
-        policy.insert(number, 1, float(number))
+        policy.insert(number, number, 1, float(number))
     policy.touch(0, 9.0)
     policy.remove(3)
-    assert list(policy.victims()) == [1, 2, 4, 0]
+    assert list(policy.victims(9.0)) == [1, 2, 4, 0]
     assert len(policy) == 4

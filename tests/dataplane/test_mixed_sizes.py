@@ -126,3 +126,30 @@ def test_a_burst_of_half_more_than_the_pool_is_answered_block_by_block() -> None
     assert engine.store(make.keys(32, "next"), 4096).written == 32, (
         "and the next second is no second of full pool"
     )
+
+
+@pytest.mark.parametrize("other_space", [False, True])
+def test_a_size_or_space_that_is_rare_and_busy_grows(other_space: bool) -> None:
+    bench, engine = two_spaces(32 * make.MIB)
+    for number in range(16):
+        engine.store(make.keys(512, number), 4096)
+    old = list(bench.node.pool.table.blocks.values())
+    chains = [make.keys(16, ("busy", number)) for number in range(24)]
+    for chain in chains:  # 24 MiB, while one in four of the others is in use: some in every slab
+        for block in old[::4]:
+            if bench.node.pool.table.blocks.get(block.number) is block:
+                bench.node.pool.touch(block, bench.now)
+        assert engine.store(chain, 65_536, space=int(other_space)).written == 16
+    resident = sum(sum(engine.has(chain, int(other_space))) for chain in chains)
+    assert resident >= 16 * 16, "most of the pool went to who used it"
+    assert bench.faults() == []
+
+
+def test_a_machine_without_memory_empties_no_other_space() -> None:
+    bench, engine = two_spaces(8 * make.MIB)
+    chains = [make.keys(512, number) for number in range(4)]
+    for chain in chains:
+        engine.store(chain, 4096)
+    bench.memory.refuse = True
+    assert engine.store([make.key("other")], 4096, space=1).refused == {Code.OUT_OF_MEMORY}
+    assert sum(sum(engine.has(chain)) for chain in chains) >= 3 * 512, "one segment went, and then no other"

@@ -114,3 +114,47 @@ def test_another_space_gets_an_emptied_segment_only_when_it_was_dropped() -> Non
     assert fill(slabs, 2, 4096) == []
     slabs.drop_segment(slabs.empty_segments()[0])
     assert len(fill(slabs, 2, 4096)) == 512
+
+
+@given(size=st.integers(1, 200), blocks=st.integers(1, 20), wanted=st.integers(1, 32))
+def test_with_huge_pages_segments_are_whole_pages_and_serve_what_they_were_made_for(
+    size: int, blocks: int, wanted: int
+) -> None:
+    page = 2 * make.MIB
+    nbytes = size * 300 * make.KIB // SLOT_ALIGN * SLOT_ALIGN
+    capacity = -(-blocks * nbytes // page) * page
+    slabs = Slabs(capacity, wanted * page, page)
+    while (segment := slabs.plan_segment(1, nbytes)) is not None:
+        assert segment.nbytes % page == 0
+        slabs.add_segment(segment)
+        assert slabs.take(1, nbytes) is not None, "a segment that was planned for a size serves it"
+    assert slabs.committed_bytes <= capacity
+    assert slabs.free_slot_bytes == slabs.committed_bytes - slabs.taken_bytes
+
+
+def test_what_a_space_has_is_counted() -> None:
+    slabs = Slabs(8 * make.MIB, 2 * make.MIB)
+    first = fill(slabs, 1, 4096)[:300]
+    assert [(number, use.bytes) for number, use in slabs.largest_spaces(2)] == [(1, 8 * make.MIB)]
+    for slot in first:
+        slabs.give(slot)
+    assert slabs.free_slot_bytes == 300 * 4096
+    use = slabs.use(1)
+    assert (use.slots, len(use.segments)) == (2048 - 300, 4)
+
+
+def test_slabs_are_filled_from_the_lowest_so_that_others_empty_out() -> None:
+    slabs = Slabs(64 * make.MIB, 8 * make.MIB)
+    slots = fill(slabs, 1, 65_536)
+    for slot in slots[::2]:
+        slabs.give(slot)
+    taken = [slabs.take(1, 65_536) for _ in range(32)]
+    lowest = {(slot.slab.segment.number, slot.slab.offset) for slot in taken if slot is not None}
+    assert lowest == {(1, 0), (1, 2 * make.MIB)}
+
+
+def test_the_first_space_does_not_get_the_whole_pool_in_one_piece() -> None:
+    slabs = Slabs(64 * make.MIB, 64 * make.MIB)
+    segment = slabs.plan_segment(1, 1 * make.MIB)
+    assert segment is not None
+    assert segment.nbytes == 8 * make.MIB

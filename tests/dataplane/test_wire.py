@@ -21,20 +21,46 @@ SPACE = Space("llama", "r1", "NHD", "bf16", 1, 4, 1, 2, 4096)
 KEY = bytes(range(32))
 OBSERVED = control.Observed(7, "d" * 64, "store-1")
 FAULT = control.Fault("quotas[3].limit_bytes", "bad_field", "expected `int`")
-TENANT = events.TenantStats("a", 4096, 1, 8192, False, True, 1, 2, 3, 4, 5)
+TENANT = events.TenantStats(
+    tenant="a",
+    bytes=4096,
+    blocks=1,
+    limit_bytes=8192,
+    over_limit=False,
+    managed=True,
+    floor_bytes=2048,
+    effective_floor_bytes=1024,
+    weight=2.0,
+    pin_budget_bytes=512,
+    pinned_bytes=256,
+    store_rate_bytes=1_000_000,
+    on_exceed="reject",
+    mode="observe",
+    would_refuse_blocks=6,
+    refused={"over_limit": 5},
+    requested_blocks=1,
+    hit_blocks=2,
+    stored_blocks=3,
+    evicted_blocks=4,
+    refused_blocks=5,
+)
 STATS = events.NodeStats(
     at=1.5,
     node="node-1",
     epoch="00000000000000ab",
     uptime_s=2.5,
     armed=True,
-    pool=events.PoolStats(*range(1, 13)),
-    totals=events.Totals(*range(1, 15)),
+    pool=msgspec.structs.replace(events.PoolStats(*range(1, 15)), huge_pages=True, locked=True),
+    totals=events.Totals(*range(1, 19)),
     refused={"pool_full": 3},
     tenants=[TENANT],
     other_tenants=TENANT,
-    pins=[events.PinStats("system", 4, 3, 2, 1, True)],
-    engines=[events.EngineStats(1, 2, "group", "vllm", 3.5, ["llama"], True, 4, 5, 6)],
+    pins=[events.PinStats("system", 4, 3, 2, 1, True, "guaranteed", 2, 9.5)],
+    engines=[events.EngineStats(1, 2, "group", "vllm", 3.5, ["llama"], True, 4, 5, 6, 7, 8, False, [2])],
+    policy=events.PolicyStats("arc", True, 120.0, True, 3.5, 1, 2, 0.97, 0.95),
+    spaces=[events.SpaceStats("f" * 32, "llama", "r1", "bf16", 4, 2, 4096, 1, 4096, 0, 1)],
+    sweeps=[events.SweepStats(1, "demote", 2, 3)],
+    adopted_blocks=1,
     observed={"quotas": events.ObservedDigest(7, "d" * 64, "store-1")},
 )
 
@@ -42,11 +68,14 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
     "engine requests": (
         engine.EngineRequest,
         [
-            engine.Attach(1, 1, "group", [engine.SpaceRequest(SPACE, False)], "vllm 0.33", False),
-            engine.Reserve(2, 3, "team-a", KEY, 4096),
+            engine.Attach(
+                1, 2, "group", [engine.SpaceRequest(SPACE, False)], "vllm 0.33", False, 3, 2**63 + 7, [4]
+            ),
+            engine.Reserve(2, 3, "team-a", KEY, 4096, KEY),
             engine.Commit(3, 4, b"\x00\x00\x00\x00", bytes(16)),
             engine.Abort(4, 5),
             engine.Lease(5, 3, KEY),
+            engine.Report(9, b"\x01\x00\x00\x00", bytes(8)),
             engine.Map(6, [1, 2]),
             engine.Detach(7),
             engine.Hold(8, 1),
@@ -55,13 +84,14 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
     "engine answers": (
         engine.EngineReply,
         [
-            engine.Attached(1, 2, "node-1", 2**63 + 5, [3], True, 30.0),
+            engine.Attached(1, 2, "node-1", 2**63 + 5, [3], True, 30.0, 2**63 + 7, True),
             engine.Reserved(
                 2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]
             ),
             engine.Committed(3, 1),
             engine.Aborted(4),
             engine.Leased(5, b"\x01\x00\x00\x00"),
+            engine.Reported(9, 1),
             engine.Mapped(6, [engine.SegmentGrant(2, 4096, False)]),
             engine.Detached(7),
             engine.Held(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
@@ -75,6 +105,12 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Snapshot("quotas", "store-1", 7, "n", "d" * 64, b"body", "00-trace"),
             control.Bodies("n", {"d" * 64: KEY}, False),
             control.Describe("n", True),
+            control.Invalidate("n", control.Scope("team-a", "llama", "f" * 32, KEY)),
+            control.Demote("n", control.Scope(tenant="")),
+            control.ListPrefixes("n", "hits", "", 5),
+            control.PrefixKeys("n", "p-1"),
+            control.Trace("n", 1.5, 7),
+            control.Resize("n", 4096),
         ],
     ),
     "control answers": (
@@ -85,6 +121,10 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Nack("pins", 7, "n", [FAULT], OBSERVED),
             control.NeedBodies("n", ["d" * 64]),
             control.Description("n", 3, STATS, {"quotas": OBSERVED}, ["a fault"]),
+            control.Swept("n", 1),
+            control.Prefixes("n", [control.Prefix("p-1", "team-a", "llama", 1, 2, 4096, 0, 1, 1.5, KEY)]),
+            control.TracePart("n", b"{}\n", 8),
+            control.Resized("n", 4096),
             control.ControlRefused("malformed", "expected", "field", "n"),
         ],
     ),
@@ -105,6 +145,11 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.ReservationExpired(1.5, 1, 2, "group", 2, 8192),
             events.SegmentCreated(1.5, 1, "llama", 4096),
             events.SegmentRetired(1.5, 1, "llama", 4096),
+            events.MemoryAdopted(1.5, 1, 4096, 2, 3, 0.25),
+            events.BlockCorrupt(1.5, "a", "llama", 4096, 1),
+            events.SweepDone(1.5, 1, "invalidate", 2),
+            events.AdmissionChanged(1.5, True, 3.5),
+            events.PoolResized(1.5, 4096),
             events.SnapshotApplied(1.5, "quotas", 7, "d" * 64, "00-trace"),
             events.SnapshotRefused(1.5, "quotas", 7, 2),
             events.PinDegraded(1.5, "system", 2),
@@ -129,6 +174,7 @@ def frozen() -> dict[str, dict[str, str]]:
         "pins": control.encode_pins(
             [control.PinSpec("y", "llama", "", "d" * 64), control.PinSpec("x", "llama", "a", "e" * 64, 9.5)]
         ).hex(),
+        "policies": control.encode_policies([control.PolicySpec("default", "arc", True)]).hex(),
     }
     return pages
 

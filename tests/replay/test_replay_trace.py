@@ -32,6 +32,13 @@ def test_empty_lines_a_missing_last_newline_and_unknown_fields_are_fine(tmp_path
     assert len(_read(tmp_path, f"\n{GOOD}\n\n{more}")) == 2
 
 
+def test_a_recorded_request_says_whose_it_is_and_how_large_its_blocks_are(tmp_path):
+    named = GOOD.replace("}", ', "tenant": "acme", "block_bytes": 64}')
+    default = GOOD.replace("}", ', "tenant": "_default"}')
+    requests = _read(tmp_path, f"{named}\n{default}\n{GOOD}")
+    assert [(r.salt, r.block_bytes) for r in requests] == [("acme", 64), ("", None), ("", None)]
+
+
 def test_a_request_without_blocks_is_a_request(tmp_path):
     assert _read(tmp_path, GOOD.replace("[0, 1]", "[]"))[0].hash_ids == ()
 
@@ -48,6 +55,8 @@ def test_a_request_without_blocks_is_a_request(tmp_path):
         (GOOD.replace('"timestamp": 0', '"timestamp": "now"'), "timestamp: Expected `float`"),
         (GOOD.replace('"timestamp": 0, ', ""), "missing required field `timestamp`"),
         (GOOD.replace("700", "7.5"), "input_length: Expected `int`"),
+        (GOOD.replace("}", ', "block_bytes": 0}'), "block_bytes: Expected `int` >= 1"),
+        (GOOD.replace("}", ', "tenant": "a@b"}'), "tenant: "),
         ("[1, 2]", "Expected `object`"),
         ("{", "expected a JSON object"),
         ("\x00\x01", "expected a JSON object"),

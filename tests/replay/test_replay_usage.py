@@ -1,5 +1,9 @@
 """The command line: what is wrong is said clearly, before anything is started, with exit code 2."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
@@ -32,7 +36,10 @@ def trace(tmp_path):
         (["--speed", "0"], "above 0"),
         (["--speed", "nan"], "above 0"),
         (["--speed", "inf"], "above 0"),
-        (["--policy", "arc"], "--policy"),
+        (["--policy", "mru"], "--policy"),
+        (["--admission"], "--speed"),
+        (["--admission", "--speed", "2", "--admission-idle", "0"], "--admission-idle"),
+        (["--attach", "absent.sock", "--policy", "arc"], "--attach"),
         (["--tenants", "a"], "NAME=WEIGHT"),
         (["--nonsense"], "--nonsense"),
     ],
@@ -56,3 +63,48 @@ def test_a_bad_line_is_a_usage_error_with_file_line_and_field(trace):
     done = CliRunner().invoke(main, [str(trace)])
     assert done.exit_code == 2
     assert f"{trace}:3: hash_ids[1]: Expected `int`, got `str`" in done.stderr
+
+
+LINE = (
+    '{"timestamp":%d,"input_length":256,"output_length":0,"hash_ids":[%d],"block_bytes":%d,"tenant":"%s"}\n'
+)
+
+
+def recorded(tmp_path: Path, *, blocks: int, sizes: tuple[int, ...], tenants: tuple[str, ...]) -> Path:
+    """Two rounds over so many blocks, one a request."""
+    trace = tmp_path / "recorded.jsonl"
+    lines = (
+        LINE % (n, n % blocks, sizes[n % len(sizes)], tenants[n % len(tenants)]) for n in range(2 * blocks)
+    )
+    trace.write_text("".join(lines))
+    return trace
+
+
+def outcome(*arguments: str | Path) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return {**json.loads(result.stdout.splitlines()[-1]), "told": result.stderr}
+
+
+def test_a_recorded_trace_is_replayed_with_the_size_of_its_blocks(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, blocks=40, sizes=(1 << 20,), tenants=("acme",))
+    seen = outcome(trace, "--pool", "20MiB")
+    assert (seen["block_bytes"], seen["hit_ratio"], seen["told"]) == (1 << 20, 0, ""), "40 never fit in 20"
+    seen = outcome(trace, "--pool", "20MiB", "--block-bytes", "4KiB")
+    assert (seen["block_bytes"], seen["hit_ratio"]) == (4096, 0.5), "what is asked for wins"
+
+
+def test_a_recorded_trace_is_replayed_with_its_tenants(tmp_path: Path) -> None:
+    # An odd number of blocks, so that in the second round each is asked for by the other tenant.
+    trace = recorded(tmp_path, blocks=9, sizes=(4096,), tenants=("acme", "_default"))
+    seen = outcome(trace)
+    assert (seen["tenants"], seen["blocks_hit"]) == (2, 0)
+    seen = outcome(trace, "--tenants", "one=1")
+    assert (seen["tenants"], seen["blocks_hit"]) == (1, 9), "what is asked for wins"
+
+
+def test_sizes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, blocks=4, sizes=(100,), tenants=("acme",))
+    assert outcome(trace)["told"] == "Blocks of 100 bytes are replayed with 128 bytes each.\n"
+    trace = recorded(tmp_path, blocks=4, sizes=(4096, 8192), tenants=("acme",))
+    assert outcome(trace)["told"] == "Blocks of 2 sizes are replayed with 8192 bytes each.\n"

@@ -1,4 +1,4 @@
-"""A tiny server that plays the dashboard's fixtures: the built page, the API's three reads, and the event stream.
+"""A tiny server that plays the dashboard's fixtures: the built page, the API's four reads, and the event stream.
 
 It stands in for the app where a test needs a state that is hard to bring about for real. Every answer carries the
 strict content security policy, so what works here works under it.
@@ -33,6 +33,7 @@ class Play:
 
     overview: dict[str, Any]
     history: dict[str, Any]
+    prefixes: dict[str, Any]
     problem: dict[str, Any] | None = None
     """Answered by the API instead of its data."""
     html: bool = False
@@ -61,6 +62,7 @@ class Play:
     def show(self, name: str) -> None:
         loaded = fixture(name)
         self.overview, self.history = loaded["overview"], loaded["history"]
+        self.prefixes = loaded["prefixes"]
 
 
 class Player(ThreadingHTTPServer):
@@ -105,6 +107,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, "application/json", json.dumps(play.now()).encode())
         elif path == "/api/v1/overview/history":
             self.answer(200, "application/json", json.dumps(play.history).encode())
+        elif path == "/api/v1/prefixes":
+            self.answer(200, "application/json", json.dumps(play.prefixes).encode())
         else:
             self.answer(
                 404, "application/problem+json", b'{"type":"about:blank","title":"Not found","status":404}'
@@ -155,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
 def playing(name: str) -> Iterator[Player]:
     """A server that plays the fixture of that name."""
     loaded = fixture(name)
-    player = Player(Play(loaded["overview"], loaded["history"]))
+    player = Player(Play(loaded["overview"], loaded["history"], loaded["prefixes"]))
     thread = threading.Thread(target=player.serve_forever, kwargs={"poll_interval": 0.05}, name="player")
     thread.start()
     try:

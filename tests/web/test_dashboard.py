@@ -165,6 +165,60 @@ def test_pins_show_residency_and_expiry(open_state: OpenState):
     expect(pins).to_contain_text("never expires")
 
 
+def test_the_policy_in_force_is_shown_with_its_gate(open_state: OpenState):
+    policy = panel(open_state("over-limit").page, "Policy")
+    expect(policy).to_contain_text("s3fifo")
+    expect(policy.get_by_text("gate closed", exact=True)).to_be_visible()
+    expect(policy).to_contain_text("20,310 declined")
+    expect(policy).to_contain_text("evicts above 97.0 % down to 95.0 %")
+    expect(panel(open_state("fresh").page, "Policy")).to_contain_text("no record: nodes use their defaults")
+
+
+def test_shares_of_tenants_are_shown_with_what_of_a_floor_is_in_effect(open_state: OpenState):
+    rows = panel(open_state("over-limit").page, "Tenants").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("floor 20.0 GiB, 16.0 GiB in effect")
+    expect(rows.nth(1)).to_contain_text("1.00 GiB pinned of 4.00 GiB · weight 2")
+    expect(rows.nth(2)).to_contain_text("floor 4.00 GiB")
+    expect(rows.nth(2)).to_contain_text("rejects at the limit")
+    expect(rows.nth(3)).to_contain_text("observed")
+    expect(rows.nth(3)).to_contain_text("would refuse 388 blocks")
+
+
+def test_pins_show_their_strength_and_what_hits_do_to_their_end(open_state: OpenState):
+    pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
+    expect(pins.filter(has_text="eval-harness")).to_contain_text("1,812 degraded")
+    expect(pins.filter(has_text="launch-day-prefix")).to_contain_text("each hit makes it 3 h")
+    expect(pins.filter(has_text="warmup-next-model")).to_contain_text("soft")
+    expect(pins.filter(has_text="chat-system-prompt")).to_contain_text("permanent")
+
+
+def test_a_hot_prefix_comes_with_the_command_that_pins_it(open_state: OpenState):
+    page = open_state("busy").page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    prefixes = panel(page, "Hot prefixes")
+    expect(prefixes.get_by_role("listitem").first).to_contain_text("812 GiB served")
+    prefixes.get_by_role("button", name="Copy the command that pins p-64f76ee4acd181ce").click()
+    assert page.evaluate("navigator.clipboard.readText()") == (
+        "larder pins set p-64f76ee4acd181ce --prefix p-64f76ee4acd181ce --ttl 24h --refresh-on-hit"
+    )
+    expect(panel(open_state("lost").page, "Hot prefixes")).to_contain_text("Without those of gpu-a2")
+    expect(panel(open_state("fresh").page, "Hot prefixes")).to_contain_text("Nothing was served")
+
+
+def test_sweeps_corruption_fragmentation_and_what_an_engine_waits_for_are_shown(open_state: OpenState):
+    page = open_state("over-limit").page
+    nodes = panel(page, "Nodes")
+    sweeps = nodes.get_by_role("list", name="Sweeps of gpu-a1")
+    expect(sweeps).to_contain_text(
+        "invalidate sweep 3: 4,096 blocks so far, 12 blocks wait for the end of a lease"
+    )
+    expect(nodes).to_contain_text("2 corrupt blocks")
+    expect(nodes).to_contain_text("waits for pids 18377, 18401")
+    nodes.get_by_text("2 spaces cached").click()
+    expect(nodes).to_contain_text("150 MiB padding")
+    expect(panel(page, "Pool")).to_contain_text("51.2 MiB free slots")
+
+
 def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     page = open_state("nacked").page
     expect(verdict(page)).to_have_text("1 problem, 1 warning")

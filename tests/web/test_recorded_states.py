@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from app.schemas.overview import Overview, Series
+from app.schemas.prefixes import PrefixList
 from tests.web.player import FIXTURES, fixture
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
@@ -20,6 +21,7 @@ def test_a_fixture_has_the_shape_of_the_api_and_nothing_else(name):
     history = msgspec.convert(loaded["history"], Series)
     assert msgspec.to_builtins(overview) == loaded["overview"]
     assert msgspec.to_builtins(history) == loaded["history"]
+    assert msgspec.to_builtins(msgspec.convert(loaded["prefixes"], PrefixList)) == loaded["prefixes"]
 
 
 @pytest.mark.parametrize("name", NAMES)

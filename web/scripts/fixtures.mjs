@@ -22,11 +22,14 @@ function random() {
 const pool = (of = {}) => {
   const p = {
     capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0,
-    pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, ...of,
+    pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, prefaulted_bytes: 0,
+    free_slot_bytes: 0, huge_pages: false, locked: false, ...of,
   };
-  for (const key of Object.keys(p)) p[key] = Math.round(p[key]);
+  for (const key of Object.keys(p)) if (typeof p[key] === 'number') p[key] = Math.round(p[key]);
   p.used_bytes = p.ready_bytes + p.reserved_bytes + p.quarantined_bytes;
   p.committed_bytes = Math.ceil(p.used_bytes / (256 * MiB)) * 256 * MiB;
+  p.prefaulted_bytes = p.committed_bytes;
+  p.free_slot_bytes = Math.max(0, p.committed_bytes - p.used_bytes - p.padding_bytes);
   p.segments = p.committed_bytes / (256 * MiB);
   p.blocks = Math.round(p.used_bytes / (2 * MiB));
   return p;
@@ -34,8 +37,8 @@ const pool = (of = {}) => {
 
 const totals = (of = {}) => ({
   requested_blocks: 0, hit_blocks: 0, bytes_in: 0, bytes_out: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
-  put_back_blocks: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, malformed_messages: 0, ring_dropped: 0,
-  events_dropped: 0, ...of,
+  put_back_blocks: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
+  false_reports: 0, malformed_messages: 0, ring_dropped: 0, ring_invalid: 0, events_dropped: 0, ...of,
 });
 
 const busyTotals = totals({
@@ -45,36 +48,75 @@ const busyTotals = totals({
 });
 
 const tenant = (name, of = {}) => ({
-  tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, over_limit: false, managed: true,
+  tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, floor_bytes: 0,
+  effective_floor_bytes: of.floor_bytes ?? 0, weight: 1, pin_budget_bytes: null, pinned_bytes: 0, store_rate_bytes: null,
+  on_exceed: 'evict_self', mode: 'enforce', would_refuse_blocks: 0, over_limit: false, managed: true, refused: {},
   requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
 });
 
 const pin = (name, of) => ({
-  name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', key_count: of.resolved / 4,
+  name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
-  resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, expired: false,
+  resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
   status: { accepted: true, applied: true, nodes: { 'gpu-a1': { observed_generation: 9, state: 'in_sync' } } }, ...of,
 });
 
 const engine = (client, pid, of = {}) => ({
   client, pid, group: 'llama-70b-a', engine: 'vllm 0.25.2', attached_at: AT - 86_000,
-  spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ...of,
+  spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ring_invalid: 0,
+  leased_blocks: 0, alive: true, waits_for_pids: [], ...of,
 });
 
-const TYPES = ['pins', 'policy', 'quotas'];
+const policyStats = (of = {}) => ({
+  algorithm: 'lru', admission: false, admission_idle_s: 240, gate_closed: false, victim_idle_s: null, admitted_blocks: 0,
+  declined_blocks: 0, high_watermark: 1, low_watermark: 1, ...of,
+});
+
+const space = (id, model, of = {}) => ({
+  space: id.repeat(8), model, revision: '', dtype: 'bfloat16', world_size: 1, rank: 0, block_bytes: 2 * MiB,
+  blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), bytes: 0, padding_bytes: 0, segments: 1, ...of,
+});
+
+const prefix = (label, of) => ({
+  label, tenant: 'chat', model: 'meta-llama/Llama-3.3-70B-Instruct', depth: 32, hits: 0, bytes_served: 0, error: 0, resident: 32,
+  last_used: AT - 2, nodes: ['gpu-a1'], ...of,
+});
+
+const TYPES = ['pins', 'policies', 'quotas'];
 const digest = (type, generation) => (type.length * 7919 + generation * 104_729).toString(16).padStart(8, '0').repeat(8);
-const desired = (quotas, pins) => ({ pins, policy: 1, quotas });
+const desired = (quotas, pins) => ({ pins, policies: 1, quotas });
 const observed = (of) => Object.fromEntries(TYPES.filter((t) => of[t]).map((t) => [t, { generation: of[t], digest: digest(t, of[t]), store: 'b0c4a6e2' }]));
 
 const node = (name, of = {}) => ({
   name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
   engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:5570`, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
-  observed: observed({ quotas: 14, pins: 9, policy: 1 }), faults: [], stats: null, ...of,
+  observed: observed({ quotas: 14, pins: 9, policies: 1 }), faults: [], stats: null, ...of,
 });
 
-const stats = (nodePool, nodeTotals, engines) => ({
-  at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines,
+const stats = (nodePool, nodeTotals, engines, of = {}) => ({
+  at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, ...of,
 });
+
+const applied = { accepted: true, applied: true, nodes: { 'gpu-a1': { observed_generation: 1, state: 'in_sync' } } };
+const busyForce = policyStats({
+  algorithm: 's3fifo', admission: true, victim_idle_s: 1_310, admitted_blocks: 4_102, declined_blocks: 1_877, high_watermark: 0.97,
+  low_watermark: 0.95,
+});
+const busyPolicy = (inForce) => ({
+  name: 'default', algorithm: 's3fifo', admission: true, admission_idle_s: 240, high_watermark: 0.97, low_watermark: 0.95,
+  note: 'Nightly scans must not push the chat out', generation: 1, created_at: AT - 604_800, updated_at: AT - 604_800, in_force: inForce,
+  status: applied,
+});
+const busySpaces = [
+  space('9c1f', 'meta-llama/Llama-3.3-70B-Instruct', { bytes: 19 * GiB, world_size: 2, segments: 76, padding_bytes: 150 * MiB }),
+  space('77ab', 'Qwen/Qwen3-32B', { bytes: 4.2 * GiB, dtype: 'fp8_e4m3', block_bytes: MiB, blocks: 4_300, segments: 17 }),
+];
+const busyPrefixes = [
+  prefix('p-64f76ee4acd181ce', { bytes_served: 812 * GiB, hits: 12_992, depth: 128, resident: 512, nodes: ['gpu-a1', 'gpu-a2'] }),
+  prefix('p-0b1d77c0a9e2f314', { tenant: 'code-search', bytes_served: 641 * GiB, hits: 2_930, depth: 448, resident: 1_792, last_used: AT - 41 }),
+  prefix('p-91ce2f00d3b4a6f8', { tenant: 'rag-support', model: 'Qwen/Qwen3-32B', bytes_served: 96 * GiB, hits: 1_536, error: 12, last_used: AT - 130 }),
+];
 
 const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: 0, node: from, fields });
 /** The newest twenty, oldest first, counted in that order. */
@@ -87,19 +129,19 @@ const half = (p) => pool({
 });
 
 const busyTenants = [
-  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
-  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
-  tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
+  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, floor_bytes: 8 * GiB, weight: 2, pin_budget_bytes: 4 * GiB, pinned_bytes: 1 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
+  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, floor_bytes: 4 * GiB, pinned_bytes: 3.5 * GiB, on_exceed: 'reject', refused: { over_limit: 1_012 }, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
+  tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, store_rate_bytes: 256 * MiB, mode: 'observe', would_refuse_blocks: 388, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
   tenant('rag-support', { bytes: 6.1 * GiB, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
   tenant('_default', { bytes: 2.2 * GiB, managed: false, requested_blocks: 410_882, hit_blocks: 205_441, stored_blocks: 205_441, evicted_blocks: 204_315 }),
   tenant('notebooks', { bytes: 0.7 * GiB, requested_blocks: 137_513, hit_blocks: 50_685, stored_blocks: 92_109, evicted_blocks: 90_843, note: 'Research; no limit on purpose' }),
 ];
 
 const busyPins = [
-  pin('chat-system-prompt', { resolved: 512, resident: 512, note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
-  pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840 }),
-  pin('warmup-next-model', { model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
+  pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840, refresh_on_hit: true, ttl_s: 10_800 }),
+  pin('warmup-next-model', { strength: 'soft', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
   pin('incident-1182', { tenant: 'rag-support', resolved: 256, resident: 0, bytes: 0, guaranteed: 0, expired: true, expires_at: AT - 1_260 }),
 ];
 
@@ -113,12 +155,13 @@ function busy() {
     at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
     rates: { hit_ratio: 0.8123, hit_ratio_total: 0.759, bytes_in_per_s: 412 * MiB, bytes_out_per_s: 2.31 * GiB, evicted_blocks_per_s: 204.2 },
     tenants: busyTenants, tenants_total: busyTenants.length, pins: busyPins, pins_total: busyPins.length,
+    policy: busyPolicy({ 'gpu-a1': busyForce, 'gpu-a2': busyForce }),
     nodes: [
-      node('gpu-a1', { stats: stats(half(busyPool), busyTotals, engines) }),
+      node('gpu-a1', { stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces }) }),
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
         engine(1, 20_011, { group: 'llama-70b-c' }),
         engine(2, 20_144, { group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }),
-      ]) }),
+      ], { policy: busyForce, spaces: busySpaces, adopted_blocks: 21_480 }) }),
     ],
     refused: { over_limit: 1_012, pool_full: 171, too_many_reservations: 21 },
     recent: facts(
@@ -140,14 +183,14 @@ function busy() {
 const empty = () => ({
   at: AT, armed: false, ready: false, pool: pool({ capacity_bytes: 0, pin_budget_bytes: 0, max_blocks: 0 }), totals: totals(),
   rates: { hit_ratio: null, hit_ratio_total: null, bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
-  tenants: [], tenants_total: 0, pins: [], pins_total: 0, nodes: [], refused: {}, recent: [],
+  tenants: [], tenants_total: 0, pins: [], pins_total: 0, policy: null, nodes: [], refused: {}, recent: [],
 });
 
 function fresh() {
   const small = pool({ capacity_bytes: GiB, pin_budget_bytes: 256 * MiB, max_blocks: 16_384 });
   return {
     ...empty(), armed: true, ready: true, pool: small,
-    nodes: [node('local', { desired: desired(1, 1), observed: observed({ quotas: 1, pins: 1, policy: 1 }), stats: stats(small, totals(), []) })],
+    nodes: [node('local', { desired: desired(1, 1), observed: observed({ quotas: 1, pins: 1, policies: 1 }), stats: stats(small, totals(), []) })],
     recent: facts(
       fact('node.started', 4, { node: 'local', epoch: 'b7e1f0c2a94d4be6', pid: 4121, capacity_bytes: GiB }, 'local'),
       ...TYPES.map((type) => fact('snapshot.applied', 3, { type, generation: 1, digest: digest(type, 1), traceparent: '' }, 'local')),
@@ -159,12 +202,13 @@ function overLimit() {
   const o = busy();
   const full = pool({ ready_bytes: 58.9 * GiB, reserved_bytes: 0.9 * GiB, quarantined_bytes: 2.4 * GiB, pinned_bytes: 15.8 * GiB });
   const [chat, code, ...rest] = o.tenants;
-  const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB });
+  const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB, waits_for_pids: [18_377, 18_401] });
+  const pressed = { ...busyForce, gate_closed: true, victim_idle_s: 41.5, declined_blocks: 20_310 };
   return {
     ...o, pool: full,
     rates: { ...o.rates, hit_ratio: 0.4471, bytes_in_per_s: 1.2 * GiB, bytes_out_per_s: 890 * MiB, evicted_blocks_per_s: 611.7 },
     tenants: [
-      { ...chat, bytes: 26.2 * GiB, over_limit: true, evicted_blocks: chat.evicted_blocks + 5_112 },
+      { ...chat, bytes: 26.2 * GiB, over_limit: true, floor_bytes: 20 * GiB, effective_floor_bytes: 16 * GiB, evicted_blocks: chat.evicted_blocks + 5_112 },
       { ...code, bytes: 11.9 * GiB, refused_blocks: 22_940 },
       ...rest,
     ],
@@ -173,7 +217,11 @@ function overLimit() {
       pin('eval-harness', { tenant: 'batch-eval', resolved: 4_096, resident: 3_802, guaranteed: 1_990, expires_at: AT + 5_400 }),
     ],
     pins_total: o.pins.length + 1,
-    nodes: [{ ...o.nodes[0], stats: stats(full, busyTotals, [engines[0], gone]) }],
+    policy: busyPolicy({ 'gpu-a1': pressed }),
+    nodes: [{ ...o.nodes[0], stats: stats(full, { ...busyTotals, corrupt_blocks: 2, invalidated_blocks: 4_096 }, [engines[0], gone], {
+      policy: pressed, spaces: busySpaces,
+      sweeps: [{ sweep: 3, kind: 'invalidate', blocks: 4_096, leased: 12 }, { sweep: 4, kind: 'demote', blocks: 310, leased: 0 }],
+    }) }],
     refused: { ...o.refused, over_limit: 22_940, pool_full: 1_806 },
     recent: facts(
       ...o.recent,
@@ -194,7 +242,7 @@ function nacked() {
   return {
     ...o,
     nodes: [
-      { ...first, desired: desired(15, 9) , observed: observed({ quotas: 15, pins: 9, policy: 1 }) },
+      { ...first, desired: desired(15, 9) , observed: observed({ quotas: 15, pins: 9, policies: 1 }) },
       { ...second, state: 'nacked', desired: desired(15, 9), faults },
       node('gpu-a3', { state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, stats: stats(half(busyPool), busyTotals, []) }),
       node('gpu-a4', { state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2 }),
@@ -265,7 +313,9 @@ for (const [name, make] of Object.entries(states)) {
   seed = 8470;
   const overview = make();
   const past = name === 'empty' || name === 'fresh' ? none : history(overview);
+  const items = name === 'empty' || name === 'fresh' ? [] : busyPrefixes;
+  const hot = { items, total: items.length, silent: name === 'lost' ? [{ node: 'gpu-a2', error: 'gpu-a2: did not answer within 5 s' }] : [] };
   // Bytes are whole numbers.
   const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
-  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ overview, history: past }, exact))));
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ overview, history: past, prefixes: hot }, exact))));
 }

@@ -1,6 +1,6 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
-import type { History, Overview, Problem } from './types';
+import type { History, Overview, PrefixList, Problem } from './types';
 
 const TIMEOUT_MS = 8_000;
 
@@ -20,6 +20,10 @@ export function getOverview(): Promise<Overview> {
 
 export function getHistory(seconds: number): Promise<History> {
   return get<History>(`api/v1/overview/history?seconds=${seconds}`);
+}
+
+export function getPrefixes(limit: number): Promise<PrefixList> {
+  return get<PrefixList>(`api/v1/prefixes?limit=${limit}`);
 }
 
 async function get<T>(path: string): Promise<T> {

@@ -1,6 +1,40 @@
 // Made by `npm run api` from the OpenAPI document of the app. Do not edit.
 
 export interface paths {
+    "/api/v1/actions/demote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make blocks the first victims until they are used again, on every connected node */
+        post: operations["demote"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/invalidate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make blocks unreadable at once, on every connected node; permanent pins keep theirs */
+        post: operations["invalidate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit": {
         parameters: {
             query?: never;
@@ -61,6 +95,41 @@ export interface paths {
         };
         /** One node */
         get: operations["getNode"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes/{name}/resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Let a node's pool grow, now and whenever it comes back smaller */
+        post: operations["resizeNode"];
+        /** Ask a node for no size any more when it comes back; until it stops, its pool stays as it is */
+        delete: operations["forgetSize"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes/{name}/trace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What engines asked the node for, as JSON lines that `larder replay` reads */
+        get: operations["getTrace"];
         put?: never;
         post?: never;
         delete?: never;
@@ -134,6 +203,59 @@ export interface paths {
         post?: never;
         /** Forget a pin; its blocks are then like any others */
         delete: operations["deletePin"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The policy record, if there is one, and what nodes have in force */
+        get: operations["listPolicies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policies/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The policy record named `default` */
+        get: operations["getPolicy"];
+        /** Set the policy; live, the cache is kept */
+        put: operations["putPolicy"];
+        post?: never;
+        /** Forget the policy; nodes go back to their defaults */
+        delete: operations["deletePolicy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/prefixes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Prefixes that were served most in the last hour, over all connected nodes */
+        get: operations["listPrefixes"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -230,10 +352,15 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** ActionAnswer */
+        ActionAnswer: {
+            items: components["schemas"]["NodeAction"][];
+            total: number;
+        };
         /** AuditAnswer */
         AuditAnswer: {
             /** @enum {string} */
-            action: "create" | "update" | "delete";
+            action: "create" | "update" | "delete" | "invalidate" | "demote" | "resize";
             actor: string;
             after: {
                 [key: string]: unknown;
@@ -245,7 +372,7 @@ export interface components {
             generation: number;
             id: number;
             /** @enum {string} */
-            kind: "quota" | "pin";
+            kind: "quota" | "pin" | "policy" | "blocks" | "node";
             name: string;
             request_id: string;
         };
@@ -256,11 +383,15 @@ export interface components {
         };
         /** EngineStats */
         EngineStats: {
+            /** @default true */
+            alive: boolean;
             attached_at: number;
             client: number;
             connected: boolean;
             engine: string;
             group: string;
+            /** @default 0 */
+            leased_blocks: number;
             pid: number;
             /** @default 0 */
             quarantined_bytes: number;
@@ -268,7 +399,10 @@ export interface components {
             reserved_bytes: number;
             /** @default 0 */
             ring_dropped: number;
+            /** @default 0 */
+            ring_invalid: number;
             spaces: string[];
+            waits_for_pids?: number[];
         };
         /** Fact */
         Fact: {
@@ -291,6 +425,12 @@ export interface components {
             /** @constant */
             status: "ok";
         };
+        /** NodeAction */
+        NodeAction: {
+            error: string | null;
+            node: string;
+            sweep: number | null;
+        };
         /** NodeAnswer */
         NodeAnswer: {
             capacity_bytes: number;
@@ -312,6 +452,11 @@ export interface components {
             state: "joining" | "in_sync" | "behind" | "nacked" | "lost";
             stats: components["schemas"]["NodeNumbers"] | null;
         };
+        /** NodeError */
+        NodeError: {
+            error: string;
+            node: string;
+        };
         /** NodeFault */
         NodeFault: {
             at: number;
@@ -328,13 +473,18 @@ export interface components {
         };
         /** NodeNumbers */
         NodeNumbers: {
+            adopted_blocks: number;
             armed: boolean;
             at: number;
             engines: components["schemas"]["EngineStats"][];
+            policy: components["schemas"]["PolicyStats"];
             pool: components["schemas"]["PoolStats"];
             refused: {
                 [key: string]: number;
             };
+            spaces: components["schemas"]["SpaceStats"][];
+            spaces_total: number;
+            sweeps: components["schemas"]["SweepStats"][];
             totals: components["schemas"]["Totals"];
             uptime_s: number;
         };
@@ -357,6 +507,7 @@ export interface components {
             nodes: components["schemas"]["NodeAnswer"][];
             pins: components["schemas"]["PinAnswer"][];
             pins_total: number;
+            policy: components["schemas"]["PolicyAnswer"] | null;
             pool: components["schemas"]["PoolStats"];
             rates: components["schemas"]["Rates"];
             ready: boolean;
@@ -372,6 +523,7 @@ export interface components {
         PinAnswer: {
             bytes: number;
             created_at: number;
+            degraded: number;
             expired: boolean;
             expires_at: number | null;
             generation: number;
@@ -381,12 +533,14 @@ export interface components {
             model: string;
             name: string;
             note: string;
+            refresh_on_hit: boolean;
             resident: number;
             resolved: number;
             status: components["schemas"]["RecordStatus"];
-            /** @constant */
-            strength: "guaranteed";
+            /** @enum {string} */
+            strength: "soft" | "guaranteed" | "permanent";
             tenant: string;
+            ttl_s: number | null;
             updated_at: number;
         };
         /** PinList */
@@ -405,27 +559,96 @@ export interface components {
             expires_at?: number | string | null;
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
-            /** @description Model name; the pin holds in every space of it. */
-            model: string;
+            /** @description Model name; the pin holds in every space of it. A prefix brings its own. */
+            model?: string | null;
             /**
              * @description For people; at most 1,024 characters.
              * @default
              */
             note: string;
+            /** @description Label of a hot prefix, as `/prefixes` lists it now. */
+            prefix?: string | null;
             /**
+             * @description Every hit moves the end to `ttl_s` from then.
+             * @default false
+             */
+            refresh_on_hit: boolean;
+            /**
+             * @description `soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as guaranteed, first in line for the budget, untouched by `invalidate`, without an end.
              * @default guaranteed
-             * @constant
+             * @enum {string}
              */
-            strength: "guaranteed";
-            /**
-             * @description Tenant as shown; `_default` for the empty salt.
-             * @default _default
-             */
-            tenant: string;
+            strength: "soft" | "guaranteed" | "permanent";
+            /** @description Tenant as shown; `_default` (also when left out) for the empty salt. A prefix brings its own. */
+            tenant?: string | null;
             /** @description Token ids of the prefix, cut in chunks; only full chunks are cached and pinned. */
             tokens?: number[] | null;
             /** @description Ends this many seconds from now. */
             ttl_s?: number | null;
+        };
+        /** PolicyAnswer */
+        PolicyAnswer: {
+            admission: boolean;
+            admission_idle_s: number;
+            /** @enum {string} */
+            algorithm: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
+            created_at: number;
+            generation: number;
+            high_watermark: number;
+            in_force: {
+                [key: string]: components["schemas"]["PolicyStats"];
+            };
+            low_watermark: number;
+            name: string;
+            note: string;
+            status: components["schemas"]["RecordStatus"];
+            updated_at: number;
+        };
+        /** PolicyList */
+        PolicyList: {
+            in_force: {
+                [key: string]: components["schemas"]["PolicyStats"];
+            };
+            items: components["schemas"]["PolicyAnswer"][];
+            total: number;
+        };
+        /** PolicyPut */
+        PolicyPut: {
+            /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
+            admission?: boolean;
+            /** @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out. */
+            admission_idle_s?: number;
+            /** @description In which order blocks go; `lru` when left out. */
+            algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
+            /** @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out. */
+            high_watermark?: number;
+            /** @description Down to this share; 0.5 to the high watermark. 1 when left out. */
+            low_watermark?: number;
+            /**
+             * @description For people; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+        };
+        /** PolicyStats */
+        PolicyStats: {
+            /** @default false */
+            admission: boolean;
+            /** @default 240 */
+            admission_idle_s: number;
+            /** @default 0 */
+            admitted_blocks: number;
+            /** @default lru */
+            algorithm: string;
+            /** @default 0 */
+            declined_blocks: number;
+            /** @default false */
+            gate_closed: boolean;
+            /** @default 1 */
+            high_watermark: number;
+            /** @default 1 */
+            low_watermark: number;
+            victim_idle_s?: number | null;
         };
         /** PoolStats */
         PoolStats: {
@@ -436,6 +659,12 @@ export interface components {
             /** @default 0 */
             committed_bytes: number;
             /** @default 0 */
+            free_slot_bytes: number;
+            /** @default false */
+            huge_pages: boolean;
+            /** @default false */
+            locked: boolean;
+            /** @default 0 */
             max_blocks: number;
             /** @default 0 */
             padding_bytes: number;
@@ -443,6 +672,8 @@ export interface components {
             pin_budget_bytes: number;
             /** @default 0 */
             pinned_bytes: number;
+            /** @default 0 */
+            prefaulted_bytes: number;
             /** @default 0 */
             quarantined_bytes: number;
             /** @default 0 */
@@ -453,6 +684,25 @@ export interface components {
             segments: number;
             /** @default 0 */
             used_bytes: number;
+        };
+        /** PrefixAnswer */
+        PrefixAnswer: {
+            bytes_served: number;
+            depth: number;
+            error: number;
+            hits: number;
+            label: string;
+            last_used: number;
+            model: string;
+            nodes: string[];
+            resident: number;
+            tenant: string;
+        };
+        /** PrefixList */
+        PrefixList: {
+            items: components["schemas"]["PrefixAnswer"][];
+            silent: components["schemas"]["NodeError"][];
+            total: number;
         };
         /** Problem */
         Problem: {
@@ -482,7 +732,7 @@ export interface components {
             /** @enum {string} */
             state: "acked" | "nacked" | "timed_out" | "refused";
             /** @enum {string} */
-            type: "quotas" | "pins";
+            type: "quotas" | "pins" | "policies";
         };
         /** PushFault */
         PushFault: {
@@ -499,14 +749,29 @@ export interface components {
         QuotaAnswer: {
             blocks: number;
             created_at: number;
+            effective_floor_bytes: number | null;
+            floor_bytes: number;
             generation: number;
             limit_bytes: number | null;
+            /** @enum {string} */
+            mode: "enforce" | "observe";
             note: string;
+            /** @enum {string} */
+            on_exceed: "evict_self" | "reject";
             over_limit: boolean;
+            pin_budget_bytes: number | null;
+            pinned_bytes: number;
+            refused: {
+                [key: string]: number;
+            };
+            refused_blocks: number;
             status: components["schemas"]["RecordStatus"];
+            store_rate_bytes: number | null;
             tenant: string;
             updated_at: number;
             used_bytes: number;
+            weight: number;
+            would_refuse_blocks: number;
         };
         /** QuotaList */
         QuotaList: {
@@ -515,16 +780,28 @@ export interface components {
         };
         /** QuotaPut */
         QuotaPut: {
+            /** @description Bytes that no other tenant can take; at most the limit. 0 when left out. */
+            floor_bytes?: number | string;
             /**
-             * @description Hard cap in bytes, or text such as `4GiB`; null for no cap.
+             * @description Hard cap; null for no cap.
              * @example 4GiB
              */
-            limit_bytes: number | string | null;
+            limit_bytes?: number | string | null;
+            /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
+            mode?: "enforce" | "observe";
             /**
              * @description For people; at most 1,024 characters.
              * @default
              */
             note: string;
+            /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
+            on_exceed?: "evict_self" | "reject";
+            /** @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone. */
+            pin_budget_bytes?: number | string | null;
+            /** @description Bytes a second that the tenant may store, at least 1; null for no bound. */
+            store_rate_bytes?: number | string | null;
+            /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
+            weight?: number;
         };
         /** Rates */
         Rates: {
@@ -551,6 +828,38 @@ export interface components {
                 [key: string]: components["schemas"]["NodeProgress"];
             };
         };
+        /** ResizeAnswer */
+        ResizeAnswer: {
+            capacity_bytes: number;
+            max_blocks: number | null;
+            node: string;
+        };
+        /** ResizePost */
+        ResizePost: {
+            /**
+             * @description Bytes, or text such as `4GiB`; pools only grow.
+             * @example 4GiB
+             */
+            pool_bytes: number | string;
+        };
+        /** ScopePost */
+        ScopePost: {
+            /**
+             * @description Tokens in a chunk, as the engines have it.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /** @description The same by the keys of its chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description All spaces of a model. */
+            model?: string | null;
+            /** @description One space, by its 32 hex digits; nodes list them. */
+            space?: string | null;
+            /** @description Tenant as shown; `_default` for the empty salt. */
+            tenant?: string | null;
+            /** @description Token ids of a prefix: its blocks and everything stored behind it. Needs tenant and model. */
+            tokens?: number[] | null;
+        };
         /** Series */
         Series: {
             at: number[];
@@ -560,20 +869,53 @@ export interface components {
             hit_ratio: (number | null)[];
             used_bytes: number[];
         };
+        /** SpaceStats */
+        SpaceStats: {
+            block_bytes: number;
+            blocks: number;
+            bytes: number;
+            dtype: string;
+            model: string;
+            padding_bytes: number;
+            rank: number;
+            revision: string;
+            segments: number;
+            space: string;
+            world_size: number;
+        };
+        /** SweepStats */
+        SweepStats: {
+            blocks: number;
+            kind: string;
+            leased: number;
+            sweep: number;
+        };
         /** TenantAnswer */
         TenantAnswer: {
             blocks: number;
             bytes: number;
+            effective_floor_bytes: number | null;
             evicted_blocks: number;
+            floor_bytes: number;
             hit_blocks: number;
             limit_bytes: number | null;
             managed: boolean;
+            mode: string;
             note: string;
+            on_exceed: string;
             over_limit: boolean;
+            pin_budget_bytes: number | null;
+            pinned_bytes: number;
+            refused: {
+                [key: string]: number;
+            };
             refused_blocks: number;
             requested_blocks: number;
+            store_rate_bytes: number | null;
             stored_blocks: number;
             tenant: string;
+            weight: number;
+            would_refuse_blocks: number;
         };
         /** Totals */
         Totals: {
@@ -584,13 +926,19 @@ export interface components {
             /** @default 0 */
             bytes_out: number;
             /** @default 0 */
+            corrupt_blocks: number;
+            /** @default 0 */
             events_dropped: number;
             /** @default 0 */
             evicted_blocks: number;
             /** @default 0 */
             evicted_bytes: number;
             /** @default 0 */
+            false_reports: number;
+            /** @default 0 */
             hit_blocks: number;
+            /** @default 0 */
+            invalidated_blocks: number;
             /** @default 0 */
             malformed_messages: number;
             /** @default 0 */
@@ -604,6 +952,8 @@ export interface components {
             /** @default 0 */
             ring_dropped: number;
             /** @default 0 */
+            ring_invalid: number;
+            /** @default 0 */
             stored_blocks: number;
         };
     };
@@ -615,6 +965,180 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    demote: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScopePost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    invalidate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScopePost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     listAudit: {
         parameters: {
             query?: {
@@ -848,6 +1372,278 @@ export interface operations {
                 };
             };
             /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resizeNode: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResizePost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResizeAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    forgetSize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getTrace: {
+        parameters: {
+            query?: {
+                /** @description How far back; nodes keep about an hour. */
+                since_s?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One request a line. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1227,7 +2023,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1321,11 +2117,402 @@ export interface operations {
             };
         };
     };
+    listPolicies: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyList"];
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getPolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyAnswer"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    putPolicy: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyPut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyAnswer"];
+                };
+            };
+            /** @description The record is new. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deletePolicy: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listPrefixes: {
+        parameters: {
+            query?: {
+                /** @description Hottest by bytes served, or by hits. */
+                by?: "bytes" | "hits";
+                /** @description Only this tenant, as shown. */
+                tenant?: string | null;
+                /** @description At most this many items. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PrefixList"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     listPushes: {
         parameters: {
             query?: {
                 /** @description Only this type. */
-                type?: "quotas" | "pins" | null;
+                type?: "quotas" | "pins" | "policies" | null;
                 /** @description Only this node. */
                 node?: string | null;
                 /** @description Only this state. */
@@ -1606,6 +2793,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

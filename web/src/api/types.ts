@@ -11,6 +11,9 @@ export type Tenant = Schemas['TenantAnswer'];
 export type Pin = Schemas['PinAnswer'];
 export type Node = Schemas['NodeAnswer'];
 export type NodeState = Node['state'];
+export type Policy = Schemas['PolicyAnswer'];
+export type PolicyStats = Schemas['PolicyStats'];
+export type PrefixList = Schemas['PrefixList'];
 export type Engine = Schemas['EngineStats'];
 export type Fact = Schemas['Fact'];
 

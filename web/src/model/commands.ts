@@ -2,6 +2,13 @@
 
 export const START_NODE = 'larder up';
 
+export const SET_POLICY = 'larder policies set --algorithm lru --admission';
+
+/** What pins a hot prefix, under its label, for as long as it is read at least daily. */
+export function pinPrefix(label: string): string {
+  return `larder pins set ${label} --prefix ${label} --ttl 24h --refresh-on-hit`;
+}
+
 /** What attaches a Python process to the data plane behind the socket. */
 export function attachLine(socket: string): string {
   return [

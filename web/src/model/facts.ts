@@ -38,6 +38,10 @@ const TONE: Record<string, FactTone> = {
   'snapshot.applied': 'good',
   'snapshot.refused': 'bad',
   'pin.degraded': 'warn',
+  'block.corrupt': 'bad',
+  'memory.adopted': 'good',
+  'node.not_resized': 'warn',
+  'blocks.invalidate': 'warn',
   'pin.expired': 'warn',
 };
 
@@ -90,6 +94,16 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
     `${text(f, 'type')} generation ${text(f, 'generation')}: ${plural(number(f, 'faults'), 'fault')}`,
   'pin.degraded': (f) => `${text(f, 'name')}: ${plural(number(f, 'blocks'), 'block')} beyond the pin budget`,
   'pin.expired': (f) => text(f, 'name'),
+  'block.corrupt': (f) => `${text(f, 'tenant')}: ${bytes(number(f, 'bytes'))} did not match their checksum and were dropped`,
+  'memory.adopted': (f) => `${blocks(f)} of the process before, in ${duration(number(f, 'seconds'))}`,
+  'sweep.done': (f) => `${text(f, 'kind')} sweep ${text(f, 'sweep')}: ${plural(number(f, 'blocks'), 'block')}`,
+  'admission.changed': (f) =>
+    f.closed ? 'the gate closed: a second sighting is asked for' : 'the gate opened: every block is admitted',
+  'pool.resized': (f) => `the pool holds ${bytes(number(f, 'capacity_bytes'))}`,
+  'node.not_resized': (f) => `the pool did not grow to ${bytes(number(f, 'wanted_bytes'))}: ${text(f, 'reason')}`,
+  'blocks.invalidate': (f) => text(f, 'name'),
+  'blocks.demote': (f) => text(f, 'name'),
+  'node.resize': (f) => text(f, 'name'),
 };
 
 function pushSentence(f: Fields): string {

@@ -5,8 +5,9 @@ import { factSentence, factTone, merged } from './facts';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
 import { applied } from './nodes';
 import { pinState } from './pins';
+import { forces, watermarks } from './policies';
 import { RefusalWindow } from './refusals';
-import { arranged } from './tenants';
+import { arranged, floorShort, floorText, shareText } from './tenants';
 import { judge } from './verdict';
 
 const { overview: busy, history } = state('busy');
@@ -151,8 +152,33 @@ it('a pin is judged by what it holds', () => {
   expect(of({})).toBe('held');
   expect(of({ resident: 5, guaranteed: 5 })).toBe('partial');
   expect(of({ resident: 0, guaranteed: 0 })).toBe('absent');
-  expect(of({ guaranteed: 3 })).toBe('degraded');
-  expect(of({ guaranteed: 3, expired: true })).toBe('expired');
+  expect(of({ guaranteed: 3, degraded: 5 })).toBe('degraded');
+  expect(of({ guaranteed: 0, strength: 'soft' })).toBe('held');
+  expect(of({ guaranteed: 3, degraded: 5, expired: true })).toBe('expired');
+});
+
+it('a share says what is not as for everybody, and a floor that is not wholly in effect', () => {
+  const plain = state('busy').overview.tenants.find((tenant) => tenant.tenant === 'rag-support');
+  if (!plain) throw new Error('no such tenant');
+  expect([floorText(plain), shareText(plain)]).toEqual(['', '']);
+  const GiB = 1024 ** 3;
+  const short = { ...plain, floor_bytes: 2 * GiB, effective_floor_bytes: GiB, weight: 2, pin_budget_bytes: GiB, would_refuse_blocks: 1 };
+  expect(floorShort(short)).toBe(true);
+  expect(floorText(short)).toBe('floor 2.00 GiB, 1.00 GiB in effect');
+  expect(floorText({ ...short, effective_floor_bytes: null })).toBe('floor 2.00 GiB');
+  expect(shareText(short)).toBe('0 B pinned of 1.00 GiB · weight 2 · would refuse 1 block');
+});
+
+it('nodes with the same policy in force are shown once, and a closed gate is apart', () => {
+  const { nodes } = state('busy').overview;
+  const [both] = forces(nodes);
+  expect(both?.names).toEqual(['gpu-a1', 'gpu-a2']);
+  expect(both?.force.declined_blocks).toBe(2 * 1_877);
+  const closed = nodes.map((node, i) =>
+    i === 0 && node.stats ? { ...node, stats: { ...node.stats, policy: { ...node.stats.policy, gate_closed: true } } } : node,
+  );
+  expect(forces(closed).map(({ names }) => names)).toEqual([['gpu-a1'], ['gpu-a2']]);
+  expect(watermarks({ high_watermark: 0.97, low_watermark: 0.95 })).toBe('evicts above 97.0 % down to 95.0 %');
 });
 
 it('a node shows each type that it should have or has', () => {
@@ -160,7 +186,7 @@ it('a node shows each type that it should have or has', () => {
   if (!joining) throw new Error('no joining node');
   expect(applied(joining)).toEqual([
     { type: 'pins', desired: 9, observed: null, same: false },
-    { type: 'policy', desired: 1, observed: null, same: false },
+    { type: 'policies', desired: 1, observed: null, same: false },
     { type: 'quotas', desired: 15, observed: null, same: false },
   ]);
 });

@@ -5,7 +5,7 @@ export type PinState = 'expired' | 'degraded' | 'absent' | 'partial' | 'held';
 /** What a pin is worth now. Degraded: some of its resident blocks are beyond the pin budget and may be evicted. */
 export function pinState(pin: Pin): PinState {
   if (pin.expired) return 'expired';
-  if (pin.guaranteed < pin.resident) return 'degraded';
+  if (pin.degraded > 0) return 'degraded';
   if (pin.resident === 0) return 'absent';
   return pin.resident < pin.resolved ? 'partial' : 'held';
 }

@@ -64,6 +64,9 @@ const MEANING: Record<string, string> = {
   out_of_memory: 'The machine refused memory for a new segment.',
   too_many_reservations: 'The engine holds its maximum number of open reservations.',
   reservation_expired: "The reservation's deadline passed; nothing was published.",
+  rate_limited: 'The tenant stores faster than its quota allows.',
+  not_admitted: 'Under pressure, a block is admitted when its key was seen before.',
+  invalidated: 'An operator invalidated these blocks while they were being written.',
   bad_size: "A block's size does not fit its space.",
   space_conflict: 'The same space is attached with another block size: an engine is configured wrongly.',
 };

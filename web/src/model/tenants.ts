@@ -1,5 +1,5 @@
 import type { Tenant } from '../api/types';
-import { share } from '../format';
+import { bytes, plural, share } from '../format';
 
 export type TenantColumn = 'tenant' | 'bytes' | 'hits' | 'evicted' | 'refused';
 
@@ -11,6 +11,31 @@ export interface TenantView {
 
 export function hitRatio(tenant: Tenant): number | null {
   return tenant.requested_blocks > 0 ? share(tenant.hit_blocks, tenant.requested_blocks) : null;
+}
+
+/** The pool cannot hold the whole floor. */
+export function floorShort(tenant: Tenant): boolean {
+  return tenant.effective_floor_bytes !== null && tenant.effective_floor_bytes < tenant.floor_bytes;
+}
+
+/** `floor 8.00 GiB`, and what of it is in effect when that is less; empty without a floor. */
+export function floorText(tenant: Tenant): string {
+  if (!tenant.floor_bytes) return '';
+  const short = floorShort(tenant) ? `, ${bytes(tenant.effective_floor_bytes ?? 0)} in effect` : '';
+  return `floor ${bytes(tenant.floor_bytes)}${short}`;
+}
+
+/** The rest of a share, as far as it is not what everybody has. */
+export function shareText(tenant: Tenant): string {
+  return [
+    ...(tenant.pinned_bytes || tenant.pin_budget_bytes !== null
+      ? [`${bytes(tenant.pinned_bytes)} pinned${tenant.pin_budget_bytes === null ? '' : ` of ${bytes(tenant.pin_budget_bytes)}`}`]
+      : []),
+    ...(tenant.weight === 1 ? [] : [`weight ${tenant.weight}`]),
+    ...(tenant.store_rate_bytes === null ? [] : [`stores ${bytes(tenant.store_rate_bytes)}/s`]),
+    ...(tenant.on_exceed === 'reject' ? ['rejects at the limit'] : []),
+    ...(tenant.would_refuse_blocks ? [`would refuse ${plural(tenant.would_refuse_blocks, 'block')}`] : []),
+  ].join(' · ');
 }
 
 const VALUE: Record<Exclude<TenantColumn, 'tenant'>, (tenant: Tenant) => number> = {

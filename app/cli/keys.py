@@ -1,0 +1,63 @@
+"""Options that say which keys are meant, and times as people write them."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import IO, Any, TypeVar
+
+import click
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?", re.ASCII)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def key_options(command: F) -> F:
+    """`--tokens`, `--tokens-file`, `--keys-file` and `--chunk-tokens`."""
+    for option in (
+        click.option(
+            "--chunk-tokens", type=int, help="Tokens in a chunk, as the engines have it; default 256."
+        ),
+        click.option("--keys-file", type=click.File(), help="File of keys, 64 hex digits each; - for stdin."),
+        click.option(
+            "--tokens-file",
+            type=click.File(),
+            help="File of token ids: a JSON list, or numbers; - for stdin.",
+        ),
+        click.option("--tokens", help="Token ids, separated by commas or spaces."),
+    ):
+        command = option(command)
+    return command
+
+
+def key_fields(
+    tokens: str | None, tokens_file: IO[str] | None, keys_file: IO[str] | None, chunk_tokens: int | None
+) -> dict[str, Any]:
+    """The request's fields; at most one source is given."""
+    body: dict[str, Any] = {}
+    if keys_file is not None:
+        body["keys"] = keys_file.read().replace(",", " ").split()
+    elif tokens_file is not None or tokens is not None:
+        body["tokens"] = _numbers(tokens if tokens_file is None else tokens_file.read())
+    if chunk_tokens is not None:
+        body["chunk_tokens"] = chunk_tokens
+    return body
+
+
+def _numbers(text: str | None) -> list[Any]:
+    text = (text or "").strip()
+    try:
+        if text.startswith("["):
+            numbers = json.loads(text)
+            return numbers if isinstance(numbers, list) else []
+        return [int(word) for word in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise click.UsageError(f"expected token ids as numbers or as a JSON list: {error}") from None
+
+
+def seconds(option: str, text: str) -> float:
+    """`90s`, `30m`, `12h`, `7d` as seconds. Raises UsageError that names the option."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"{option}: expected a time such as 90s, 30m, 12h or 7d, got {text!r}")
+    return float(match[1]) * _UNITS[match[2] or ""]

@@ -1,0 +1,65 @@
+"""Policies: how victims are chosen when room is needed."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.status import RecordStatus
+from dataplane.protocol.control import Algorithm
+from dataplane.protocol.events import PolicyStats
+
+
+class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole intent: what is left out has its default. At least one field of the policy is given."""
+
+    algorithm: Annotated[
+        Algorithm | msgspec.UnsetType, Meta(description="In which order blocks go; `lru` when left out.")
+    ] = msgspec.UNSET
+    admission: Annotated[
+        bool | msgspec.UnsetType,
+        Meta(
+            description="Under pressure, admit a block only when its key was seen before; false when left out."
+        ),
+    ] = msgspec.UNSET
+    admission_idle_s: Annotated[
+        float | msgspec.UnsetType,
+        Meta(description="Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out."),
+    ] = msgspec.UNSET
+    high_watermark: Annotated[
+        float | msgspec.UnsetType,
+        Meta(
+            description="Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out."
+        ),
+    ] = msgspec.UNSET
+    low_watermark: Annotated[
+        float | msgspec.UnsetType,
+        Meta(description="Down to this share; 0.5 to the high watermark. 1 when left out."),
+    ] = msgspec.UNSET
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+
+
+class PolicyAnswer(msgspec.Struct, frozen=True):
+    """A policy record, and what nodes report in force."""
+
+    name: str
+    algorithm: Algorithm
+    admission: bool
+    admission_idle_s: float
+    high_watermark: float
+    low_watermark: float
+    note: str
+    generation: int
+    """The generation of `policies` that last changed this record."""
+    created_at: float
+    updated_at: float
+    in_force: dict[str, PolicyStats]
+    """By node that is not lost."""
+    status: RecordStatus
+
+
+class PolicyList(msgspec.Struct, frozen=True):
+    items: list[PolicyAnswer]
+    total: int
+    in_force: dict[str, PolicyStats]
+    """By node that is not lost; also when there is no record."""

@@ -1,0 +1,100 @@
+"""Hot prefixes over all connected nodes, and the keys of one of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.errors import FieldError, Invalid
+from app.push.operations import Operations
+from app.schemas.prefixes import By, NodeError, PrefixAnswer, PrefixList
+from app.services import checks
+from app.services.key_intent import MAX_KEYS
+from dataplane.protocol.control import ListPrefixes, Prefix, Prefixes, PrefixKeys
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.salts import shown
+
+MAX_LABEL_CHARACTERS = 128
+
+
+@dataclass(frozen=True)
+class Found:
+    """A prefix with its keys, as a node had it."""
+
+    model: str
+    salt: str
+    keys: list[bytes]
+
+
+class PrefixService:
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def page(self, by: By, tenant: str | None, limit: int) -> PrefixList:
+        """The hottest first. Raises Invalid, NodeUnreachable when no node is connected."""
+        salt = None if tenant is None else checks.tenant_in_path(tenant)
+        told = await self._operations.ask_all(
+            lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), Prefixes
+        )
+        merged = _merged((one.node, p) for one in told if one.answer is not None for p in one.answer.prefixes)
+        items = [item for item in merged if salt is None or item.tenant == shown(salt)]
+        items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
+        silent = [NodeError(one.node, one.error) for one in told if one.answer is None]
+        return PrefixList(items[:limit], len(items), silent)
+
+    async def keys(self, label: str) -> Found:
+        """The keys behind a label. Raises Invalid when no node knows it, NodeUnreachable."""
+        if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+            raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
+        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), Prefixes)
+        known = [p for one in told if one.answer is not None for p in one.answer.prefixes if p.label == label]
+        for prefix in sorted(known, key=lambda p: -len(p.keys)):
+            found = _found(prefix)
+            if found is not None:
+                return found
+        if known:
+            raise _unknown(
+                f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
+                f"{len(known[0].keys)} bytes of keys"
+            )
+        silent = [one for one in told if one.answer is None]
+        why = f" ({'; '.join(one.error for one in silent[:3])})" if silent else ""
+        raise _unknown(
+            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
+        )
+
+
+def _unknown(message: str) -> Invalid:
+    return Invalid(f"prefix: {message}", [FieldError("prefix", message)])
+
+
+def _found(prefix: Prefix) -> Found | None:
+    """A node's answer as keys; None when it is not what a pin can hold."""
+    count, rest = divmod(len(prefix.keys), KEY_BYTES)
+    faults = checks.Faults()
+    faults.check("model", lambda: checks.model(prefix.model))
+    faults.check("tenant", lambda: checks.tenant(shown(prefix.tenant)))
+    if faults.errors or rest or not 1 <= count <= MAX_KEYS:
+        return None
+    keys = [prefix.keys[at : at + KEY_BYTES] for at in range(0, len(prefix.keys), KEY_BYTES)]
+    return Found(prefix.model, prefix.tenant, keys) if len(set(keys)) == count else None
+
+
+def _merged(told: Iterable[tuple[str, Prefix]]) -> list[PrefixAnswer]:
+    """One answer for each label, tenant and model."""
+    groups: dict[tuple[str, str, str], list[tuple[str, Prefix]]] = {}
+    for node, prefix in told:
+        groups.setdefault((prefix.label, prefix.tenant, prefix.model), []).append((node, prefix))
+    return [
+        PrefixAnswer(
+            label=label,
+            tenant=shown(salt),
+            model=model,
+            depth=max(p.depth for _, p in group),
+            hits=sum(p.hits for _, p in group),
+            bytes_served=sum(p.bytes_served for _, p in group),
+            error=sum(p.error for _, p in group),
+            resident=sum(p.resident for _, p in group),
+            last_used=max(p.last_used for _, p in group),
+            nodes=sorted({node for node, _ in group}),
+        )
+        for (label, salt, model), group in groups.items()
+    ]

@@ -1,0 +1,54 @@
+"""A quota as asked for, checked: sizes are read, and the fields of a share must fit each other."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from app.errors import Invalid
+from app.schemas.quotas import QuotaPut
+from app.services import checks
+from dataplane.protocol.control import QuotaSpec
+
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
+_SHARE = tuple(name for name in QuotaPut.__struct_fields__ if name != "note")
+
+
+def resolve(tenant: str, intent: QuotaPut) -> tuple[QuotaSpec, str]:
+    """The spec and the note. Raises Invalid with every fault found."""
+    faults = checks.Faults()
+    salt = faults.check("tenant", lambda: checks.tenant(tenant))
+    faults.stop()
+    given = {name: value for name in _SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
+    if not given:
+        faults.add("limit_bytes", f"expected at least one of {', '.join(_SHARE)}")
+    for name in ("limit_bytes", "floor_bytes", "pin_budget_bytes", "store_rate_bytes"):
+        if name in given:
+            given[name] = faults.check(name, _size_of(given[name]))
+    note = faults.check("note", lambda: checks.note(intent.note))
+    if faults.errors or salt is None or note is None:
+        faults.stop()
+        raise Invalid("the quota is not valid", faults.errors)
+    spec = QuotaSpec(tenant=salt, **given)
+    _check(spec, faults)
+    faults.stop()
+    return spec, note
+
+
+def _size_of(value: int | str | None) -> Callable[[], int | None]:
+    return lambda: checks.size(value)
+
+
+def _check(spec: QuotaSpec, faults: checks.Faults) -> None:
+    limit, floor, budget = spec.limit_bytes, spec.floor_bytes, spec.pin_budget_bytes
+    if limit is not None and floor > limit:
+        faults.add("floor_bytes", f"expected at most limit_bytes, {limit}, got {floor}")
+    if budget is not None and floor and budget > floor:
+        faults.add("pin_budget_bytes", f"expected at most floor_bytes, {floor}, got {budget}")
+    elif budget is not None and limit is not None and budget > limit:
+        faults.add("pin_budget_bytes", f"expected at most limit_bytes, {limit}, got {budget}")
+    if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
+        faults.add("weight", f"expected {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, got {spec.weight:g}")
+    if spec.store_rate_bytes is not None and spec.store_rate_bytes < 1:
+        faults.add(
+            "store_rate_bytes", f"expected at least 1, or null for no bound, got {spec.store_rate_bytes}"
+        )

@@ -1,0 +1,38 @@
+"""Policy records: how victims are chosen. The one named `default` is in force."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import Base, Name, Seconds, Whole
+
+
+class PolicyRow(Base):
+    __tablename__ = "policies"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    algorithm: Mapped[Name]
+    admission: Mapped[bool]
+    admission_idle_s: Mapped[Seconds]
+    high_watermark: Mapped[float] = mapped_column(sa.Double())
+    low_watermark: Mapped[float] = mapped_column(sa.Double())
+    note: Mapped[str] = mapped_column(sa.Text())
+    generation: Mapped[Whole]
+    """The generation that last changed this record."""
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+SPEC_COLUMNS = ("name", "algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
+"""What nodes are told; the same names as in `PolicySpec`."""
+
+
+async def get(session: AsyncSession, name: str) -> PolicyRow | None:
+    return await session.get(PolicyRow, name)
+
+
+async def all_policies(session: AsyncSession) -> Sequence[PolicyRow]:
+    """By name; there is at most one as long as only `default` is taken."""
+    return (await session.scalars(sa.select(PolicyRow).order_by(PolicyRow.name))).all()

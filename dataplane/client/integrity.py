@@ -1,0 +1,135 @@
+"""Blocks held against their checksums, on the reader's side.
+
+Which blocks are looked at: all of them, one of 64, or none, as the engine chose; and always, once, those that lived
+through a crash of the data plane. A block found corrupt is a miss for this client from then on, whatever the data plane
+makes of the report.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.client.memory import Memory
+from dataplane.client.world import World
+from dataplane.protocol.checksums import NONE, checksum
+from dataplane.protocol.engine import CHECKSUM_BYTES
+from dataplane.protocol.layout import (
+    COLD_CHECKSUM,
+    COLD_STORED_AT,
+    H_ADOPTED_NS,
+    HOT_CONTROL,
+    HOT_SPACE_SEGMENT,
+    I64,
+    U64,
+)
+
+Verify = Literal["off", "sample", "always"]
+VERIFY: tuple[Verify, ...] = ("off", "sample", "always")
+
+SAMPLE_ONE_IN = 64
+MAX_CORRUPT = 4096
+"""Blocks known to be corrupt that a client keeps in mind; the oldest is forgotten first."""
+REPORT_INTERVAL_S = 1.0
+"""Between reports of one block that the data plane has not dropped."""
+
+
+class Integrity:
+    """What one client looks at, and what it found. Threads may share it: a race costs a look too many."""
+
+    def __init__(self, verify: Verify) -> None:
+        self._verify = verify
+        self._until_sample = _gap() - 1 if verify == "sample" else 0
+        self._whole: U64 | None = None
+        """Control words of adopted blocks that were looked at, by descriptor."""
+        self._whole_of: tuple[weakref.ref[World], int] | None = None
+        self._corrupt: dict[tuple[int, int], float] = {}
+        """(descriptor, control word) to when it may be reported again."""
+
+    def wanted(self, world: World) -> bool:
+        """Anything may have to be looked at. All that a reader pays for when nothing has."""
+        return self._verify != "off" or world.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
+
+    def whole(self, world: World, descriptors: I64, rows: U64, segments: Mapping[int, Memory]) -> int:
+        """Leading held blocks that are whole, or that nobody wants to look at now."""
+        known = self._known_corrupt(descriptors, rows)
+        adopted = self._adopted(world, descriptors, rows)
+        chosen = adopted | self._chosen(len(rows))
+        chosen[known:] = False
+        at = np.flatnonzero(chosen)
+        if not len(at):
+            return known
+        good = self._first_wrong(world, descriptors[at], rows[at], segments)
+        if self._whole is not None:
+            self._whole[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
+        if good == len(at):
+            return known
+        wrong = int(at[good])
+        self._remember(int(descriptors[wrong]), int(rows[wrong, HOT_CONTROL]))
+        return wrong
+
+    @staticmethod
+    def _first_wrong(world: World, descriptors: I64, rows: U64, segments: Mapping[int, Memory]) -> int:
+        """Position of the first block that does not match its checksum; their number when all do."""
+        said = world.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+        views = {number: segment.view() for number, segment in segments.items()}
+        for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
+            expected = said[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)]
+            if expected != NONE and expected != checksum(views[place >> 32][offset : offset + nbytes]):
+                return at
+        return len(rows)
+
+    def take_report(self, descriptor: int, control: int) -> bool:
+        """Whether a corrupt block is to be reported now, and not again for a while."""
+        now = time.monotonic()
+        if self._corrupt.get((descriptor, control), 0.0) > now:
+            return False
+        self._corrupt[descriptor, control] = now + REPORT_INTERVAL_S
+        return True
+
+    def _remember(self, descriptor: int, control: int) -> None:
+        self._corrupt.setdefault((descriptor, control), 0.0)
+        while len(self._corrupt) > MAX_CORRUPT:
+            self._corrupt.pop(next(iter(self._corrupt)), None)
+
+    def _known_corrupt(self, descriptors: I64, rows: U64) -> int:
+        """Leading blocks that were not found corrupt before."""
+        if not self._corrupt:
+            return len(rows)
+        seen = zip(descriptors.tolist(), rows[:, HOT_CONTROL].tolist(), strict=True)
+        return next((at for at, each in enumerate(seen) if each in self._corrupt), len(rows))
+
+    def _chosen(self, count: int) -> npt.NDArray[np.bool_]:
+        if self._verify == "always":
+            return np.ones(count, np.bool_)
+        chosen = np.zeros(count, np.bool_)
+        if self._verify == "sample":
+            at = self._until_sample
+            while at < count:
+                chosen[at] = True
+                at += _gap()
+            self._until_sample = at - count
+        return chosen
+
+    def _adopted(self, world: World, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
+        """Which blocks lived through a crash and were not looked at since."""
+        adopted_ns = world.index.cells[H_ADOPTED_NS]
+        if not adopted_ns:
+            return np.zeros(len(rows), np.bool_)
+        whole = self._whole
+        if whole is None or self._whole_of is None or self._whole_of != (weakref.ref(world), adopted_ns):
+            whole = self._whole = np.zeros(world.index.max_blocks, np.uint64)
+            self._whole_of = weakref.ref(world), adopted_ns
+        stored = world.index.cold[descriptors, COLD_STORED_AT] < np.uint64(adopted_ns)
+        return np.asarray(stored & (whole[descriptors] != rows[:, HOT_CONTROL]))
+
+
+def _gap() -> int:
+    """Blocks from one that is looked at to the next: each is, with the same chance."""
+    return random.randint(1, 2 * SAMPLE_ONE_IN - 1)

@@ -1,0 +1,447 @@
+"""A data plane that goes on with the memory of one that was killed.
+
+The dead one stored its words in program order, so what lies there is a prefix of what it meant to do; every cut has one
+reading, and reading it again after another kill in the middle of the restoration gives the same:
+
+* RESERVED, and in the index or not: its owner may still write. It becomes QUARANTINED with the owner from the books.
+* EVICTING: its bytes are whole until it is FREE. It goes back to READY.
+* READY and not in the index: it was invalidated, or is on its way out. It goes as soon as no lease holds it.
+* READY and marked invalid: so does it, also when the entry that makes marks count for readers was not there yet.
+* An index entry whose descriptor is FREE or has another key is one that was made before its block, or should have gone
+  after it: it is cleared.
+
+Lease counters are adopted before anything is evicted. Pure over the three memories: time and processes come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataplane.core.blocks import Block, BlockTable
+from dataplane.core.books import B_TENANT, ROW_HITS, ROW_PARENT, ROW_RESERVATION, ROW_TENANT_OWNER, ROW_USED
+from dataplane.core.engines import Engine, Reservation
+from dataplane.core.names import EngineName, Known
+from dataplane.core.rings import RingReader
+from dataplane.core.slabs import SMALL_SLAB_BYTES, Slab, Slot, slot_bytes
+from dataplane.protocol.layout import (
+    A_RING_TAIL,
+    COLD_STORED_AT,
+    H_INVALID,
+    H_INVALID_COUNT,
+    HOT_KEY,
+    HOT_NBYTES,
+    HOT_OFFSET,
+    HOT_SPACE_SEGMENT,
+    I64,
+    INVALID_WORDS,
+    MAX_INVALIDATIONS,
+    U64,
+    AreaMemory,
+)
+from dataplane.protocol.states import STATE_MASK, State, Step, advance
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dataplane.core.node import Node
+    from dataplane.core.pool import Pool
+    from dataplane.core.quotas import Tenant
+
+_LOW32 = np.uint64(0xFFFFFFFF)
+_SHIFT32 = np.uint64(32)
+_STATE = np.uint64(STATE_MASK)
+_LAST_TAIL = 1 << 62
+_LAST_STAMP = np.uint64(1 << 62)
+
+
+class Contradiction(Exception):
+    """Memory that no prefix of a data plane's stores explains: the sentence says what. Nothing of it may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What outlived the data plane."""
+
+    known: Known
+    segments: Mapping[int, int]
+    """Bytes of each segment whose memory is here."""
+    area: Callable[[int], AreaMemory | None]
+    """The area of a client; None when it is not here."""
+    alive: Callable[[EngineName], bool]
+    """Whether a process runs; a pid that another process has now counts as gone."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """What became of it."""
+
+    blocks: int = 0
+    """READY ones."""
+    bytes: int = 0
+    quarantined_blocks: int = 0
+    engines: int = 0
+    lost_blocks: int = 0
+    """READY ones whose segment is not here."""
+    gone: list[int] = field(default_factory=list)
+    """Clients whose processes ended meanwhile: say `process_gone` for each."""
+
+
+def restore(node: Node, kept: Kept, now: float) -> Restored:
+    """Fill a fresh node from its memory, which a data plane before it wrote. Raises Contradiction."""
+    pool = node.pool
+    restored = Restored()
+    used = {segment.space for segment in kept.known.segments.values()}
+    used.update(number for engine in kept.known.engines.values() for number, _ in engine.spaces)
+    for number, space in sorted(kept.known.spaces.items()):
+        if number in used:
+            pool.spaces.restore(number, space)
+    _restore_engines(node, kept, restored)
+    stamp = pool.table.memory.cold[:, COLD_STORED_AT].max()
+    if stamp > _LAST_STAMP:
+        raise Contradiction(f"a block was stored at {int(stamp)} ns")
+    pool.sweeps.go_on_after(int(stamp))
+    rows = _Rows(pool.table, kept)
+    restored.lost_blocks = rows.drop_unsound()
+    # Numbers without blocks may be of salts that have another number by now.
+    tenants = {
+        number: pool.tenants.restore(number, kept.known.tenants[number]) for number in _distinct(rows.tenant)
+    }
+    pool.tenants.never_below(pool.table.books.highest(B_TENANT))
+    slots = _restore_slabs(pool, rows, kept)
+    entries = rows.entries()
+    blocks = _make_blocks(pool, rows, slots, entries, tenants)
+    pool.table.restore(blocks)
+    _settle(node, blocks, rows, restored, now)
+    node.adopted_blocks = restored.blocks
+    pool.table.memory.header[H_INVALID_COUNT : H_INVALID + INVALID_WORDS * MAX_INVALIDATIONS] = 0
+    return restored
+
+
+# ---- engines
+
+
+def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
+    for client, name in sorted(kept.known.engines.items()):
+        alive = kept.alive(name)
+        area = kept.area(client)
+        if area is None:
+            if alive:
+                raise Contradiction(f"the area of client {client}, whose process lives, is not here")
+            continue
+        tail = int(area.header[A_RING_TAIL])
+        engine = Engine(
+            client=client,
+            pid=name.pid,
+            group=name.group,
+            name=name.name,
+            attached_at=name.attached_at,
+            spaces=dict(name.spaces),
+            space_list=[
+                kept.known.spaces[number] for number, _ in name.spaces if number in kept.known.spaces
+            ],
+            ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
+            connected=False,
+            started=name.started,
+        )
+        node.adopt_engine(engine, area)
+        restored.engines += 1
+        if not alive:
+            restored.gone.append(client)
+    engines = list(node.engines.values())
+    for engine in engines:
+        engine.waits_for = {other.client for other in engines if other.group == engine.group}
+
+
+# ---- blocks
+
+
+class _Rows:
+    """Rows of all descriptors that are not FREE, the least recently used first. Arrays have one item a block."""
+
+    def __init__(self, table: BlockTable, kept: Kept) -> None:
+        memory, books = table.memory, table.books
+        self._memory = memory
+        self._kept = kept
+        numbers: I64 = np.flatnonzero((memory.control & _STATE) != 0)
+        used = books.rows[numbers, ROW_USED]
+        self._take(numbers[np.argsort(used, kind="stable")], books.rows)
+        if len(self.state) and int(self.state.max()) > max(State):
+            raise Contradiction(f"a block is in state {int(self.state.max())}")
+
+    def _take(self, numbers: I64, book: U64) -> None:
+        hot = self._memory.hot[numbers]
+        self._book = book
+        self.numbers = numbers
+        self.control = hot[:, 0]
+        self.state = self.control & _STATE
+        self.keys = hot[:, HOT_KEY : HOT_KEY + 4]
+        self.space = (hot[:, HOT_SPACE_SEGMENT] & _LOW32).astype(np.int64)
+        self.segment = (hot[:, HOT_SPACE_SEGMENT] >> _SHIFT32).astype(np.int64)
+        self.offset = hot[:, HOT_OFFSET].astype(np.int64)
+        self.nbytes = hot[:, HOT_NBYTES].astype(np.int64)
+        rows = book[numbers]
+        self.used = rows[:, ROW_USED]
+        self.hits = rows[:, ROW_HITS]
+        self.tenant = (rows[:, ROW_TENANT_OWNER] & _LOW32).astype(np.int64)
+        self.owner = (rows[:, ROW_TENANT_OWNER] >> _SHIFT32).astype(np.int64)
+        self.reservation = rows[:, ROW_RESERVATION].astype(np.int64)
+        self.parents = rows[:, ROW_PARENT:]
+
+    def drop_unsound(self) -> int:
+        """Free blocks whose segment is not here; returns READY ones. Raises Contradiction for what cannot be."""
+        known = self._kept.known
+        here = np.array([number for number in known.segments if number in self._kept.segments], np.int64)
+        sound = np.isin(self.segment, here)
+        for number in _distinct(self.segment[sound]):
+            record, nbytes = known.segments[number], self._kept.segments[number]
+            inside = self.segment == number
+            if record.nbytes != nbytes:
+                raise Contradiction(f"segment {number} has {nbytes} bytes, the names say {record.nbytes}")
+            ends = self.offset[inside] + self.nbytes[inside]
+            if (
+                (self.space[inside] != record.space).any()
+                or int(self.offset[inside].min()) < 0
+                or int(self.nbytes[inside].min()) < 1
+                or int(ends.max()) > nbytes
+            ):
+                raise Contradiction(f"a block lies where none can be in segment {number}")
+            if record.space not in known.spaces:
+                raise Contradiction(f"segment {number} is of space {record.space}, which has no name")
+        if not np.isin(self.tenant[sound], np.array(sorted(known.tenants), np.int64)).all():
+            raise Contradiction("a block's tenant has no name")
+        lost = int(np.count_nonzero(~sound & (self.state >= State.READY) & (self.state <= State.EVICTING)))
+        for number, control in zip(self.numbers[~sound].tolist(), self.control[~sound].tolist(), strict=True):
+            for step in _WAY_OUT[control & STATE_MASK]:
+                control = advance(control, step)
+            self._memory.hot[number, 0] = control
+        if not sound.all():
+            self._take(self.numbers[sound], self._book)
+        return lost
+
+    def entries(self) -> I64:
+        """Position in the index of each block's entry, -1 for none; entries that belong to no block are cleared."""
+        memory = self._memory
+        flat = memory.entries.reshape(-1)
+        at: I64 = np.flatnonzero(flat)
+        descriptor = (flat[at] & _LOW32).astype(np.int64) - 1
+        row = np.full(memory.max_blocks + 1, -1, np.int64)
+        listed = self.state != State.QUARANTINED
+        row[self.numbers[listed]] = np.flatnonzero(listed)
+        mine = row[
+            np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)
+        ]
+        good = mine >= 0
+        buckets, tags = self._places()
+        chosen = mine[good]
+        bucket = (at[good] // memory.entries.shape[1]).astype(np.uint64)
+        right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (
+            tags[chosen] == flat[at[good]] >> _SHIFT32
+        )
+        first = np.full(len(self.numbers), -1, np.int64)
+        first[chosen[::-1]] = np.arange(len(chosen) - 1, -1, -1)
+        kept = right & (first[chosen] == np.arange(len(chosen)))
+        found = np.full(len(self.numbers), -1, np.int64)
+        found[chosen[kept]] = at[good][kept]
+        stray = np.concatenate((at[~good], at[good][~kept]))
+        flat[stray] = 0
+        return found
+
+    def _places(self) -> tuple[U64, U64]:
+        buckets = np.zeros((len(self.numbers), 2), np.uint64)
+        tags = np.zeros(len(self.numbers), np.uint64)
+        for space in _distinct(self.space):
+            chosen = self.space == space
+            buckets[chosen], tags[chosen] = self._memory.places(self.keys[chosen], space)
+        return buckets, tags
+
+    def invalid(self) -> npt.NDArray[np.bool_]:
+        """Which blocks an invalidation covers: its sweep ended with the data plane."""
+        marked: npt.NDArray[np.bool_] = self._memory.cold[self.numbers, COLD_STORED_AT] == 0
+        valid = self._memory.valid(self.numbers, self._memory.hot[self.numbers])
+        return marked if valid is None else marked | ~valid
+
+
+_WAY_OUT: dict[int, tuple[Step, ...]] = {
+    State.RESERVED: (Step.ABORT,),
+    State.READY: (Step.EVICT, Step.FREE),
+    State.EVICTING: (Step.FREE,),
+    State.QUARANTINED: (Step.RELEASE,),
+}
+
+
+# ---- slabs
+
+
+def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
+    """Segments and slabs as the blocks show them; the slot of each block. Raises Contradiction."""
+    size = _slot_sizes(pool, rows)
+    numbers = _distinct(rows.segment)
+    segments = {}
+    small = np.zeros(len(rows.numbers), np.bool_)
+    for number in numbers:
+        record = kept.known.segments[number]
+        segments[number] = pool.slabs.restore_segment(number, record.space, record.nbytes, small=record.small)
+        small[rows.segment == number] = record.small
+    start = np.where(small, rows.offset // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES, 0)
+    index, rest = np.divmod(rows.offset - start, size)
+    if rest.any():
+        raise Contradiction("a block lies between two slots")
+    order = np.lexsort((rows.offset, rows.segment))
+    ends = rows.offset[order] + size[order]
+    same = rows.segment[order][1:] == rows.segment[order][:-1]
+    if (same & (ends[:-1] > rows.offset[order][1:])).any():
+        raise Contradiction("two blocks share bytes")
+    changes = np.flatnonzero(~same | (start[order][1:] != start[order][:-1])) + 1
+    bounds = [0, *changes.tolist(), len(order)] if len(order) else [0]
+    slab_of: list[Slab | None] = [None] * len(order)
+    for first, last in pairwise(bounds):
+        inside = order[first:last]
+        one = int(inside[0])
+        if (size[inside] != size[one]).any():
+            raise Contradiction("a slab has blocks of two slot sizes")
+        try:
+            slab = pool.slabs.restore_slab(
+                segments[int(rows.segment[one])], int(start[one]), int(size[one]), set(index[inside].tolist())
+            )
+        except ValueError as error:
+            raise Contradiction(str(error)) from None
+        for at in inside.tolist():
+            slab_of[at] = slab
+    return [
+        Slot(slab, index, offset)
+        for slab, index, offset in zip(slab_of, index.tolist(), rows.offset.tolist(), strict=True)
+        if slab is not None
+    ]
+
+
+def _slot_sizes(pool: Pool, rows: _Rows) -> I64:
+    """Slot of each block: sizes are few where blocks are many."""
+    sizes = np.zeros(len(rows.numbers), np.int64)
+    for space in _distinct(rows.space):
+        block_bytes = pool.spaces.by_number[space].block_bytes
+        inside = rows.space == space
+        known = np.array(_distinct(rows.nbytes[inside]), np.int64)
+        slots = np.array([slot_bytes(nbytes, block_bytes) for nbytes in known.tolist()], np.int64)
+        sizes[inside] = slots[np.searchsorted(known, rows.nbytes[inside])]
+    return sizes
+
+
+def _distinct(values: I64) -> list[int]:
+    """Each value once, ascending. On its first use numpy's own imports masked arrays: longer than all of this."""
+    ordered = np.sort(values)
+    changes = np.ones(len(ordered), np.bool_)
+    changes[1:] = ordered[1:] != ordered[:-1]
+    found: list[int] = ordered[changes].tolist()
+    return found
+
+
+# ---- blocks again
+
+
+def _make_blocks(
+    pool: Pool, rows: _Rows, slots: list[Slot], entries: I64, tenants: Mapping[int, Tenant]
+) -> list[Block]:
+    keys, parents = rows.keys.tobytes(), rows.parents.tobytes()
+    width = pool.table.memory.entries.shape[1]
+    rooted: list[bool] = (rows.parents != 0).any(axis=1).tolist()
+    stamps = pool.table.memory.cold[rows.numbers, COLD_STORED_AT].tolist()
+    blocks = []
+    for at, (number, control, space, tenant, slot, nbytes, entry, hits, used) in enumerate(
+        zip(
+            rows.numbers.tolist(),
+            rows.control.tolist(),
+            rows.space.tolist(),
+            rows.tenant.tolist(),
+            slots,
+            rows.nbytes.tolist(),
+            entries.tolist(),
+            rows.hits.tolist(),
+            rows.used.tolist(),
+            strict=True,
+        )
+    ):
+        block = Block(
+            number,
+            control,
+            space,
+            keys[32 * at : 32 * at + 32],
+            tenants[tenant],
+            slot,
+            nbytes,
+            slot.slab.slot_bytes,
+            divmod(entry, width) if entry >= 0 else None,
+            int.from_bytes(keys[32 * at : 32 * at + 8], "little") ^ space,
+        )
+        block.hits, block.used_at, block.stamp = hits, used / 1e9, stamps[at]
+        if rooted[at]:
+            block.parent = parents[32 * at : 32 * at + 32]
+        slot.slab.blocks.add(block)
+        blocks.append(block)
+    return blocks
+
+
+def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, now: float) -> None:
+    """Charge the blocks, and put each where its state says; the least recently used first."""
+    pool = node.pool
+    by_tenant: dict[Tenant, list[Block]] = {}
+    for block in blocks:
+        by_tenant.setdefault(block.tenant, []).append(block)
+    for tenant, charged in by_tenant.items():
+        pool.charge(tenant, charged)
+    invalid = rows.invalid().tolist()
+    owners = zip(rows.owner.tolist(), rows.reservation.tolist(), strict=True)
+    ready: list[Block] = []
+    doomed: list[Block] = []
+    for block, state, (owner, reservation), swept in zip(
+        blocks, rows.state.tolist(), owners, invalid, strict=True
+    ):
+        if state == State.RESERVED or state == State.QUARANTINED:
+            _quarantine(node, block, owner, reservation)
+            continue
+        if state == State.EVICTING:
+            pool.table.step((block,), Step.PUT_BACK)
+        ready.append(block)
+        if block.entry is None or swept:
+            doomed.append(block)
+    insert = pool.order.insert
+    for block in ready:  # as a commit does, but for the pins, which come later, and the books, which know
+        insert(block, block.used_at)
+    pool.reserved_bytes -= sum([block.charge for block in ready])
+    restored.blocks, restored.bytes = len(ready), sum([block.nbytes for block in ready])
+    restored.quarantined_blocks = len(blocks) - restored.blocks
+    if doomed:
+        before = len(pool.table.blocks)
+        pool.doom(doomed)
+        pool.bury(now)
+        restored.blocks -= before - len(pool.table.blocks)
+
+
+def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
+    """Bytes that their owner could still write wait for it, or go when there is no such process."""
+    pool = node.pool
+    if block.state is State.RESERVED:
+        pool.quarantine((block,))
+    else:
+        pool.reserved_bytes -= block.charge
+        pool.quarantined_bytes += block.charge
+    engine = node.engines.get(owner)
+    if engine is None:
+        pool.release(block, Step.RELEASE)
+        return
+    held = engine.expired.get(reservation)
+    if held is None:
+        held = engine.expired[reservation] = Reservation(
+            number=reservation,
+            tenant=block.tenant,
+            space=block.space,
+            writing={},
+            chain=[],
+            positions=[],
+            deadline=0.0,
+        )
+    held.writing[len(held.writing)] = block

@@ -1,0 +1,146 @@
+"""What an operator points at, tenants, models, spaces and prefixes, turned into numbers; and prefixes to point at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dataplane.core.engines import Reservation
+from dataplane.core.pool import Pool
+from dataplane.core.prefixes import HotPrefix, Measure, Prefixes
+from dataplane.core.sweeps import Kind
+from dataplane.core.touching import touching
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import MAX_PREFIXES, Prefix, Scope
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import HOT_KEY, pack_keys
+from dataplane.protocol.salts import check_salt
+
+MAX_LOOKED_UP = 8192
+"""Keys of all listed prefixes together that are looked up; beyond, what is resident is reckoned from some of each."""
+
+
+def sweep(pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[Reservation], now: float) -> int:
+    """Begin to invalidate or demote what a scope names; the sweep's number. Raises ProtocolError."""
+    keys = _check(scope)
+    spaces = _spaces(pool, scope)
+    tenant = None if scope.tenant is None else pool.tenants.by_salt.get(scope.tenant)
+    nothing = scope.tenant is not None and tenant is None
+    begun = pool.sweeps.start(
+        kind, tenant, frozenset() if nothing else spaces, keys, pool.pins.permanent, now
+    )
+    if kind == "invalidate" and not nothing:
+        writing = [
+            reservation
+            for reservation in open_reservations
+            if reservation.stamp < begun.before
+            and (tenant is None or reservation.tenant is tenant)
+            and (spaces is None or reservation.space in spaces)
+        ]
+        if keys and writing:
+            behind = pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
+            writing = touching(writing, np.concatenate((pack_keys(keys), behind)))
+        for reservation in writing:
+            reservation.invalid = True
+    return begun.sweep
+
+
+def _check(scope: Scope) -> list[bytes]:
+    if scope.tenant is None and scope.model is None and scope.space is None and not scope.keys:
+        raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
+    if scope.tenant is not None:
+        try:
+            check_salt(scope.tenant)
+        except ProtocolError as error:
+            raise ProtocolError(error.code, error.message, "scope.tenant") from None
+    count, rest = divmod(len(scope.keys), KEY_BYTES)
+    if rest or count > MAX_KEYS_PER_REQUEST:
+        raise ProtocolError(
+            Code.BAD_KEYS,
+            f"expected up to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(scope.keys)} bytes",
+            "scope.keys",
+        )
+    return [scope.keys[at : at + KEY_BYTES] for at in range(0, len(scope.keys), KEY_BYTES)]
+
+
+def _spaces(pool: Pool, scope: Scope) -> frozenset[int] | None:
+    """Numbers of the spaces that are meant; None for all of them."""
+    if scope.model is None and scope.space is None:
+        return None
+    return frozenset(
+        number
+        for number, space in pool.spaces.by_number.items()
+        if (scope.model is None or space.model == scope.model)
+        and (scope.space is None or space.identity() == scope.space)
+    )
+
+
+def hot_prefixes(
+    pool: Pool, prefixes: Prefixes, by: Measure, salt: str | None, limit: int, now: float
+) -> list[Prefix]:
+    """The heaviest prefixes, as the control protocol shows them. Raises ProtocolError."""
+    if not 1 <= limit <= MAX_PREFIXES:
+        raise ProtocolError(Code.BAD_FIELD, f"expected 1 to {MAX_PREFIXES}, got {limit}", "limit")
+    tenant = None
+    if salt is not None:
+        tenant = pool.tenants.by_salt.get(salt)
+        if tenant is None:
+            return []
+    return _shown(pool, prefixes, prefixes.top(by, tenant, limit, now))
+
+
+def hot_prefix(pool: Pool, prefixes: Prefixes, label: str, now: float) -> Prefix:
+    """One listed prefix with its keys. Raises ProtocolError(UNKNOWN_PREFIX)."""
+    found = prefixes.find(label, now)
+    keys = None if found is None else prefixes.keys(found)
+    if found is None or keys is None:
+        raise ProtocolError(Code.UNKNOWN_PREFIX, "no hot prefix has this label (any more)", "label")
+    (shown,) = _shown(pool, prefixes, [found])
+    shown.keys = b"".join(keys)
+    return shown
+
+
+def _shown(pool: Pool, prefixes: Prefixes, listed: Sequence[HotPrefix]) -> list[Prefix]:
+    share = MAX_LOOKED_UP // max(1, len(listed))
+    looked_up = [_some(prefixes.keys(hot) or (), share) for hot in listed]
+    there = _there(pool, [(hot.space, keys) for hot, keys in zip(listed, looked_up, strict=True)])
+    models = pool.spaces.models()
+    return [
+        Prefix(
+            label=hot.label,
+            tenant=hot.tenant.salt,
+            model=models.get(hot.space, ""),
+            depth=hot.depth,
+            hits=hot.hits,
+            bytes_served=hot.bytes,
+            error=hot.error,
+            resident=round(hot.depth * found / max(1, len(keys))),
+            last_used=hot.last_used,
+        )
+        for hot, keys, found in zip(listed, looked_up, there, strict=True)
+    ]
+
+
+def _some(keys: Sequence[bytes], most: int) -> Sequence[bytes]:
+    """All of a prefix, or as many of its keys from one end to the other."""
+    if len(keys) <= most:
+        return keys
+    return [keys[at * len(keys) // most] for at in range(most)]
+
+
+def _there(pool: Pool, chains: Sequence[tuple[int, Sequence[bytes]]]) -> list[int]:
+    """How many keys of each chain in its space are in the index; one look-up a space."""
+    there = [0] * len(chains)
+    of_space: dict[int, list[int]] = {}
+    for at, (space, keys) in enumerate(chains):
+        if keys and space in pool.spaces.by_number:
+            of_space.setdefault(space, []).append(at)
+    for space, some in of_space.items():
+        words = pack_keys([key for at in some for key in chains[at][1]])
+        found = pool.table.memory.find(words, space)[0] >= 0
+        begins = np.cumsum([0, *(len(chains[at][1]) for at in some[:-1])])
+        for at, count in zip(some, np.add.reduceat(found, begins, dtype=np.int64).tolist(), strict=True):
+            there[at] = count
+    return there

@@ -1,0 +1,76 @@
+"""Memory of a data plane that died, as its supervisor kept it: checked file by file before anything of it is used."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dataplane.tiers.memory import SEALS, SharedFile
+
+NEEDED = (("index", 0), ("books", 0), ("names", 0))
+
+
+class CannotAdopt(Exception):
+    """The memory of the data plane before cannot be gone on with: the sentence says why. The start is cold."""
+
+
+@dataclass(slots=True)
+class Inherited:
+    """Files by kind and number; their fds are owned."""
+
+    files: dict[tuple[str, int], SharedFile] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, fds: Iterable[tuple[str, int, int]]) -> Inherited:
+        """Files of (kind, number, fd), each once; the last one of a kind and number counts. Raises CannotAdopt.
+
+        Every fd is owned from here on, also when it raises.
+        """
+        inherited = cls()
+        waiting = list(fds)
+        try:
+            while waiting:
+                kind, number, fd = waiting.pop(0)
+                file = _checked(kind, number, fd)
+                before = inherited.files.pop((kind, number), None)
+                if before is not None:
+                    before.close()
+                inherited.files[kind, number] = file
+            for kind, number in NEEDED:
+                if (kind, number) not in inherited.files:
+                    raise CannotAdopt(f"the {kind} memory is missing")
+        except BaseException:
+            for _, _, fd in waiting:
+                os.close(fd)
+            inherited.close()
+            raise
+        return inherited
+
+    def pop(self, kind: str, number: int = 0) -> SharedFile:
+        """Take a file out: its fds are the caller's. Raises KeyError."""
+        return self.files.pop((kind, number))
+
+    def numbers(self, kind: str) -> list[int]:
+        return [number for each, number in self.files if each == kind]
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
+
+
+def _checked(kind: str, number: int, fd: int) -> SharedFile:
+    name = f"larder-{kind}-{number}"
+    try:
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise CannotAdopt(f"{kind} {number} is not sealed memory")
+        return SharedFile.of(name, fd)
+    except OSError as error:
+        os.close(fd)
+        raise CannotAdopt(f"{kind} {number} cannot be opened: {error.strerror}") from None
+    except CannotAdopt:
+        os.close(fd)
+        raise

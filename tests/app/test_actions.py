@@ -1,0 +1,85 @@
+"""Invalidate and demote: which scopes are taken, what nodes are asked, and that it is written down."""
+
+from typing import Any
+
+import pytest
+
+from dataplane.protocol.control import Demote, Invalidate, Scope
+from dataplane.protocol.keys import chain
+from tests.app.fake_node import FakeNode
+from tests.app.plane import TOKENS, Plane
+
+pytestmark = pytest.mark.anyio
+SPACE = "ab" * 16
+KEY = "cd" * 32
+
+
+async def act(plane: Plane, verb: str, **scope: Any) -> Any:
+    response = await plane.http.post(f"/api/v1/actions/{verb}", json=scope)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def test_every_node_is_asked_and_names_its_sweep(plane: Plane, node: FakeNode) -> None:
+    first = await act(plane, "invalidate", tenant="_default", model="m")
+    assert first == {"items": [{"node": "node-a", "sweep": 1, "error": None}], "total": 1}
+    await act(plane, "demote", space=SPACE.upper())
+    await act(plane, "demote", keys=[KEY])
+    await act(plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
+    assert [(type(message), message.scope) for message in node.swept] == [
+        (Invalidate, Scope(tenant="", model="m")),
+        (Demote, Scope(space=SPACE)),
+        (Demote, Scope(keys=bytes.fromhex(KEY))),
+        (Invalidate, Scope("acme", "m", None, b"".join(chain(TOKENS, "acme", chunk_tokens=4)))),
+    ]
+
+
+async def test_actions_are_audited_with_the_scope_and_no_keys(plane: Plane) -> None:
+    await act(plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
+    (entry,) = (await plane.get("/api/v1/audit"))["items"]
+    assert (entry["action"], entry["kind"], entry["generation"]) == ("invalidate", "blocks", 0)
+    assert entry["name"] == "tenant acme, model m, key_count 2"
+    assert entry["after"]["key_count"] == 2
+    assert len(entry["after"]["keys_digest"]) == 64
+
+
+async def test_a_scope_that_cannot_be_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+    cases: list[tuple[Any, list[str]]] = [
+        ({}, ["tenant"]),
+        ({"chunk_tokens": 4}, ["tenant"]),
+        ({"tenant": "a@b"}, ["tenant"]),
+        ({"tenant": ""}, ["tenant"]),
+        ({"model": ""}, ["model"]),
+        ({"space": "ab"}, ["space"]),
+        ({"space": "zz" * 16}, ["space"]),
+        ({"tokens": TOKENS, "chunk_tokens": 4}, ["tenant", "model"]),
+        ({"tokens": TOKENS, "model": "m"}, ["tenant", "tokens"]),
+        ({"tokens": TOKENS, "keys": [KEY]}, ["tokens"]),
+        ({"tenant": "t", "model": "m", "tokens": [1, -1], "chunk_tokens": 2}, ["tokens[1]"]),
+        ({"keys": []}, ["keys"]),
+        ({"keys": ["ab"]}, ["keys"]),
+        ({"tenat": "acme"}, ["tenat"]),
+        ([], [""]),
+    ]
+    for verb in ("invalidate", "demote"):
+        for scope, paths in cases:
+            response = await plane.http.post(f"/api/v1/actions/{verb}", json=scope)
+            assert response.status_code == 422, scope
+            found = [error["path"] for error in response.json()["errors"]]
+            assert found == paths or paths == [""], (scope, found)
+    assert node.swept == []
+    assert (await plane.get("/api/v1/audit"))["total"] == 0
+
+
+async def test_a_node_that_refuses_is_told_apart_from_one_that_did_it(plane: Plane, node: FakeNode) -> None:
+    node.unable = True
+    (item,) = (await act(plane, "invalidate", tenant="acme"))["items"]
+    assert (item["sweep"], item["error"]) == (None, "node-a: unsupported: not known here")
+
+
+async def test_without_a_node_nothing_is_done_and_nothing_is_written(plane: Plane, node: FakeNode) -> None:
+    await node.stop()
+    await plane.until_state("lost")
+    response = await plane.http.post("/api/v1/actions/invalidate", json={"tenant": "acme"})
+    assert response.status_code == 503
+    assert (await plane.get("/api/v1/audit"))["total"] == 0

@@ -1,0 +1,154 @@
+"""The command line against a running plane: what it sends, what it says, and that nothing is half done."""
+
+import asyncio
+import json
+import os
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dataplane.protocol.control import Invalidate, Prefix, QuotaSpec, Scope, TracePart
+from dataplane.protocol.events import PinStats
+from dataplane.replay.trace import read_trace
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+
+
+async def larder(plane: Plane, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    environ = {**os.environ, "LARDER_URL": str(plane.http.base_url)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app", *arguments, env=environ,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(typed.encode()), 30)
+    assert "Traceback" not in err.decode()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_options_that_are_left_out_keep_what_the_record_has(plane: Plane, node: FakeNode) -> None:
+    code, out, err = await larder(
+        plane, "quotas", "set", "acme", "512MiB", "--floor", "64MiB", "--weight", "2", "--store-rate", "1MiB"
+    )
+    assert code == 0, err
+    assert out.startswith("acme: limit 512 MiB, floor 64 MiB, weight 2, evict_self, enforce; applied")
+    code, out, err = await larder(plane, "quotas", "set", "acme", "--limit", "none", "--mode", "observe")
+    assert code == 0, err
+    assert "kept: floor 64 MiB, weight 2, store rate 1 MiB, on exceed evict_self" in out
+    assert node.quotas == [
+        QuotaSpec("acme", None, 64 << 20, 2.0, None, 1 << 20, "evict_self", mode="observe")
+    ]
+    _, out, _ = await larder(plane, "quota", "list")
+    assert "observe" in out
+    assert (await larder(plane, "quotas", "set", "acme"))[0] == 2
+    assert (await larder(plane, "quotas", "set", "acme", "1", "--limit", "2"))[0] == 2
+    code, _, err = await larder(plane, "quotas", "set", "acme", "--weight", "0")
+    assert (code, err) == (1, "Error: weight: expected 0.01 to 1000, got 0\n")
+
+
+async def test_a_policy_is_set_by_parts_and_unset(plane: Plane, node: FakeNode) -> None:
+    assert (await larder(plane, "policies", "set", "--algorithm", "arc", "--admission"))[0] == 0
+    marks = ("--high-watermark", "0.9", "--low-watermark", "0.8")
+    code, out, _ = await larder(plane, "policies", "set", *marks)
+    assert (code, out) == (0, "policy: arc, second touch below 240 s idle, 90 % to 80 %; applied\n")
+    assert (node.policies[0].algorithm, node.policies[0].admission) == ("arc", True)
+    _, out, _ = await larder(plane, "policies", "list")
+    assert "node-a" in out
+    assert (await larder(plane, "policies", "unset"))[0] == 0
+    assert node.policies == []
+
+
+async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: FakeNode) -> None:
+    keys = sha256(b"key").digest()
+    node.prefixes = [Prefix("p-1", "acme", "llama", 1, 9, 4096, 1, 1, 5.0, keys)]
+    _, out, _ = await larder(plane, "prefixes")
+    assert "p-1" in out
+    code, out, err = await larder(
+        plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit"
+    )
+    assert code == 0, err
+    assert out.startswith(
+        "sys: 1 chunks of llama for acme, guaranteed, ends in 60 min (each hit moves that), "
+    )
+    assert node.pins[0].refresh_s == 3600
+    _, out, _ = await larder(plane, "pins", "list")
+    assert "after a hit" in out
+    assert (await larder(plane, "pins", "set", "sys", "--prefix", "p-1", "--tokens", "1"))[0] == 2
+
+
+async def test_actions_ask_first(plane: Plane, node: FakeNode) -> None:
+    code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", typed="n\n")
+    assert (code, node.swept) == (1, [])
+    code, _, err = await larder(plane, "demote", "--tenant", "acme")
+    assert (code, node.swept) == (2, [])
+    assert "nobody said yes: without a terminal, --yes is needed" in err
+    assert "invalidate all blocks of tenant acme on every connected node?" in out
+    code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", "--yes")
+    assert (code, out) == (0, "node-a: sweep 1\n")
+    assert [(type(message), message.scope) for message in node.swept] == [(Invalidate, Scope(tenant="acme"))]
+    node.unable = True
+    code, out, err = await larder(plane, "demote", "--model", "m", typed="y\n")
+    assert code == 1
+    assert "not known here" in out
+    assert "not every node did it" in err
+    assert (await larder(plane, "demote", "--yes"))[0] == 2
+
+
+async def test_the_status_tells_what_of_a_pin_is_degraded(plane: Plane, node: FakeNode) -> None:
+    await plane.put_pin("sys")
+    told = PinStats("sys", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1)
+    node.stats = msgspec.structs.replace(node.stats, pins=[told])
+    await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
+    _, out, _ = await larder(plane, "status")
+    assert "guaranteed (1 degraded)" in out
+
+
+async def test_a_pool_is_resized(plane: Plane, node: FakeNode) -> None:
+    pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
+    node.stats = msgspec.structs.replace(node.stats, pool=pool)
+    await plane.until(lambda: any(stats.pool.max_blocks for stats in plane.app.parts.fleet.stats()))
+    assert (await larder(plane, "nodes", "resize", "node-a", "2GiB"))[1] == (
+        "node-a: the pool holds 2 GiB\n"
+        "in at most 1000 blocks, a number that is fixed when the node starts: [dataplane] max_blocks\n"
+    )
+    code, _, err = await larder(plane, "nodes", "resize", "node-a", "1MiB")
+    assert code == 1
+    assert "the pool cannot shrink" in err
+    assert (await larder(plane, "nodes", "resize", "node-a"))[0] == 2
+    assert (await larder(plane, "nodes", "resize", "node-a", "1MiB", "--forget"))[0] == 2
+    code, out, _ = await larder(plane, "nodes", "resize", "node-a", "--forget")
+    assert (code, out) == (
+        0, "node-a: no size is asked for any more; the pool stays as it is until the node stops\n"
+    )  # fmt: skip
+    code, _, err = await larder(plane, "nodes", "resize", "node-a", "--forget")
+    assert (code, err) == (1, "Error: there is no size that is asked of node 'node-a'\n")
+    _, out, _ = await larder(plane, "nodes", "list")
+    assert "node-a" in out
+
+
+async def test_a_trace_is_written_whole_or_not_at_all(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    line = json.dumps({"timestamp": 1, "hash_ids": [1, 2]}).encode() + b"\n"
+    node.trace = [line * 3, line * 2]
+    code, out, err = await larder(plane, "trace", "record", str(file), "--since", "10m")
+    assert code == 0, err
+    assert out == f"{file}: 5 requests of node-a; 'larder replay {file}' replays them\n"
+    assert len(read_trace(file)) == 5
+    node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line, 3)
+    code, _, err = await larder(plane, "trace", "record", str(file))
+    assert (code, err) == (1, f"Error: {file} is there already; --force replaces it\n")
+    code, _, err = await larder(plane, "trace", "record", str(file), "--force")
+    assert code == 1
+    assert "did not answer to the end" in err
+    assert len(read_trace(file)) == 5
+    node.answers, node.trace = None, []
+    code, _, err = await larder(plane, "trace", "record", str(tmp_path / "none.jsonl"))
+    assert code == 1
+    assert "recorded no request" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert (await larder(plane, "trace", "record", str(tmp_path / "missing" / "t")))[0] == 1

@@ -1,0 +1,136 @@
+"""What one node is asked: to grow, and for its trace."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from app.services.traces import replayable
+from dataplane.protocol.control import TracePart
+from dataplane.replay.trace import read_trace
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+N = "/api/v1/nodes/node-a"
+
+
+def line(number: int, **fields: Any) -> bytes:
+    request = {
+        "timestamp": number * 1000.5,
+        "tenant": "acme",
+        "model": "m",
+        "block_bytes": 64,
+        "hit_blocks": 1,
+    }
+    return json.dumps({**request, "hash_ids": [number, number + 1], **fields}).encode() + b"\n"
+
+
+async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(
+    plane: Plane, node: FakeNode
+) -> None:
+    response = await plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert (answer["node"], answer["capacity_bytes"]) == ("node-a", 2 << 30)
+    node.capacity_bytes = 1 << 30
+    await node.restart()
+    await node.until(lambda: node.capacity_bytes == 2 << 30)
+    (entry,) = (await plane.get("/api/v1/audit"))["items"]
+    assert (entry["action"], entry["kind"], entry["name"]) == ("resize", "node", "node-a")
+    assert entry["after"] == {"pool_bytes": 2 << 30}
+
+
+async def test_a_node_that_will_not_grow_again_works_on_as_it_is(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
+    node.capacity_bytes, node.unable = 1 << 30, True
+    await node.restart()
+    await plane.until_fact("node.not_resized")
+    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+
+
+async def test_a_size_that_was_forgotten_is_not_asked_for_again(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.delete(f"{N}/resize")).status_code == 404, "none is asked for"
+    assert (await plane.http.delete("/api/v1/nodes/nobody/resize")).status_code == 404
+    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
+    assert (await plane.http.delete(f"{N}/resize")).status_code == 204
+    assert (await plane.node())["capacity_bytes"] == 2 << 30
+    node.capacity_bytes = 1 << 30
+    await node.restart()
+    await plane.until_state("in_sync")
+    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+    assert node.capacity_bytes == 1 << 30
+    entries = (await plane.get("/api/v1/audit"))["items"]
+    resizes = [entry["after"] for entry in entries if entry["action"] == "resize"]
+    assert resizes == [{"pool_bytes": None}, {"pool_bytes": 2 << 30}]
+
+
+async def test_a_resize_tells_how_many_blocks_the_node_can_name(plane: Plane, node: FakeNode) -> None:
+    pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
+    node.stats = msgspec.structs.replace(node.stats, pool=pool)
+    await plane.until(lambda: any(stats.pool.max_blocks for stats in plane.app.parts.fleet.stats()))
+    answer = (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).json()
+    assert answer == {"node": "node-a", "capacity_bytes": 2 << 30, "max_blocks": 1000}
+
+
+async def test_a_size_that_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
+    for body in ({"pool_bytes": 0}, {"pool_bytes": -1}, {"pool_bytes": "big"}, {"pool_bytes": None}, {}):
+        response = await plane.http.post(f"{N}/resize", json=body)
+        assert response.status_code == 422
+        assert [error["path"] for error in response.json()["errors"]] == ["pool_bytes"]
+    assert (await plane.http.post("/api/v1/nodes/nobody/resize", json={"pool_bytes": 1})).status_code == 404
+    smaller = await plane.http.post(f"{N}/resize", json={"pool_bytes": 1})
+    assert smaller.status_code == 409
+    assert "the pool cannot shrink" in smaller.json()["detail"]
+    await node.stop()
+    await plane.until_state("lost")
+    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).status_code == 503
+
+
+async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(
+    plane: Plane, node: FakeNode, tmp_path: Path
+) -> None:
+    node.trace = [line(0) + line(1), b"", line(2, input_length=7, output_length=3)]
+    response = await plane.http.get(f"{N}/trace?since_s=60")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("application/x-ndjson")
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(response.content)
+    requests = read_trace(file)
+    assert [(r.timestamp, r.input_length, r.hash_ids) for r in requests] == [
+        (0.0, 512, (0, 1)),
+        (1000.5, 512, (1, 2)),
+        (2001.0, 7, (2, 3)),
+    ]
+    assert json.loads(response.content.splitlines()[0])["tenant"] == "acme"
+    assert [ask.after for ask in node.traced] == [0, 1, 2]
+    assert len({ask.since for ask in node.traced}) == 1
+
+
+async def test_an_empty_trace_is_an_empty_answer(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.get(f"{N}/trace")).content == b""
+
+
+async def test_what_is_no_request_is_left_out_of_a_trace() -> None:
+    assert replayable(b'nonsense\n{"hash_ids": "x"}\n\n[]\n{}\n') == b""
+    assert len(replayable(line(1) + b"{" + line(2)).splitlines()) == 1
+
+
+async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.get("/api/v1/nodes/nobody/trace")).status_code == 404
+    for bad in ("0", "-1", "nan", "long"):
+        assert (await plane.http.get(f"{N}/trace?since_s={bad}")).status_code == 422
+    node.unable = True
+    assert (await plane.http.get(f"{N}/trace")).status_code == 409
+    node.unable = False
+    node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line(1), 5)
+    with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
+        await plane.http.get(f"{N}/trace")
+    (told,) = [entry for entry in lines if entry["event"] == "request.broke_off"]
+    assert "goes in circles" in told["reason"]
+    node.answers = None
+    assert (await plane.http.get("/healthz")).status_code == 200

@@ -1,0 +1,90 @@
+"""The policy: one record, checked, pushed, and shown beside what nodes have in force."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane.protocol.control import PolicySpec
+from dataplane.protocol.events import PolicyStats
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+P = "/api/v1/policies/default"
+WHOLE: dict[str, Any] = {
+    "algorithm": "s3fifo", "admission": True, "admission_idle_s": 60, "high_watermark": 0.97,
+    "low_watermark": 0.95, "note": "scans",
+}  # fmt: skip
+
+
+async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(
+    plane: Plane, node: FakeNode
+) -> None:
+    response = await plane.http.put(f"{P}?wait=2s", json=WHOLE)
+    assert response.status_code == 201
+    assert response.json()["status"]["applied"] is True
+    assert node.policies == [PolicySpec("default", "s3fifo", True, 60.0, 0.97, 0.95)]
+    assert (await plane.http.put(f"{P}?wait=2s", json=WHOLE)).status_code == 200
+    assert (await plane.get("/api/v1/policies"))["total"] == 1
+    assert (await plane.http.delete(f"{P}?wait=2s")).status_code == 204
+    assert node.policies == []
+    assert (await plane.http.get(P)).status_code == 404
+    entries = (await plane.get("/api/v1/audit"))["items"]
+    assert [(e["kind"], e["action"], e["generation"]) for e in entries] == [
+        ("policy", "delete", 2),
+        ("policy", "create", 1),
+    ]
+
+
+async def test_a_policy_that_cannot_be_is_refused_by_field(plane: Plane) -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"algorithm": "belady"}, "algorithm"),
+        ({"admission": "yes"}, "admission"),
+        ({"admission_idle_s": 0.5}, "admission_idle_s"),
+        ({"admission_idle_s": 86_401}, "admission_idle_s"),
+        ({"high_watermark": 0.4, "low_watermark": 0.4}, "high_watermark"),
+        ({"high_watermark": 1.01}, "high_watermark"),
+        ({"high_watermark": 0.9, "low_watermark": 0.95}, "low_watermark"),
+        ({"high_watermark": 0.9}, "low_watermark"),
+        ({"low_watermark": 0.1}, "low_watermark"),
+        ({"note": "x" * 1025}, "note"),
+        ({"watermark": 1}, "watermark"),
+        ({}, "algorithm"),
+        ({"note": "scans"}, "algorithm"),
+    ]
+    for fields, field in bad:
+        response = await plane.http.put(P, json=fields)
+        assert response.status_code == 422, fields
+        assert field in [error["path"] for error in response.json()["errors"]], fields
+
+
+async def test_a_put_that_says_nothing_keeps_the_record(plane: Plane) -> None:
+    await plane.http.put(P, json=WHOLE)
+    assert (await plane.http.put(P, json={})).status_code == 422
+    assert (await plane.get(P))["algorithm"] == "s3fifo"
+    assert (await plane.http.put(P, json={"admission": True})).status_code == 200
+    assert (await plane.get(P))["algorithm"] == "lru", "a put is the whole intent"
+
+
+async def test_only_the_policy_that_is_in_force_has_a_record(plane: Plane) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        body: dict[str, Any] | None = {} if method == "PUT" else None
+        response = await plane.http.request(method, "/api/v1/policies/night", json=body)
+        assert response.status_code == 422
+        assert "'default', the one policy that is in force" in response.json()["detail"]
+
+
+async def test_what_nodes_have_in_force_is_shown_with_and_without_a_record(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(
+        node.stats, policy=PolicyStats("lru", gate_closed=True, victim_idle_s=12.5, declined_blocks=4)
+    )
+    await plane.until(lambda: any(s.policy.gate_closed for s in plane.app.parts.fleet.stats()))
+    shown = (await plane.get("/api/v1/policies"))["in_force"]["node-a"]
+    assert (shown["gate_closed"], shown["victim_idle_s"], shown["declined_blocks"]) == (True, 12.5, 4)
+    assert (await plane.get("/api/v1/overview"))["policy"] is None
+    await plane.http.put(P, json={"algorithm": "lru"})
+    assert (await plane.get(P))["in_force"]["node-a"]["gate_closed"] is True
+    assert (await plane.get("/api/v1/overview"))["policy"]["algorithm"] == "lru"

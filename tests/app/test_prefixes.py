@@ -1,0 +1,140 @@
+"""Hot prefixes, and pins that are made from one."""
+
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from app.services.prefixes import PrefixService
+from dataplane.protocol.control import ControlRefused, Prefix, Prefixes, Resized
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+KEYS = b"".join(sha256(bytes([at])).digest() for at in range(3))
+
+
+def prefix(label: str, tenant: str = "acme", **fields: Any) -> Prefix:
+    values: dict[str, Any] = {
+        "model": "llama", "depth": 3, "hits": 5, "bytes_served": 100, "error": 0, "resident": 3,
+        "last_used": 1.0, "keys": KEYS, **fields,
+    }  # fmt: skip
+    return Prefix(label=label, tenant=tenant, **values)
+
+
+async def test_prefixes_are_listed_the_hottest_first(plane: Plane, node: FakeNode) -> None:
+    node.prefixes = [prefix("few", hits=9, bytes_served=1), prefix("many", "", hits=2, bytes_served=500)]
+    by_bytes = await plane.get("/api/v1/prefixes")
+    assert [(p["label"], p["tenant"], p["nodes"]) for p in by_bytes["items"]] == [
+        ("many", "_default", ["node-a"]),
+        ("few", "acme", ["node-a"]),
+    ]
+    assert (by_bytes["total"], by_bytes["silent"]) == (2, [])
+    assert [p["label"] for p in (await plane.get("/api/v1/prefixes?by=hits"))["items"]] == ["few", "many"]
+    only = await plane.get("/api/v1/prefixes?tenant=_default")
+    assert [p["label"] for p in only["items"]] == ["many"]
+    assert [p["label"] for p in (await plane.get("/api/v1/prefixes?limit=1"))["items"]] == ["few"]
+
+
+async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node: FakeNode) -> None:
+    for query, field in (
+        ("by=age", "by"),
+        ("tenant=a@b", "tenant"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+    ):
+        response = await plane.http.get(f"/api/v1/prefixes?{query}")
+        assert response.status_code == 422
+        assert [error["path"] for error in response.json()["errors"]] == [field]
+    await node.stop()
+    await plane.until_state("lost")
+    response = await plane.http.get("/api/v1/prefixes")
+    assert response.status_code == 503
+    assert response.json()["type"] == "urn:larder:problem:node-unreachable"
+
+
+async def test_the_same_prefix_of_two_nodes_is_one() -> None:
+    class Two:
+        async def ask_all(self, *_: object) -> list[Any]:
+            from app.push.operations import Told
+
+            one, other = prefix("p", hits=1, resident=2), prefix("p", hits=2, depth=4, last_used=7.0)
+            return [
+                Told("a", Prefixes("", [one])),
+                Told("b", Prefixes("", [other])),
+                Told("c", None, "c: did not answer"),
+            ]
+
+    answer = await PrefixService(Two()).page("hits", None, 10)  # type: ignore[arg-type]
+    (merged,) = answer.items
+    assert (merged.hits, merged.bytes_served, merged.depth, merged.resident) == (3, 200, 4, 5)
+    assert (merged.last_used, merged.nodes) == (7.0, ["a", "b"])
+    assert [(one.node, one.error) for one in answer.silent] == [("c", "c: did not answer")]
+
+
+async def test_a_node_that_does_not_know_the_question_is_named(plane: Plane, node: FakeNode) -> None:
+    node.unable = True
+    answer = await plane.get("/api/v1/prefixes")
+    assert answer["items"] == []
+    assert answer["silent"] == [{"node": "node-a", "error": "node-a: unsupported: not known here"}]
+
+
+async def test_a_node_that_answers_something_else_or_nothing_harms_nobody(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
+    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
+    assert "answered with Resized, expected Prefixes" in silent["error"]
+    node.answers = lambda message: ControlRefused("malformed", "what?")
+    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
+    assert "malformed: what?" in silent["error"]
+    node.answers = lambda message: None
+    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
+    assert "did not answer within 1 s" in silent["error"]
+    node.answers = None
+    assert (await plane.get("/api/v1/prefixes"))["silent"] == []
+    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+
+
+async def test_a_pin_is_made_from_a_prefix(plane: Plane, node: FakeNode) -> None:
+    node.prefixes = [prefix("hot-1")]
+    response = await plane.http.put("/api/v1/pins/p?wait=2s", json={"prefix": "hot-1"})
+    assert response.status_code == 201, response.text
+    answer = response.json()
+    assert (answer["model"], answer["tenant"], answer["key_count"]) == ("llama", "acme", 3)
+    assert list(node.bodies.values()) == [KEYS]
+    same = {"prefix": "hot-1", "model": "llama", "tenant": "acme"}
+    assert (await plane.http.put("/api/v1/pins/p", json=same)).status_code == 200
+
+
+async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.prefixes = [
+        prefix("hot-1"), prefix("torn", keys=KEYS[:-1]), prefix("empty", keys=b""),
+        prefix("twice", keys=KEYS + KEYS), prefix("odd", tenant="a@b"),
+    ]  # fmt: skip
+    cases: list[tuple[dict[str, Any], str, str]] = [
+        ({"prefix": "cold"}, "prefix", "no connected node has a prefix 'cold'"),
+        ({"prefix": ""}, "prefix", "expected 1 to 128"),
+        ({"prefix": "torn"}, "prefix", "cannot be pinned"),
+        ({"prefix": "empty"}, "prefix", "cannot be pinned"),
+        ({"prefix": "twice"}, "prefix", "cannot be pinned"),
+        ({"prefix": "odd"}, "prefix", "cannot be pinned"),
+        ({"prefix": "hot-1", "model": "other"}, "model", "the prefix is of 'llama'"),
+        ({"prefix": "hot-1", "tenant": "_default"}, "tenant", "the prefix is of 'acme'"),
+        ({"prefix": "hot-1", "model": "llama", "tokens": [1]}, "tokens", "exactly one of"),
+    ]
+    for body, field, sentence in cases:
+        response = await plane.http.put("/api/v1/pins/p", json=body)
+        assert response.status_code == 422, body
+        assert [error["path"] for error in response.json()["errors"]] == [field], body
+        assert sentence in response.json()["detail"]
+    assert (await plane.get("/api/v1/pins"))["total"] == 0
+
+
+async def test_without_a_node_a_prefix_means_nothing(socket_dir: Any) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        response = await plane.http.put("/api/v1/pins/p", json={"prefix": "hot-1"})
+        assert response.status_code == 503
+        assert "no node is connected" in response.json()["detail"]

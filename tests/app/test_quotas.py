@@ -1,0 +1,113 @@
+"""A tenant's share: what is taken, what is refused, and what nodes say about it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.events import PoolStats, TenantStats
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+Q = "/api/v1/quotas/acme"
+WHOLE: dict[str, Any] = {
+    "limit_bytes": "512MiB", "floor_bytes": "64MiB", "weight": 2.5, "pin_budget_bytes": "32MiB",
+    "store_rate_bytes": 1_000_000, "on_exceed": "reject", "mode": "observe", "note": "trial",
+}  # fmt: skip
+
+
+async def put(plane: Plane, tenant: str = "acme", **body: Any) -> Any:
+    response = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=2s", json=body)
+    assert response.is_success, response.text
+    return response.json()
+
+
+async def refused(plane: Plane, body: Any, status: int = 422) -> list[str]:
+    response = await plane.http.put(Q, json=body)
+    assert response.status_code == status, response.text
+    return [error["path"] for error in response.json()["errors"]]
+
+
+async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node: FakeNode) -> None:
+    answer = await put(plane, **WHOLE)
+    assert node.quotas == [
+        QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe")
+    ]
+    assert answer["status"]["applied"] is True
+    shown = await plane.get(Q)
+    assert {name: shown[name] for name in WHOLE} == {
+        **WHOLE, "limit_bytes": 512 << 20, "floor_bytes": 64 << 20, "pin_budget_bytes": 32 << 20,
+    }  # fmt: skip
+    (entry,) = (await plane.get("/api/v1/audit"))["items"]
+    assert entry["after"]["store_rate_bytes"] == 1_000_000
+
+
+async def test_what_a_put_leaves_out_has_its_default(plane: Plane, node: FakeNode) -> None:
+    await put(plane, **WHOLE)
+    await put(plane, floor_bytes=5)
+    assert node.quotas == [QuotaSpec("acme", floor_bytes=5)]
+
+
+async def test_a_share_whose_fields_do_not_fit_is_refused_by_name(plane: Plane) -> None:
+    assert await refused(plane, {"limit_bytes": 10, "floor_bytes": 11}) == ["floor_bytes"]
+    assert await refused(plane, {"floor_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
+    assert await refused(plane, {"limit_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
+    for weight in (0, -1, 0.009, 1000.5, 1e300):
+        assert await refused(plane, {"weight": weight}) == ["weight"]
+    assert await refused(plane, {"store_rate_bytes": 0}) == ["store_rate_bytes"]
+    assert await refused(plane, {"floor_bytes": None}) == ["floor_bytes"]
+    assert await refused(plane, {"floor_bytes": "much"}) == ["floor_bytes"]
+    assert await refused(plane, {"weight": "1"}) == ["weight"]
+    assert await refused(plane, {"on_exceed": "evict_others"}) == ["on_exceed"]
+    assert await refused(plane, {"mode": "dry"}) == ["mode"]
+    assert await refused(plane, {"note": "no share at all"}) == ["limit_bytes"]
+    both = await refused(plane, {"limit_bytes": 5, "floor_bytes": 6, "weight": 0})
+    assert both == ["floor_bytes", "weight"]
+    assert (await plane.get("/api/v1/quotas"))["total"] == 0
+
+
+async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity(plane: Plane) -> None:
+    await put(plane, "other", floor_bytes=1 << 29)
+    response = await plane.http.put(Q, json={"floor_bytes": (1 << 29) + 1})
+    assert response.status_code == 409
+    problem = response.json()
+    assert problem["type"] == "urn:larder:problem:floors-exceed-capacity"
+    assert str((1 << 30) + 1) in problem["detail"]
+    assert str(1 << 30) in problem["detail"]
+    await put(plane, floor_bytes=1 << 29)
+    assert (await plane.http.put(Q, json={"floor_bytes": 1 << 40, "mode": "observe"})).is_success
+
+
+async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(
+    plane: Plane, node: FakeNode
+) -> None:
+    await put(plane, floor_bytes=1 << 30)
+    node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=1 << 20))
+    await plane.until(lambda: plane.app.parts.fleet.smallest_capacity() == 1 << 20)
+    await put(plane, floor_bytes=1 << 29)
+    assert (await plane.http.put(Q, json={"floor_bytes": 1 << 30})).status_code == 409
+
+
+async def test_without_a_node_the_check_of_floors_is_left_to_nodes(socket_dir: Any) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        response = await plane.http.put(Q, json={"floor_bytes": "100TiB"})
+        assert response.status_code == 201
+        assert response.json()["effective_floor_bytes"] is None
+
+
+async def test_what_nodes_tell_about_a_tenant_is_in_its_answer(plane: Plane, node: FakeNode) -> None:
+    told = TenantStats(
+        "acme", bytes=70, blocks=7, over_limit=True, managed=True, floor_bytes=50, effective_floor_bytes=40,
+        pinned_bytes=20, would_refuse_blocks=3, refused={"over_limit": 2}, refused_blocks=2,
+    )  # fmt: skip
+    node.stats = msgspec.structs.replace(node.stats, tenants=[told])
+    await put(plane, floor_bytes=50)
+    await plane.until(lambda: any(s.tenants for s in plane.app.parts.fleet.stats()))
+    shown = await plane.get(Q)
+    told_fields = ("used_bytes", "blocks", "effective_floor_bytes", "pinned_bytes", "would_refuse_blocks")
+    assert [shown[name] for name in told_fields] == [70, 7, 40, 20, 3]
+    assert (shown["over_limit"], shown["refused"]) == (True, {"over_limit": 2})
+    (tenant,) = (await plane.get("/api/v1/overview"))["tenants"]
+    assert (tenant["floor_bytes"], tenant["effective_floor_bytes"], tenant["mode"]) == (50, 40, "enforce")

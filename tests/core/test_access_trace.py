@@ -1,0 +1,159 @@
+"""The access trace: one record a request, in bounded memory, that replays to the same hit ratio."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dataplane.core.accesses import Accesses
+from dataplane.protocol.control import MAX_TRACE_PART_BYTES
+from dataplane.protocol.layout import pack_keys
+from dataplane.replay.chains import Chains
+from dataplane.replay.trace import Request, read_trace
+from tests.core.tenancy import PAGE, bench_of
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+
+
+def serve(engine: BenchEngine, chain: Sequence[bytes], tenant: str = "") -> int:
+    """One request, as an engine makes it: its hits are held until the rest is stored."""
+    hits = engine.acquire(chain)
+    if hits < len(chain):
+        engine.store(chain, PAGE, tenant=tenant)
+    engine.let_go()
+    return hits
+
+
+def lines_of(bench: Bench, after: int = 0) -> tuple[list[bytes], int]:
+    lines, following = bench.node.trace(0.0, after)
+    return lines.splitlines(), following
+
+
+def requests_of(bench: Bench, folder: Path) -> list[Request]:
+    path = folder / "trace.jsonl"
+    lines, after = bench.node.trace(0.0, 0)
+    while after:
+        more, after = bench.node.trace(0.0, after)
+        lines += more
+    path.write_bytes(lines)
+    return read_trace(path)
+
+
+def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
+    bench, engine = bench_of(256)
+    rng = random.Random(5)
+    asked = hit = 0
+    chats: list[list[bytes]] = [make.keys(4, number) for number in range(60)]
+    for number in range(1500):
+        chat = chats[min(59, int(rng.expovariate(0.1)))]
+        if rng.random() < 0.3:
+            chat += make.keys(2, ("turn", number))
+        if len(chat) > 30:
+            del chat[4:]
+        hit += serve(engine, chat)
+        asked += len(chat)
+        bench.pass_time(0.3)
+    recorded = requests_of(bench, tmp_path)
+    assert len(recorded) == 1500
+    assert sum(len(request.hash_ids) for request in recorded) == asked
+    again, other = bench_of(256)
+    chains = Chains()
+    replayed = 0
+    for request in recorded:
+        keys = [row.tobytes() for row in chains.keys("", request.hash_ids)]
+        replayed += serve(other, keys)
+        again.pass_time(0.3)
+    assert hit / asked == replayed / asked
+    assert 0.2 < hit / asked < 0.9, "the comparison says something"
+
+
+def test_a_request_is_one_record_however_many_engines_there_are(tmp_path: Path) -> None:
+    bench, one = bench_of(256)
+    two = bench.attach(make.space())
+    both = [(one, make.keys(6, "one")), (two, make.keys(6, "two"))]
+    for engine, chain in both:
+        engine.store(chain[:4], PAGE)
+    for engine, chain in both:
+        engine.acquire(chain)
+    bench.pass_time(0.05)
+    for engine, chain in both:
+        engine.store(chain, PAGE)
+    recorded = requests_of(bench, tmp_path)
+    assert [len(request.hash_ids) for request in recorded] == [4, 4, 6, 6]
+    hits = [msgspec.json.decode(line)["hit_blocks"] for line in lines_of(bench)[0]]
+    assert hits == [0, 0, 4, 4]
+
+
+def test_blocks_that_another_engine_is_writing_are_no_hits() -> None:
+    bench, one = bench_of(256)
+    two = bench.attach(make.space())
+    chain = make.keys(6)
+    one.store(chain[:2], PAGE)
+    one.reserve(chain, PAGE)
+    two.reserve(chain, PAGE)
+    assert [msgspec.json.decode(line)["hit_blocks"] for line in lines_of(bench)[0]] == [0, 2, 2]
+
+
+def test_pages_follow_each_other_without_gap_or_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, engine = bench_of(512)
+    for number in range(40):
+        chain = make.keys(2 + number % 5, number % 12)
+        serve(engine, [*chain, *make.keys(2, ("tail", number))])
+        bench.pass_time(1)
+    whole, end = lines_of(bench)
+    assert (len(whole), end) == (40, 0)
+    monkeypatch.setattr("dataplane.core.node.MAX_TRACE_PART_BYTES", 700)
+    pages, after = [], 0
+    while True:
+        lines, after = lines_of(bench, after)
+        pages += lines
+        if not after:
+            break
+    assert pages == whole
+    assert len(lines) < 40
+    assert MAX_TRACE_PART_BYTES > 700
+
+
+def test_only_what_is_younger_is_told_when_asked_so() -> None:
+    bench, engine = bench_of(512)
+    for number in range(10):
+        serve(engine, make.keys(2, number))
+        bench.pass_time(1)
+    assert len(bench.node.trace(bench.now - 3.5, 0)[0].splitlines()) == 3
+
+
+def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
+    bench, _ = bench_of(64)
+    tenant = bench.node.pool.tenants.get("a")
+    trace = Accesses(bench.now, 100)
+    sent: list[list[int]] = []
+    for number in range(50):
+        words = pack_keys(make.keys(1 + number % 7, number))[:, 0]
+        trace.stored(1, tenant, 1, PAGE, words, 0, bench.now + number)
+        sent.append((words >> 11).tolist())
+    lines, end = trace.part(0.0, 0, 1 << 20, {1: "llama"})
+    got = [msgspec.json.decode(line)["hash_ids"] for line in lines.splitlines()]
+    assert end == 0
+    assert got == sent[-len(got) :]
+    assert 94 <= sum(map(len, got)) <= 100
+
+
+def test_what_is_older_than_an_hour_is_forgotten() -> None:
+    bench, engine = bench_of(64)
+    serve(engine, make.keys(2, "old"))
+    bench.pass_time(3601)
+    serve(engine, make.keys(3, "new"))
+    assert [len(msgspec.json.decode(line)["hash_ids"]) for line in lines_of(bench)[0]] == [3]
+
+
+def test_a_line_is_a_mooncake_request_with_what_larder_knows() -> None:
+    bench, engine = bench_of(64)
+    serve(engine, make.keys(2), "team-a")
+    line = msgspec.json.decode(lines_of(bench)[0][0])
+    assert line["tenant"] == "team-a"
+    assert (line["model"], line["block_bytes"], line["hit_blocks"]) == (make.MODEL, PAGE, 0)
+    assert all(0 <= mark < 1 << 53 for mark in line["hash_ids"]), "any JSON reader keeps them whole"

@@ -1,0 +1,161 @@
+"""Whoever holds a block holds the chain before it: that outlives the block, and costs a bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dataplane.core.pool import MAX_ANCESTORS, MAX_LOOKED_UP
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, Reserve
+from dataplane.protocol.layout import pack_keys
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+
+PAGE = 4096
+BLOCKS = 20_000
+
+
+def _behind(engine: BenchEngine, keys: list[bytes], parent: bytes) -> None:
+    """Store keys one behind the other, the first one behind `parent`."""
+    for at in range(0, len(keys), MAX_KEYS_PER_REQUEST):
+        part = keys[at : at + MAX_KEYS_PER_REQUEST]
+        message = Reserve(1, engine.spaces[0], "", b"".join(part), PAGE, parent=parent)
+        granted = engine.bench.node.reserve(engine.client, message, engine.bench.now)
+        assert engine.commit(granted.reservation) == len(part)
+        parent = part[-1]
+
+
+def _hold(engine: BenchEngine, keys: list[bytes]) -> None:
+    numbers, _ = engine.bench.index.find(pack_keys(keys), engine.spaces[0])
+    engine.area.counters[numbers] = 1
+
+
+def _order(bench: Bench) -> list[bytes]:
+    """Keys, first to go first."""
+    blocks = bench.node.pool.table.blocks
+    return [blocks[number].key for number in bench.node.pool.order.common.shelf.policy.victims(bench.now)]
+
+
+def _shortest_s(work: Callable[[], object], times: int = 3) -> float:
+    taken = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return min(taken)
+
+
+def test_branches_that_are_held_stay_behind_the_trunk_they_share() -> None:
+    bench = Bench(16 * PAGE)
+    engine = bench.attach()
+    trunk, one, two = make.keys(3, "trunk"), make.keys(3, "one"), make.keys(3, "two")
+    _behind(engine, trunk, b"")
+    _behind(engine, one, trunk[-1])
+    _behind(engine, two, trunk[-1])
+    for key in [
+        one[2],
+        two[2],
+        one[0],
+        one[1],
+        two[0],
+        two[1],
+        *trunk,
+    ]:  # heads older than what is behind them
+        engine.store([key], PAGE)
+    engine.store(make.keys(7, "rest"), PAGE)
+    _hold(engine, [one[-1], two[-1]])
+    assert engine.store(make.keys(2, "new"), PAGE).written == 2
+    place = {key: at for at, key in enumerate(_order(bench))}
+    for branch in ([*trunk, *one], [*trunk, *two]):
+        places = [place[key] for key in branch]
+        assert places == sorted(places, reverse=True), "ancestors are newer"
+
+
+def test_a_held_block_behind_too_long_a_chain_is_left_where_it_is_in_a_bounded_time() -> None:
+    bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
+    engine = bench.attach()
+    chain, leaves = make.keys(BLOCKS - 40, "chain"), make.keys(20, "leaf")
+    assert len(chain) > MAX_ANCESTORS
+    _behind(engine, chain, b"")
+    for leaf in leaves:
+        _behind(engine, [leaf], chain[-1])
+    engine.store(make.keys(20, "rest"), PAGE)
+    for at in range(0, len(chain), MAX_KEYS_PER_REQUEST):
+        engine.store(chain[at : at + MAX_KEYS_PER_REQUEST], PAGE)
+    _hold(engine, leaves)
+    names = iter(range(10))
+    assert _shortest_s(lambda: engine.store(make.keys(1, ("new", next(names))), PAGE)) < 0.1
+    assert engine.has(leaves) == [True] * 20
+    assert _order(bench)[:20] == leaves, "newer than its chain would be worse"
+    assert bench.faults() == []
+
+
+def test_parents_that_are_gone_are_looked_up_a_bounded_number_of_times() -> None:
+    bench = Bench(2048 * PAGE, max_blocks=4096)
+    engine = bench.attach()
+    for key in make.keys(2048, "orphan"):
+        _behind(engine, [key], make.keys(1, ("gone", key))[0])
+    engine.area.counters[:] = 1
+    looked_up = 0
+    find = bench.node.pool.table.find
+
+    def counted(*args: object) -> object:
+        nonlocal looked_up
+        looked_up += 1
+        return find(*args)  # type: ignore[arg-type]
+
+    bench.node.pool.table.find = counted  # type: ignore[assignment, method-assign]
+    assert engine.store(make.keys(2048, "new"), PAGE).outcomes == {"POOL_FULL": 2048}
+    assert 0 < looked_up <= MAX_LOOKED_UP + 1
+
+
+def test_a_parent_that_was_stored_anew_is_an_ancestor_again() -> None:
+    bench = Bench(4 * PAGE)
+    engine = bench.attach()
+    parent, child = make.keys(2)
+    _behind(engine, [parent], b"")
+    _behind(engine, [child], parent)
+    engine.store(make.keys(2, "other"), PAGE)
+    engine.store([child], PAGE)
+    engine.store(make.keys(1, "displaces"), PAGE)
+    assert engine.has([parent, child]) == [False, True]
+    engine.store([parent], PAGE)
+    engine.store(make.keys(1, "more"), PAGE)
+    assert _order(bench)[0] == child
+    _hold(engine, [child])
+    assert engine.store(make.keys(1, "new"), PAGE).written == 1
+    order = _order(bench)
+    assert order.index(child) < order.index(parent)
+    assert bench.faults() == []
+
+
+def test_a_limit_below_what_is_held_costs_little_each_time() -> None:
+    bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
+    engine = bench.attach()
+    _behind_tenant(engine, "a")
+    engine.area.counters[:] = 1
+    assert bench.apply(make.quotas({"a": PAGE})) == []
+    assert _shortest_s(lambda: bench.pass_time(0.5)) < 0.1
+    engine.area.counters[:] = 0
+    bench.pass_time(0.5)
+    assert bench.tenant("a").bytes <= PAGE, "remembered until a lease ends"
+
+
+def test_a_watermark_below_what_is_held_costs_little_each_time() -> None:
+    bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
+    engine = bench.attach()
+    _behind_tenant(engine, "")
+    engine.area.counters[:] = 1
+    assert bench.apply(make.policy(high_watermark=0.5, low_watermark=0.5)) == []
+    assert _shortest_s(lambda: bench.pass_time(0.05)) < 0.1
+    assert bench.pool.used_bytes == BLOCKS * PAGE
+    engine.area.counters[:] = 0
+    for _ in range(4):
+        bench.pass_time(0.05)
+    assert bench.pool.used_bytes == BLOCKS * PAGE // 2
+
+
+def _behind_tenant(engine: BenchEngine, tenant: str) -> None:
+    keys = make.keys(BLOCKS, "many")
+    for at in range(0, BLOCKS, MAX_KEYS_PER_REQUEST):
+        engine.store(keys[at : at + MAX_KEYS_PER_REQUEST], PAGE, tenant=tenant)

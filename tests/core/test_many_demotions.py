@@ -1,0 +1,65 @@
+"""Operators may ask for the same again and again: what waits to be demoted waits once."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.core import sweeps
+from dataplane.protocol.control import Scope
+from dataplane.protocol.events import SweepDone
+from tests.core.tenancy import PAGE, bench_of
+from tests.core.test_sweeps import seen
+from tests.dataplane import factories as make
+
+ALL = Scope(model=make.MODEL)
+
+
+def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeps, "CHUNK", 16)
+    bench, engine = bench_of(256)
+    engine.store(make.keys(200), PAGE)
+    numbers = [bench.node.demote(ALL, bench.now) for _ in range(50)]
+    queued = sum(len(sweep.queue) for sweep in bench.node.pool.sweeps.active)
+    assert queued < 200
+    bench.events(SweepDone)
+    done = []
+    for _ in range(100):
+        bench.pass_time(0.05)
+        done += [event.sweep for event in bench.events(SweepDone) if isinstance(event, SweepDone)]
+    assert sorted(done) == numbers
+    assert not bench.node.pool.sweeps.active
+
+
+def test_what_is_stored_in_the_place_of_a_block_that_waits_is_demoted_when_it_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeps, "CHUNK", 8)
+    bench, engine = bench_of(64)
+    engine.store(make.keys(64), PAGE)
+    bench.node.demote(ALL, bench.now)
+    engine.store(make.keys(64, "new"), PAGE)  # in the same descriptors
+    bench.node.demote(ALL, bench.now)
+    for _ in range(30):
+        bench.pass_time(0.05)
+    ranks = {block.rank.name for block in bench.node.pool.table.blocks.values()}
+    assert ranks == {"DEMOTED"}
+    assert bench.faults() == []
+
+
+def test_beyond_so_many_sweeps_one_takes_over_what_the_next_ones_are_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeps, "MAX_ACTIVE", 3)
+    bench, engine = bench_of(256)
+    chains = {f"t{number}": make.keys(4, number) for number in range(10)}
+    for tenant, chain in chains.items():
+        engine.store(chain, PAGE, tenant=tenant)
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now) for tenant in chains]
+    assert numbers == [1, 2, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert all(seen(engine, chain) == 0 for chain in chains.values())
+    for _ in range(10):
+        bench.pass_time(0.05)
+    assert not bench.node.pool.table.blocks
+    assert bench.faults() == []

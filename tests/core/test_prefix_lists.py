@@ -1,0 +1,72 @@
+"""Lists of hot prefixes take bounded work, however many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.core import scopes
+from dataplane.core.prefixes import KEPT_AFTER, WINDOW_S, Prefixes
+from dataplane.protocol.codes import Code, ProtocolError
+from tests.core.tenancy import PAGE, bench_of, fill
+from tests.core.test_prefixes import chain_of
+from tests.dataplane import factories as make
+
+
+def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all() -> None:
+    bench, _ = bench_of(64)
+    prefixes = Prefixes()
+    for owner in range(100):
+        tenant = bench.node.pool.tenants.get(f"t{owner}")
+        for number in range(40):
+            chain = chain_of(bench, 2, (owner, number))
+            for block in chain:
+                block.tenant = tenant
+            for _ in range(2 if number == 7 else 1):
+                prefixes.served(chain, bench.now)
+    assert len(prefixes.top("hits", None, 10_000, bench.now)) == 4000
+    bench.now += WINDOW_S
+    prefixes.served(chain_of(bench, 2, "next"), bench.now)
+    listed = prefixes.top("hits", None, 10_000, bench.now)
+    assert len(listed) <= KEPT_AFTER + 1
+    assert sum(each.hits == 2 for each in listed) == 100, "the heaviest of every tenant"
+
+
+def test_of_very_long_lists_what_is_resident_is_reckoned_from_some_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scopes, "MAX_LOOKED_UP", 64)
+    bench, engine = bench_of(512)
+    for number in range(4):
+        engine.store(make.keys(100, number), PAGE)
+        engine.acquire(make.keys(100, number))
+        engine.let_go()
+    bench.pass_time(0.1)
+    assert [each.resident for each in bench.node.hot_prefixes("hits", None, 9, bench.now)] == [100] * 4
+    fill(engine, "scan", 512)
+    assert [each.resident for each in bench.node.hot_prefixes("hits", None, 9, bench.now)] == [0] * 4
+
+
+def test_prefixes_in_several_spaces_are_each_looked_up_in_their_own() -> None:
+    bench, engine = bench_of(2048, spaces=(make.space(), make.space("other-model")))
+    for space, length in ((0, 5), (1, 9)):
+        chain = make.keys(length, space)
+        engine.store(chain, PAGE, space=space)
+        engine.acquire(chain, space)
+        engine.let_go()
+    bench.pass_time(0.1)
+    listed = bench.node.hot_prefixes("bytes", None, 9, bench.now)
+    assert [(each.model, each.depth, each.resident) for each in listed] == [
+        ("other-model", 9, 9),
+        (make.MODEL, 5, 5),
+    ]
+
+
+@pytest.mark.parametrize("label", ["", "p-", "p-zz", "p-00", "p-0000000000000000", "é"])
+def test_a_label_that_names_nothing_is_refused(label: str) -> None:
+    bench, engine = bench_of(64)
+    engine.store(make.keys(2), PAGE)
+    engine.acquire(make.keys(2))
+    bench.pass_time(0.1)
+    with pytest.raises(ProtocolError) as raised:
+        bench.node.hot_prefix(label, bench.now)
+    assert raised.value.code is Code.UNKNOWN_PREFIX

@@ -1,0 +1,159 @@
+"""Hot prefixes: what many prompts share is found, in bounded memory, and can be pinned."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from dataplane.core.blocks import Block
+from dataplane.core.prefixes import MAX_KEYS, WINDOW_S, Prefixes
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import Scope
+from dataplane.protocol.engine import Reserve
+from tests.core.tenancy import PAGE, bench_of, fill
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+
+
+def serve(engine: BenchEngine, chain: list[bytes], tenant: str = "", space: int = 0) -> None:
+    """One request: look up, read, store the rest."""
+    hits = engine.acquire(chain, space)
+    if hits < len(chain):
+        engine.store(chain, PAGE, tenant=tenant, space=space)
+    engine.let_go()
+
+
+def converse(engine: BenchEngine, conversations: int, turns: int, tenant: str = "a") -> list[bytes]:
+    """Conversations that share a system prompt of twelve blocks; the shared keys."""
+    system = make.keys(12, ("system", tenant))
+    for number in range(conversations):
+        for turn in range(1, turns + 1):
+            serve(engine, [*system, *make.keys(3 * turn, (tenant, number))], tenant)
+    return system
+
+
+def test_a_shared_system_prompt_is_found_with_its_depth_hits_and_bytes() -> None:
+    bench, engine = bench_of(4096)
+    system = converse(engine, 40, 3)
+    bench.pass_time(0.1)
+    top = bench.node.hot_prefixes("hits", "a", 5, bench.now)[0]
+    assert (top.depth, top.tenant, top.model, top.resident) == (12, "a", make.MODEL, 12)
+    assert top.hits == 39 * 3, "every request since a second conversation made it a shared one"
+    assert top.bytes_served == 12 * PAGE * top.hits
+    assert top.error == 0
+    assert bench.node.hot_prefix(top.label, bench.now).keys == make.packed(system)
+
+
+def test_every_tenant_has_its_own() -> None:
+    bench, engine = bench_of(4096)
+    for tenant in ("a", "b"):
+        converse(engine, 10, 2, tenant)
+    bench.pass_time(0.1)
+    assert {each.tenant for each in bench.node.hot_prefixes("hits", "b", 50, bench.now)} == {"b"}
+    assert bench.node.hot_prefixes("bytes", "nobody", 50, bench.now) == []
+
+
+def test_ranks_of_one_model_count_a_request_once() -> None:
+    ranks = tuple(make.space(rank=rank, world=2) for rank in range(2))
+    bench, engine = bench_of(4096, spaces=ranks)
+    chain = make.keys(8)
+    for _ in range(5):
+        for space in range(2):
+            serve(engine, chain, space=space)
+    bench.pass_time(0.1)
+    listed = bench.node.hot_prefixes("hits", None, 50, bench.now)
+    assert [(each.depth, each.hits) for each in listed] == [(8, 4)]
+
+
+def test_a_prefix_is_listed_for_an_hour_under_one_label() -> None:
+    bench, engine = bench_of(4096)
+    converse(engine, 10, 1)
+    bench.pass_time(0.1)
+    label = bench.node.hot_prefixes("hits", None, 1, bench.now)[0].label
+    for _ in range(11):
+        bench.pass_time(WINDOW_S)
+        serve(engine, make.keys(2, "other"))
+        assert label in {each.label for each in bench.node.hot_prefixes("hits", None, 50, bench.now)}
+    bench.pass_time(2 * WINDOW_S)
+    assert label not in {each.label for each in bench.node.hot_prefixes("hits", None, 50, bench.now)}
+    with pytest.raises(ProtocolError) as raised:
+        bench.node.hot_prefix(label, bench.now)
+    assert raised.value.code is Code.UNKNOWN_PREFIX
+
+
+def test_a_prefix_that_left_the_pool_is_listed_with_what_is_resident() -> None:
+    bench, engine = bench_of(128)
+    converse(engine, 6, 1)
+    bench.pass_time(0.1)
+    fill(engine, "scan", 512)
+    top = bench.node.hot_prefixes("hits", "a", 1, bench.now)[0]
+    assert (top.depth, top.resident) == (12, 0)
+    assert len(bench.node.hot_prefix(top.label, bench.now).keys) == 12 * 32
+
+
+def test_the_heaviest_is_found_among_many_that_come_once() -> None:
+    bench, _ = bench_of(64)
+    prefixes = Prefixes()
+    hot = chain_of(bench, 8, "hot")
+    for number in range(20_000):
+        prefixes.served(chain_of(bench, 4, number), bench.now)
+        if number % 50 == 0:
+            prefixes.served(hot, bench.now)
+    top = prefixes.top("hits", None, 1, bench.now)[0]
+    assert top.end == hot[0].key
+    assert 400 <= top.hits <= 400 + top.error
+
+
+def test_a_million_different_blocks_take_bounded_memory() -> None:
+    bench, _ = bench_of(64)
+    prefixes = Prefixes()
+    tracemalloc.start()
+    try:
+        for number in range(12_000):
+            prefixes.served(chain_of(bench, 64, number), bench.now + number / 3)
+        early, _ = tracemalloc.get_traced_memory()
+        for number in range(12_000, 20_000):
+            prefixes.served(chain_of(bench, 64, number), bench.now + number / 3)
+        late, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert late < 1.1 * early, "it no longer grows"
+    assert late < 300 * MAX_KEYS
+
+
+def chain_of(bench: Bench, length: int, name: object) -> list[Block]:
+    """Blocks that are in no pool, last block first."""
+    tenant = bench.node.pool.tenants.get("a")
+    seed = make.key(name)
+    keys = [at.to_bytes(4, "big") + seed[4:] for at in range(length)]
+    return [Block(0, 0, 1, key, tenant, None, PAGE, PAGE, None) for key in reversed(keys)]  # type: ignore[arg-type]
+
+
+def test_what_is_behind_a_parent_that_a_request_names_counts_as_parting() -> None:
+    bench, engine = bench_of(256)
+    system = make.keys(6)
+    engine.store(system, PAGE)
+    for number in range(4):
+        tail = make.keys(2, number)
+        message = Reserve(1, engine.spaces[0], "", make.packed(tail), PAGE, system[-1])
+        engine.commit(bench.node.reserve(engine.client, message, bench.now).reservation)
+    for number in range(4):
+        serve(engine, [*system, *make.keys(2, number)])
+    bench.pass_time(0.1)
+    top = bench.node.hot_prefixes("hits", None, 1, bench.now)[0]
+    assert (top.depth, top.hits) == (6, 4)
+
+
+def test_a_hot_prefix_keeps_its_model_when_nothing_of_that_is_cached_any_more() -> None:
+    bench, engine = bench_of(128)
+    converse(engine, 3, 1)
+    bench.pass_time(0.1)
+    engine.goodbye()
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
+    for _ in range(4):
+        bench.pass_time(1.0)
+    assert not bench.node.pool.spaces.by_number, "the space is forgotten"
+    top = bench.node.hot_prefixes("hits", None, 1, bench.now)[0]
+    assert (top.model, top.resident) == (make.MODEL, 0)
+    assert bench.node.hot_prefix(top.label, bench.now).keys

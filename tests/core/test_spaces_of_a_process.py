@@ -1,0 +1,32 @@
+"""One process has a bounded number of spaces, however often it attaches."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.core import node as node_module
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.spaces import Space
+from tests.core.tenancy import bench_of
+from tests.dataplane import factories as make
+
+
+def spaces(*numbers: int) -> list[Space]:
+    return [Space(model=make.MODEL, revision=str(number)) for number in numbers]
+
+
+def test_a_process_has_so_many_spaces_in_all_its_attachments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "MAX_SPACES_PER_PROCESS", 8)
+    bench, _ = bench_of(64)
+    first = bench.attach(*spaces(*range(6)), pid=1)
+    for _ in range(3):
+        bench.attach(*spaces(*range(6)), pid=1)  # the same ones again
+    with pytest.raises(ProtocolError) as raised:
+        bench.attach(*spaces(5, 6, 7, 8), pid=1)
+    assert (raised.value.code, raised.value.field) == (Code.BAD_SPACE, "spaces")
+    assert len(bench.node.pool.spaces.by_number) == 7, "nothing of it is kept"
+    bench.attach(*spaces(5, 6, 7), pid=1)
+    bench.attach(*spaces(8, 9, 10), pid=2)
+    first.goodbye()
+    with pytest.raises(ProtocolError):
+        bench.attach(*spaces(11), pid=1)

@@ -1,0 +1,339 @@
+"""Invalidation and demotion: in force at once, swept piece by piece, and only of what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dataplane.core import sweeps
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import QuotaSpec, Scope
+from dataplane.protocol.engine import Lease, Reserve
+from dataplane.protocol.events import SweepDone
+from dataplane.protocol.layout import H_INVALID_COUNT, is_ready, leading, pack_keys
+from dataplane.protocol.spaces import Space
+from tests.core.tenancy import PAGE, bench_of, fill, held
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+
+ONE, TWO, OTHER = make.space(dtype="bf16"), make.space(dtype="fp8"), make.space("other")
+
+
+def seen(engine: BenchEngine, chain: Sequence[bytes], space: int = 0) -> int:
+    """Leading hits, as a client counts them."""
+    index = engine.bench.index
+    numbers, control, rows = index.find_rows(pack_keys(list(chain)), engine.spaces[space])
+    good = (numbers >= 0) & is_ready(control)
+    valid = index.valid(numbers, rows)
+    return leading(good if valid is None else good & valid)
+
+
+def settle(bench: Bench) -> None:
+    """Let every sweep come to its end."""
+    for _ in range(200):
+        bench.pass_time(0.05)
+        if not bench.node.pool.sweeps.active:
+            break
+    bench.pass_time(0.05)
+
+
+def scope_of(name: str, chain: Sequence[bytes]) -> Scope:
+    return {
+        "tenant": Scope(tenant="a"),
+        "model": Scope(model=make.MODEL),
+        "space": Scope(space=ONE.identity()),
+        "tenant and space": Scope(tenant="a", space=ONE.identity()),
+        "prefix": Scope(keys=make.packed(chain)),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("tenant", {("a", 0), ("a", 1), ("a", 2)}),
+        ("model", {("a", 0), ("a", 1), ("b", 0), ("b", 1)}),
+        ("space", {("a", 0), ("b", 0)}),
+        ("tenant and space", {("a", 0)}),
+        ("prefix", {("a", 0), ("a", 1), ("a", 2)}),
+    ],
+)
+def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(
+    name: str, gone: set[tuple[str, int]]
+) -> None:
+    bench, engine = bench_of(1536, spaces=(ONE, TWO, OTHER))
+    chains = {"a": make.keys(6, "a"), "b": make.keys(6, "b")}
+    for tenant, chain in chains.items():
+        for space in range(3):
+            engine.store(chain, PAGE, tenant=tenant, space=space)
+
+    def missing() -> set[tuple[str, int]]:
+        return {
+            (tenant, space)
+            for tenant, chain in chains.items()
+            for space in range(3)
+            if seen(engine, chain, space) == 0
+        }
+
+    bench.node.invalidate(scope_of(name, chains["a"][:2]), bench.now)
+    assert missing() == gone, "before any step of the sweep"
+    assert bench.faults() == []
+    settle(bench)
+    assert missing() == gone
+    assert sum(seen(engine, chain, space) for chain in chains.values() for space in range(3)) == 6 * (
+        6 - len(gone)
+    )
+    assert len(bench.node.pool.table.blocks) == 6 * (6 - len(gone)), "their bytes are free"
+    assert bench.index.header[H_INVALID_COUNT] == 0
+    assert bench.faults() == []
+
+
+def test_leases_by_message_miss_at_once_too() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(4)
+    engine.store(chain, PAGE, tenant="a")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    assert bench.node.lease(engine.client, Lease(1, engine.spaces[0], make.packed(chain))) == []
+
+
+def test_what_is_stored_afterwards_is_readable_during_the_sweep_and_after_it() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(6)
+    engine.store(chain, PAGE, tenant="a")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    assert engine.store(chain, PAGE, tenant="a").outcomes == {"WRITE": 6}
+    assert seen(engine, chain) == 6
+    settle(bench)
+    assert seen(engine, chain) == 6
+    assert held(bench, "a") == 6
+    assert bench.faults() == []
+
+
+def test_leased_blocks_are_out_of_the_index_and_go_when_the_lease_ends() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(6)
+    engine.store(chain, PAGE, tenant="a")
+    engine.acquire(chain)
+    rows = {block.number: block.control for block in bench.node.pool.table.blocks.values()}
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    settle(bench)
+    assert engine.lookup(chain) == 0
+    assert engine.store(chain, PAGE, tenant="a").written == 6, "beside the old ones"
+    assert held(bench, "a") == 12
+    assert {number: int(bench.index.control[number]) for number in rows} == rows, (
+        "readers keep what they have"
+    )
+    assert bench.index.header[H_INVALID_COUNT] == 1, "a late reader of the index still sees the marks"
+    engine.let_go()
+    settle(bench)
+    assert held(bench, "a") == 6
+    assert bench.index.header[H_INVALID_COUNT] == 0
+    assert bench.faults() == []
+
+
+def test_what_is_being_written_is_not_published() -> None:
+    bench, engine = bench_of(64)
+    mine, other = make.keys(4, "mine"), make.keys(4, "other")
+    open_one = engine.reserve(mine, PAGE, tenant="a")
+    open_two = engine.reserve(other, PAGE, tenant="b")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    with pytest.raises(ProtocolError) as raised:
+        engine.commit(open_one.reservation)
+    assert raised.value.code is Code.INVALIDATED
+    assert engine.commit(open_two.reservation) == 4
+    settle(bench)
+    assert (seen(engine, mine), held(bench, "a")) == (0, 0)
+    assert engine.store(mine, PAGE, tenant="a").written == 4
+
+
+@pytest.mark.parametrize("how", ["behind the prefix", "behind what is stored behind it", "behind another"])
+def test_what_is_being_written_behind_a_prefix_is_not_published(how: str) -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(12)
+    engine.store(chain[:6], PAGE)
+    first = engine.reserve(chain[:8], PAGE)
+    if how == "behind the prefix":
+        tail, prefix = first, chain[:6]
+    elif how == "behind what is stored behind it":
+        tail, prefix = first, chain[:2]
+    else:
+        message = Reserve(1, engine.spaces[0], "", make.packed(chain[8:]), PAGE, chain[7])
+        tail, prefix = bench.node.reserve(engine.client, message, bench.now), chain[:2]
+    bench.node.invalidate(Scope(keys=make.packed(prefix)), bench.now)
+    with pytest.raises(ProtocolError) as raised:
+        engine.commit(tail.reservation)
+    assert raised.value.code is Code.INVALIDATED
+
+
+def test_a_prefix_takes_all_behind_its_last_key_and_leaves_what_shares_a_start() -> None:
+    bench, engine = bench_of(256)
+    system = make.keys(4, "system")
+    long, branch = [*system, *make.keys(6, "long")], [*system, *make.keys(3, "branch")]
+    sibling = [*system[:2], *make.keys(5, "sibling")]
+    stranger = make.keys(5, "stranger")
+    for chain in (long, branch, sibling, stranger):
+        engine.store(chain, PAGE)
+    bench.node.invalidate(Scope(keys=make.packed(system)), bench.now)
+    settle(bench)
+    assert engine.has(long) == [False] * 10
+    assert engine.has(branch[4:]) == [False] * 3
+    assert engine.has(sibling[2:]) == [True] * 5
+    assert engine.lookup(stranger) == 5
+    engine.store(system, PAGE)
+    assert engine.lookup(long) == 4, "nothing old comes back with the prefix"
+    assert engine.lookup(sibling) == 7
+
+
+def test_a_prefix_that_is_stored_again_during_the_sweep_brings_nothing_old_back() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(10)
+    engine.store(chain, PAGE)
+    bench.node.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
+    engine.store(chain[:3], PAGE)
+    assert seen(engine, chain) == 3
+    settle(bench)
+    assert seen(engine, chain) == 3
+
+
+def test_what_is_cut_off_from_a_prefix_goes_with_it() -> None:
+    bench, engine = bench_of(64)
+    bench.apply(make.policy(algorithm="fifo"))
+    chain = make.keys(10)
+    engine.store(chain, PAGE)
+    cut = bench.node.pool.table.find(pack_keys(chain[5:6]), engine.spaces[0])
+    bench.node.pool.evict([block for block in cut if block is not None], "room", bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
+    settle(bench)
+    assert engine.has(chain) == [False] * 10
+
+
+def test_hundreds_of_invalidations_at_once_are_all_in_force_and_all_reported() -> None:
+    bench, engine = bench_of(2048, max_blocks=4096)
+    chains = {f"t{number}": make.keys(4, number) for number in range(300)}
+    for tenant, chain in chains.items():
+        engine.store(chain, PAGE, tenant=tenant)
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now) for tenant in chains]
+    assert all(seen(engine, chain) == 0 for chain in chains.values())
+    done = []
+    for _ in range(400):
+        bench.pass_time(0.05)
+        done += [event.sweep for event in bench.events(SweepDone) if isinstance(event, SweepDone)]
+    assert done == numbers
+    assert not bench.node.pool.table.blocks
+
+
+def test_a_model_with_a_hundred_spaces_is_gone_at_once() -> None:
+    spaces: list[Space] = [make.space(rank=rank, world=100) for rank in range(100)]
+    bench = Bench(100 * 2 * make.MIB, max_blocks=4096)
+    engine = bench.attach(*spaces, OTHER)
+    chain = make.keys(3)
+    for space in range(101):
+        assert engine.store(chain, PAGE, space=space).written == 3
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
+    assert [seen(engine, chain, space) for space in range(101)] == [0] * 100 + [3]
+    settle(bench)
+    assert [seen(engine, chain, space) for space in range(101)] == [0] * 100 + [3]
+
+
+def test_permanent_pins_are_untouched_also_while_the_sweep_goes_on() -> None:
+    bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
+    kept, loose = make.keys(8, "kept"), make.keys(8, "loose")
+    for chain in (kept, loose):
+        engine.store(chain, PAGE, tenant="a")
+    bench.apply(*make.pins([make.pin("kept", kept, strength="permanent"), make.pin("loose", loose)]))
+    for scope in (Scope(tenant="a"), Scope(keys=make.packed([*kept[:2]])), Scope(model=make.MODEL)):
+        bench.node.invalidate(scope, bench.now)
+        assert seen(engine, kept) == 8
+    assert seen(engine, loose) == 0
+    settle(bench)
+    assert (seen(engine, kept), seen(engine, loose)) == (8, 0)
+    assert bench.pin("loose").resident == 0
+    assert bench.pool.pinned_bytes == 8 * PAGE
+
+
+def test_a_pin_that_comes_too_late_saves_nothing() -> None:
+    bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
+    chain = make.keys(8)
+    engine.store(chain, PAGE, tenant="a")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    bench.apply(*make.pins([make.pin("kept", chain, strength="permanent")]))
+    assert seen(engine, chain) == 0
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    settle(bench)
+    assert seen(engine, chain) == 0
+    assert bench.pool.pinned_bytes == 0
+
+
+def test_bytes_of_swept_blocks_are_used_before_anything_else_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.core.pool.MAX_BURIED", 4)
+    bench, engine = bench_of(64)
+    old, good = make.keys(32, "old"), make.keys(32, "good")
+    engine.store(good, PAGE, tenant="b")
+    engine.store(old, PAGE, tenant="a")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.tick(bench.now)
+    assert engine.store(make.keys(32, "new"), PAGE, tenant="c").written == 32
+    assert seen(engine, good) == 32
+
+
+def test_a_large_sweep_goes_on_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "CHUNK", 10)
+    bench, engine = bench_of(128)
+    for number in range(8):
+        engine.store(make.keys(8, number), PAGE, tenant="a")
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.tick(bench.now)
+    bench.node.tick(bench.now)
+    assert len(bench.node.pool.table.blocks) == 64 - 20
+    assert all(seen(engine, make.keys(8, number)) == 0 for number in range(8))
+    assert engine.store(make.keys(8, 7), PAGE, tenant="a").written == 8
+    settle(bench)
+    assert held(bench, "a") == 8
+    assert bench.node.pool.totals.invalidated_blocks == 64
+
+
+def test_demoted_blocks_go_first_tail_first_until_they_are_used_again() -> None:
+    bench, engine = bench_of(64)
+    old, used, demoted = make.keys(16, "old"), make.keys(16, "used"), make.keys(32, "demoted")
+    engine.store(old, PAGE, tenant="b")
+    engine.store(demoted, PAGE, tenant="a")
+    engine.store(used, PAGE, tenant="a")
+    bench.node.demote(Scope(tenant="a"), bench.now)
+    assert (seen(engine, demoted), seen(engine, used)) == (32, 16), "nothing is dropped"
+    engine.acquire(used)
+    engine.let_go()
+    bench.pass_time(0.05)
+    fill(engine, "c", 8)
+    assert (seen(engine, old), seen(engine, used), seen(engine, demoted)) == (16, 16, 24)
+    fill(engine, "c", 24, "more")
+    assert (seen(engine, old), seen(engine, used), engine.has(demoted)) == (16, 16, [False] * 32)
+    assert bench.faults() == []
+
+
+def test_a_demotion_takes_nothing_of_a_floor() -> None:
+    bench, engine = bench_of(64)
+    bench.apply(make.shares(QuotaSpec("a", floor_bytes=20 * PAGE), QuotaSpec("b")))
+    fill(engine, "a", 32)
+    fill(engine, "b", 32)
+    bench.node.demote(Scope(tenant="a"), bench.now)
+    fill(engine, "b", 12, "more")
+    assert (held(bench, "a"), held(bench, "b")) == (20, 44)
+    fill(engine, "b", 40, "yet more")
+    assert held(bench, "a") == 20
+
+
+def test_an_invalidation_of_nobody_known_is_answered_and_harmless() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(4)
+    engine.store(chain, PAGE)
+    for scope in (
+        Scope(tenant="nobody"),
+        Scope(model="nothing"),
+        Scope(space="0" * 32),
+        Scope(keys=make.packed(make.keys(3, "unknown"))),
+        Scope(tenant="nobody", keys=make.packed(chain)),
+    ):
+        assert bench.node.invalidate(scope, bench.now) > 0
+        assert bench.node.demote(scope, bench.now) > 0
+        settle(bench)
+        assert seen(engine, chain) == 4

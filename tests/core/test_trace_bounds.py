@@ -1,0 +1,42 @@
+"""The access trace keeps nobody waiting, also after an hour of silence or when asked for the last second."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from dataplane.core.accesses import MAX_RECORDS, Accesses
+from dataplane.protocol.layout import pack_keys
+from tests.core.tenancy import PAGE, bench_of
+from tests.dataplane import factories as make
+
+
+def full() -> tuple[Accesses, float]:
+    bench, _ = bench_of(64)
+    trace = Accesses(bench.now, 2 * MAX_RECORDS)
+    words = pack_keys(make.keys(1))[:, 0]
+    tenant = bench.node.pool.tenants.get("a")
+    for _ in range(50_000):
+        trace.stored(1, tenant, 1, PAGE, words, 0, bench.now)
+    later = bench.now + 4000
+    began = time.process_time()
+    trace.stored(1, tenant, 1, PAGE, words, 0, later)
+    assert time.process_time() - began < 0.05
+    return trace, later
+
+
+def test_old_requests_are_not_shown_although_they_are_dropped_bit_by_bit() -> None:
+    trace, later = full()
+    began = time.process_time()
+    lines, following = trace.part(0.0, 0, 1 << 20, {1: "llama"})
+    assert time.process_time() - began < 0.05
+    assert following == 0
+    assert len(lines.splitlines()) == 1
+    assert msgspec.json.decode(lines)["timestamp"] == 4_000_000
+    assert trace.part(later + 1, 0, 1 << 20, {}) == (b"", 0)
+
+
+def test_a_number_beyond_the_last_request_ends_the_trace() -> None:
+    trace, _ = full()
+    assert trace.part(0.0, 2**62, 1 << 20, {}) == (b"", 0)

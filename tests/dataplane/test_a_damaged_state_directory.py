@@ -1,0 +1,60 @@
+"""A data plane starts whatever its state directory holds, and under a name that stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataplane.state import StateDirectory
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_a_name_that_was_made_stays(folder: Path) -> None:
+    name = StateDirectory(folder).node_name()
+    assert name
+    assert StateDirectory(folder).node_name() == name
+    assert [each.name for each in folder.iterdir()] == ["node"]
+
+
+@pytest.mark.parametrize("contents", [b"\xff\xfe\x00node\n", b"", b"\n", b"x" * 200_000, b"a\x07b\n"])
+def test_what_is_no_name_gives_way_to_one_that_stays(folder: Path, contents: bytes) -> None:
+    folder.mkdir()
+    (folder / "node").write_bytes(contents)
+    name = StateDirectory(folder).node_name()
+    assert 0 < len(name) <= 64
+    assert StateDirectory(folder).node_name() == name
+    if contents.strip():
+        assert (folder / "node.corrupt").read_bytes() == contents
+
+
+def test_where_no_name_can_be_kept_the_node_has_one_all_the_same(folder: Path) -> None:
+    state = StateDirectory(folder)
+    (folder / "node").mkdir()
+    (folder / "node.corrupt").write_bytes(b"in the way")
+    assert state.node_name()
+
+
+def test_a_full_disk_leaves_no_empty_name_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = StateDirectory(folder)
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("dataplane.state.os.fsync", full)
+        assert state.node_name()
+    assert list(folder.iterdir()) == []
+    assert state.node_name() == state.node_name()
+
+
+def test_a_snapshot_that_cannot_be_set_aside_is_left_out(folder: Path) -> None:
+    state = StateDirectory(folder)
+    (folder / "quotas.snapshot").write_bytes(b"junk")
+    (folder / "quotas.corrupt").mkdir()
+    assert state.load("quotas") is None
+    assert (folder / "quotas.snapshot").read_bytes() == b"junk"

@@ -1,0 +1,190 @@
+"""One process cannot take all connections, nor have everything sent to it again and again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+
+from dataplane.core.leases import LeaseTable
+from dataplane.core.node import Node, NodeOptions
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.engine import (
+    MAX_DATAGRAM_BYTES,
+    VERSION,
+    Attach,
+    Attached,
+    EngineReply,
+    EngineRequest,
+    Held,
+    Hold,
+    Map,
+    Mapped,
+    Refused,
+    Reserve,
+    Reserved,
+    SpaceRequest,
+)
+from dataplane.tiers.memory import NodeMemory
+from dataplane.transport.engine import EngineServer
+from dataplane.transport.peers import Peer
+from dataplane.transport.session import MAX_HOLDERS_PER_PROCESS, Session
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, RawEngine, engine_process, line
+
+_decoder = decoder(EngineReply)
+STORE_ONE = """
+with attach(sys.argv[1], [make.space()], timeout_s=5) as client:
+    with client.reserve(make.keys(1), 4096) as reservation:
+        tell(reservation.commit().blocks)
+"""
+
+
+def test_a_process_that_takes_all_its_connections_leaves_some_to_others(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane().start()
+    resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (400, 400))
+    with ExitStack() as crowd:
+        last = [crowd.enter_context(RawEngine(plane.socket)) for _ in range(101)][-1]
+        refused = last.receive()
+        assert isinstance(refused, Refused)
+        assert (code_of(refused.code), refused.message) == (
+            Code.TOO_MANY_CLIENTS,
+            "at most 100 connections of one process are served",
+        )
+        with engine_process(STORE_ONE, plane.socket) as other:
+            assert line(other) == "1"
+    with RawEngine(plane.socket) as again:
+        again.attach()
+
+
+def test_a_connection_holds_once_and_a_process_a_few_times(plane: Plane) -> None:
+    with ExitStack() as stack:
+        for _ in range(MAX_HOLDERS_PER_PROCESS):
+            holder = stack.enter_context(RawEngine(plane.socket))
+            assert isinstance(holder.ask(Hold(1, VERSION)), Held)
+            assert holder.refusal(Hold(2, VERSION))[0] is Code.ALREADY_ATTACHED
+        one_more = stack.enter_context(RawEngine(plane.socket))
+        assert one_more.refusal(Hold(1, VERSION))[0] is Code.TOO_MANY_CLIENTS
+    with RawEngine(plane.socket) as later:
+        assert isinstance(later.ask(Hold(1, VERSION)), Held)
+
+
+# ---- descriptors in flight
+
+
+class Server:
+    """What a session asks of its server."""
+
+    membarrier = False
+
+    def __init__(self, memory: NodeMemory) -> None:
+        options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)
+        self.memory = memory
+        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0)
+        self.ended: list[str] = []
+
+    def clock(self) -> float:
+        return 1.0
+
+    def watch(self, session: Session) -> None: ...
+
+    def unwatch(self, client: int) -> None: ...
+
+    def holders(self, pid: int | None = None) -> int:
+        return 0
+
+    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
+        self.ended.append(reason)
+
+
+class Wire:
+    """A session and the other end of its connection; while `crowded`, no descriptor can be sent."""
+
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self.crowded = False
+        ours, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours = ours
+        peer = Peer(os.getpid(), os.getuid(), -1)
+        self.session = Session(cast(EngineServer, server), ours, peer)
+        send_fds = socket.send_fds
+
+        def send(*arguments: Any) -> int:
+            if self.crowded:
+                raise OSError(errno.ETOOMANYREFS, "Too many references")
+            return send_fds(*arguments)
+
+        monkeypatch.setattr(socket, "send_fds", send)
+
+    def ask(self, request: EngineRequest) -> EngineReply:
+        self.peer.send(encode(request))
+        self.session.on_readable()
+        data, fds, _, _ = socket.recv_fds(self.peer, MAX_DATAGRAM_BYTES, 253, socket.MSG_DONTWAIT)
+        for fd in fds:
+            os.close(fd)
+        answer: EngineReply = decode(_decoder, data)
+        return answer
+
+    def close(self) -> None:
+        self._ours.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    memory = NodeMemory(1024)
+    wire = Wire(Server(memory), monkeypatch)
+    yield wire
+    wire.close()
+    memory.close()
+
+
+ATTACH = Attach(1, VERSION, "g", [SpaceRequest(make.space())])
+
+
+def test_an_attach_whose_memory_cannot_be_sent_did_not_happen(wire: Wire) -> None:
+    wire.crowded = True
+    refused = wire.ask(ATTACH)
+    assert isinstance(refused, Refused)
+    assert code_of(refused.code) is Code.OUT_OF_MEMORY
+    assert wire.server.node.engines == {}
+    wire.crowded = False
+    assert isinstance(wire.ask(ATTACH), Attached)
+
+
+def test_a_reservation_whose_segment_cannot_be_sent_stands_and_the_segment_comes_when_asked_for(
+    wire: Wire,
+) -> None:
+    attached = wire.ask(ATTACH)
+    assert isinstance(attached, Attached)
+    wire.crowded = True
+    reserved = wire.ask(Reserve(2, attached.spaces[0], "", make.key("a"), 4096))
+    assert isinstance(reserved, Reserved)
+    assert (reserved.outcomes[0], reserved.grants) == (Outcome.WRITE, [])
+    assert reserved.reservation
+    refused = wire.ask(Map(3, [1]))
+    assert isinstance(refused, Refused)
+    assert code_of(refused.code) is Code.OUT_OF_MEMORY
+    wire.crowded = False
+    mapped = wire.ask(Map(4, [1]))
+    assert isinstance(mapped, Mapped)
+    assert [grant.segment for grant in mapped.grants] == [1]
+    assert wire.server.node.check() == []
+
+
+def test_a_holder_that_misses_memory_loses_its_connection_so_that_it_holds_anew(wire: Wire) -> None:
+    assert isinstance(wire.ask(Hold(1, VERSION)), Held)
+    wire.crowded = True
+    file = wire.server.memory.index_file
+    wire.session.send_held(0, [("area", 1, file)])
+    assert not wire.session.open
+    assert len(wire.server.ended) == 1

@@ -1,0 +1,230 @@
+"""Each policy is the algorithm that it is named after."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count, islice
+from random import Random
+
+import pytest
+
+from dataplane.eviction import EvictionPolicy
+from dataplane.eviction.age_class import AgeClass
+from dataplane.eviction.arc import Arc
+from dataplane.eviction.fifo import Fifo
+from dataplane.eviction.lfu import Lfu
+from dataplane.eviction.lru import Lru
+from dataplane.eviction.noop import Noop
+from dataplane.eviction.registry import POLICIES
+from dataplane.eviction.s3fifo import S3Fifo
+from dataplane.eviction.slru import Slru
+from tests.eviction.references import REFERENCES
+from tests.eviction.simulator import Simulator
+
+PAGE = 4096
+
+
+def _skewed(asks: int, keys: int, seed: int) -> list[int]:
+    """Few keys often, most seldom, and the favourites change on the way."""
+    random = Random(seed)
+    return [min(int(random.paretovariate(0.7)), keys) + at // 1500 * 37 for at in range(asks)]
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("capacity", [10, 53])
+def test_it_hits_what_a_plain_version_of_the_algorithm_hits(name, capacity):
+    reference = REFERENCES[name](capacity)
+    simulator = Simulator(POLICIES[name](), capacity)
+    keys = _skewed(4000, 400, seed=capacity)
+    for now, key in enumerate(keys):
+        assert simulator.serve([key], now + 1.0) == reference.ask(key), f"ask {now}"
+    assert 0.1 < simulator.hits / len(keys) < 0.95, "the trace says something"
+
+
+def _store(policy: EvictionPolicy, numbers: Iterable[int], now: float = 0.0, size: int = PAGE) -> None:
+    for number in numbers:
+        policy.insert(number, number, size, now)
+
+
+def _touch(policy: EvictionPolicy, numbers: Iterable[int], now: float = 0.0) -> None:
+    for number in numbers:
+        policy.touch(number, now)
+
+
+def _hot_set_survives(policy: EvictionPolicy, capacity: int, hot: Sequence[int], scan: int) -> float:
+    """The share of a hot set, used twice, that is still there after `scan` keys that nobody asks for again."""
+    cache = Simulator(policy, capacity)
+    clock = count(1)
+    for key in [*range(1000, 1000 + capacity - len(hot)), *hot, *hot, *hot]:
+        cache.serve([key], float(next(clock)))
+    for key in range(10_000, 10_000 + scan):
+        cache.serve([key], float(next(clock)))
+    return sum(key in cache for key in hot) / len(hot)
+
+
+@pytest.mark.parametrize("name", ["s3fifo", "arc", "slru", "lfu"])
+def test_a_scan_leaves_what_was_used_twice_in_place(name):
+    assert _hot_set_survives(POLICIES[name](), 100, range(50), scan=1000) == 1.0
+
+
+@pytest.mark.parametrize("name", ["lru", "fifo", "age_class"])
+def test_a_scan_goes_through_policies_that_go_by_age(name):
+    assert _hot_set_survives(POLICIES[name](), 100, range(50), scan=1000) == 0.0
+
+
+def test_age_class_lets_a_block_idle_as_many_times_longer_as_it_was_used():
+    policy = AgeClass()
+    _store(policy, [1], now=0.0)
+    _store(policy, [2], now=0.0)
+    _touch(policy, [1, 1, 1], now=0.0)
+    _store(policy, [3], now=70.0)
+    assert list(policy.victims(90.0)) == [2, 1, 3], "90 s, 90/4 s, 20 s"
+    assert list(policy.victims(110.0)) == [2, 3, 1], "110 s, 110/4 s, 40 s"
+
+
+def test_age_class_counts_to_seven():
+    policy = AgeClass()
+    _store(policy, [1, 2])
+    _touch(policy, [2] * 7)
+    _touch(policy, [1] * 70, now=1.0)
+    assert list(policy.victims(100.0)) == [2, 1]
+
+
+def test_refresh_renews_the_age_and_leaves_the_count():
+    policy = AgeClass()
+    _store(policy, [1, 2])
+    for _ in range(20):
+        policy.refresh(1, 50.0)
+    _touch(policy, [2], now=10.0)
+    assert list(policy.victims(100.0)) == [1, 2], "50 s without a use, 90/2 s with one"
+
+
+def test_lru_and_fifo_differ_by_what_a_use_does():
+    lru, fifo = Lru(), Fifo()
+    for policy in (lru, fifo):
+        _store(policy, [1, 2, 3])
+        _touch(policy, [1])
+    assert list(lru.victims(0.0)) == [2, 3, 1]
+    assert list(fifo.victims(0.0)) == [1, 2, 3]
+
+
+def test_lfu_goes_by_uses_and_then_by_recency():
+    policy = Lfu()
+    _store(policy, range(5))
+    _touch(policy, [0, 0, 1, 2, 3, 3])
+    policy.refresh(1, 0.0)
+    assert list(policy.victims(0.0)) == [4, 2, 1, 0, 3]
+
+
+def test_lfu_takes_hits_from_elsewhere_into_account():
+    policy = Lfu()
+    for number, hits in ((1, 5), (2, 0), (3, 9), (4, 5), (5, 2)):
+        policy.insert(number, number, PAGE, 0.0, hits)
+    assert list(policy.victims(0.0)) == [2, 5, 1, 4, 3]
+    _touch(policy, [2, 2])
+    assert list(policy.victims(0.0)) == [5, 2, 1, 4, 3]
+
+
+def test_slru_protects_four_fifths_of_the_bytes():
+    policy = Slru()
+    _store(policy, range(10))
+    _touch(policy, range(10))
+    assert list(islice(policy.victims(0.0), 2)) == [0, 1], "the first ones made way"
+    _touch(policy, [0])
+    assert list(islice(policy.victims(0.0), 2)) == [1, 2]
+
+
+def test_slru_protects_bytes_and_not_blocks():
+    policy = Slru()
+    policy.insert(0, 0, 8 * PAGE, 0.0)
+    _store(policy, range(1, 9))
+    _touch(policy, [1, 2, 3, 4, 0])
+    assert list(policy.victims(0.0))[:4] == [5, 6, 7, 8], "12 of 16 pages are protected"
+    _touch(policy, [5])
+    assert list(policy.victims(0.0))[:4] == [6, 7, 8, 1], "13 of 16 pages were too many"
+
+
+def test_s3fifo_drops_what_was_never_used_before_older_blocks_that_were():
+    policy = S3Fifo()
+    _store(policy, range(20))
+    _touch(policy, [0, 1, 2])
+    assert list(islice(policy.victims(0.0), 3)) == [3, 4, 5]
+    for number in list(islice(policy.victims(0.0), 14)):
+        policy.evict(number, 0.0)
+    assert set(policy.victims(0.0)) >= {0, 1, 2}
+
+
+def test_s3fifo_gives_a_ghost_that_comes_back_a_place_in_the_main_queue():
+    policy = S3Fifo()
+    _store(policy, range(20))
+    policy.evict(0, 0.0)
+    policy.insert(30, 0, PAGE, 0.0)
+    policy.insert(31, 31, PAGE, 0.0)
+    order = list(policy.victims(0.0))
+    assert order.index(30) > order.index(14), "it outlives most of what the small queue held"
+    assert order.index(31) < len(order)
+    assert S3Fifo().ghosts == 0
+
+
+def test_s3fifo_passes_a_block_that_is_used_all_the_time():
+    policy = S3Fifo()
+    cache = Simulator(policy, 20)
+    for now in range(500):
+        cache.serve([1], float(now))
+        cache.serve([100 + now], float(now))
+    assert cache.hits == 499
+
+
+def test_arc_moves_its_border_to_where_the_ghosts_come_back():
+    policy = Arc()
+    cache = Simulator(policy, 20)
+    for key in [*range(10), *range(10)]:  # ten used twice
+        cache.serve([key], 0.0)
+    assert policy.once_target == 0
+    for key in [*range(100, 120), *range(100, 120)]:  # a loop that needs more room for blocks used once
+        cache.serve([key], 0.0)
+    grown = policy.once_target
+    assert grown > 5 * PAGE
+    for _ in range(3):
+        for key in range(10):  # the ten again, evicted meanwhile
+            cache.serve([key], 0.0)
+        for key in range(200 + 50 * _, 220 + 50 * _):
+            cache.serve([key], 0.0)
+    assert policy.once_target < grown
+
+
+def test_noop_names_no_victim_and_a_full_pool_refuses():
+    cache = Simulator(Noop(), 3)
+    for key in range(5):
+        cache.serve([key], 0.0)
+    assert cache.refused == 2
+    assert [key for key in range(5) if key in cache] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [Arc, S3Fifo])
+def test_ghosts_of_mixed_sizes_are_bounded_in_bytes_and_in_number(kind):
+    policy = kind()
+    random = Random(2)
+    numbers = count()
+    for _ in range(3000):
+        number = next(numbers)
+        policy.insert(number, number, random.choice([512, PAGE, 64 * PAGE]), 0.0)
+        if number % 3 == 0:
+            policy.touch(number, 0.0)
+        if number >= 100:
+            policy.evict(next(policy.victims(0.0)), 0.0)
+    assert 20 < policy.ghosts <= 2 * len(policy)
+    while len(policy) > 5:
+        policy.evict(next(policy.victims(0.0)), 0.0)
+    assert policy.ghosts <= 10
+
+
+@pytest.mark.parametrize("kind", [Arc, S3Fifo])
+def test_ghosts_go_with_an_account_that_is_emptied(kind):
+    for leave in ("evict", "remove"):
+        policy = kind()
+        _store(policy, range(100))
+        for number in list(islice(policy.victims(0.0), 40)):
+            policy.evict(number, 0.0)
+        assert policy.ghosts > 20
+        for number in list(policy.victims(0.0)):
+            policy.evict(number, 0.0) if leave == "evict" else policy.remove(number)
+        assert policy.ghosts == 0

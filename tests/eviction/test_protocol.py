@@ -1,0 +1,249 @@
+"""What every policy must do, held against a plain model."""
+
+import gc
+import tracemalloc
+from itertools import islice
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dataplane.eviction import EvictionPolicy
+from dataplane.eviction.arc import Arc
+from dataplane.eviction.noop import Noop
+from dataplane.eviction.registry import POLICIES
+from dataplane.eviction.s3fifo import S3Fifo
+from dataplane.protocol.control import ALGORITHMS
+from tests.eviction.conftest import Make
+
+NUMBERS = range(24)
+SIZES = st.sampled_from([1, 4096, 65_536, 7 * 4096])
+
+
+def test_every_algorithm_of_the_protocol_has_a_policy():
+    assert list(POLICIES) == list(ALGORITHMS)
+
+
+class Machine(RuleBasedStateMachine):
+    """Any calls that the protocol allows, on two instances at once: what one does, the other does too."""
+
+    make: Make
+
+    @initialize()
+    def start(self):
+        self.policy, self.twin = self.make(), self.make()
+        self.held: dict[int, int] = {}
+        self.now = 1000.0
+
+    def both(self, name: str, *arguments: object) -> None:
+        for policy in (self.policy, self.twin):
+            getattr(policy, name)(*arguments)
+
+    @rule(
+        number=st.sampled_from(NUMBERS),
+        key=st.integers(0, 40),
+        size=SIZES,
+        hits=st.sampled_from([0, 0, 0, 1, 9]),
+    )
+    def insert(self, number, key, size, hits):
+        assume(number not in self.held)
+        self.both("insert", number, key, size, self.now, hits)
+        self.held[number] = size
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), name=st.sampled_from(["touch", "touch", "refresh"]))
+    def use(self, data, name):
+        self.both(name, data.draw(st.sampled_from(sorted(self.held))), self.now)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def leave(self, data):
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        del self.held[number]
+        if data.draw(st.booleans()):
+            self.both("evict", number, self.now)
+        else:
+            self.both("remove", number)
+
+    @rule(count=st.integers(1, 6))
+    def make_room(self, count):
+        victims = list(islice(self.policy.victims(self.now), count))
+        for number in victims:
+            self.both("evict", number, self.now)
+            del self.held[number]
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 60.0]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @invariant()
+    def every_block_is_named_once_and_asking_changes_nothing(self):
+        named = list(self.policy.victims(self.now))
+        assert len(self.policy) == len(self.held)
+        if isinstance(self.policy, Noop):
+            assert named == []
+            return
+        assert sorted(named) == sorted(self.held)
+        next(self.policy.victims(self.now), None)
+        assert list(self.policy.victims(self.now)) == named, "asking changed the order"
+
+    @invariant()
+    def it_is_deterministic(self):
+        assert list(self.policy.victims(self.now)) == list(self.twin.victims(self.now))
+
+    @invariant()
+    def ghosts_are_bounded_by_what_is_held(self):
+        if isinstance(self.policy, Arc | S3Fifo):
+            assert self.policy.ghosts <= 4 * len(self.policy)
+
+
+def test_any_allowed_calls_keep_every_block_in_the_order_once(make: Make):
+    machine = type("MachineOfThis", (Machine,), {"make": staticmethod(make)})
+    limits = settings(
+        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=limits)
+
+
+def _filled(make: Make, blocks: int, seed: int = 3) -> EvictionPolicy:
+    """A policy with a past: blocks stored, used and evicted."""
+    random = Random(seed)
+    policy = make()
+    for number in range(blocks):
+        policy.insert(number, number, 4096, float(number))
+    for _ in range(2 * blocks):
+        policy.touch(random.randrange(blocks), float(blocks))
+    return policy
+
+
+@given(spared=st.sets(st.integers(0, 59)))
+def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(spared):
+    for make in POLICIES.values():
+        policy, twin = _filled(make, 60), _filled(make, 60)
+        planned = [number for number in policy.victims(99.0) if number not in spared]
+        for number in planned:
+            again = next(each for each in twin.victims(99.0) if each not in spared)
+            if not spared:
+                assert again == number
+            twin.evict(again, 99.0)
+            policy.evict(number, 99.0)
+        assert sorted(twin.victims(99.0)) == sorted(policy.victims(99.0))
+
+
+@pytest.mark.parametrize("passed_over", [1, 10])
+def test_a_block_that_is_passed_over_stays_and_is_asked_again(evicting: Make, passed_over):
+    policy = _filled(evicting, 40)
+    kept = list(islice(policy.victims(99.0), passed_over))
+    for number in list(policy.victims(99.0)):
+        if number not in kept:
+            policy.evict(number, 99.0)
+    assert sorted(policy.victims(99.0)) == sorted(kept)
+
+
+def test_a_number_may_name_another_key_later(make: Make):
+    policy = make()
+    for key in range(1000):
+        policy.insert(7, key, 4096, float(key))
+        policy.touch(7, float(key))
+        if key % 3:
+            policy.evict(7, float(key))
+        else:
+            policy.remove(7)
+    assert len(policy) == 0
+    assert list(policy.victims(1000.0)) == []
+
+
+def test_a_block_that_is_not_in_the_order_is_an_error(make: Make):
+    policy = make()
+    policy.insert(1, 1, 4096, 0.0)
+    with pytest.raises(KeyError):
+        policy.remove(2)
+    with pytest.raises(KeyError):
+        policy.evict(2, 0.0)
+    assert len(policy) == 1
+
+
+def test_victims_are_made_as_they_are_taken(evicting: Make):
+    policy = _filled(evicting, 20_000)
+    taken = policy.victims(1e6)
+    tracemalloc.start()
+    next(taken)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 20_000 * 8, "no list of everything"
+
+
+def test_ten_thousand_small_instances_are_cheap(make: Make):
+    gc.collect()
+    tracemalloc.start()
+    policies = [make() for _ in range(10_000)]
+    for at, policy in enumerate(policies):
+        for number in range(3):
+            policy.insert(number, at * 3 + number, 4096, 0.0)
+        policy.touch(1, 1.0)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / len(policies) < 3000, f"{size / len(policies):.0f} bytes each"
+
+
+def test_a_chain_loses_its_end_first_however_it_grows(chain_keeping: Make):
+    random = Random(5)
+    policy = chain_keeping()
+    chain: list[int] = []
+    for now in range(30):
+        for number in reversed(chain):
+            policy.touch(number, float(now))
+        new = list(range(len(chain), len(chain) + random.randint(1, 4)))
+        for number in reversed(new):
+            policy.insert(number, number, 4096, float(now))
+        for number in reversed(chain):
+            policy.refresh(number, float(now))
+        chain += new
+        used = chain[: random.randint(0, len(chain))]
+        for number in reversed(used):
+            policy.touch(number, now + 0.5)
+        assert list(policy.victims(now + 0.5)) == chain[::-1]
+        assert list(policy.victims(now + 100.0)) == chain[::-1]
+
+
+def test_blocks_that_are_stored_together_go_tail_first(evicting: Make):
+    policy = evicting()
+    for number in reversed(range(50)):
+        policy.insert(number, number, 4096, 0.0)
+    assert list(policy.victims(1.0)) == list(reversed(range(50)))
+
+
+@pytest.fixture(params=["lru", "age_class"])
+def chain_keeping(request: pytest.FixtureRequest) -> Make:
+    return POLICIES[request.param]
+
+
+def test_a_policy_takes_over_what_another_one_held(evicting: Make):
+    old = _filled(POLICIES["lru"], 50)
+    new = evicting()
+    for number in old.victims(99.0):
+        new.insert(number, number, 4096, 99.0, hits=number % 4)
+    assert sorted(new.victims(99.0)) == list(range(50))
+
+
+def test_a_policy_that_is_dropped_leaves_no_cycle_behind(make: Make):
+    # The data plane runs no full garbage collection.
+    gc.collect()
+    gc.disable()
+    try:
+        policy = _filled(make, 200)
+        for number in list(islice(policy.victims(1e3), 50)):
+            policy.evict(number, 1e3)
+        del policy
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -1,0 +1,104 @@
+"""Where the kernel has no `membarrier`, leases go by message: slower, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.client.world import World
+from dataplane.protocol.spaces import Space
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
+from tests.hammer.content import MODEL
+from tests.hammer.test_hammer import hammer, seconds
+from tests.hostile.content import chain, read, store
+
+
+def world_of(client: Client) -> World:
+    world = client._link.world
+    assert world is not None
+    return world
+
+
+def counted(client: Client) -> int:
+    """The sum of a client's lease counters."""
+    return int(world_of(client).area.counters.sum())
+
+
+@pytest.fixture
+def slow_plane(make_plane: Callable[..., Plane]) -> Plane:
+    return make_plane(dataplane__membarrier="false").start()
+
+
+def connect(plane: Plane, **options: object) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(240)
+def test_the_hammer_finds_no_wrong_byte(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_DATAPLANE__MEMBARRIER", "false")
+    with hammer(socket_dir) as beaten:
+        with attach(beaten.socket, [Space(model=MODEL)], timeout_s=5) as client:
+            assert not world_of(client).membarrier
+        beaten.run(seconds() / 2)
+        wait_for(
+            lambda: min(beaten.totals()["blocks"], beaten.totals()["stored"]) > 500,
+            "enough was read and stored",
+            60,
+        )
+        assert beaten.wrong() == []
+        stats = beaten.settle()
+        assert stats.engines == []
+        assert (stats.pool.reserved_bytes, stats.pool.quarantined_bytes) == (0, 0)
+        result = beaten.stop()
+        assert result["faults"] == []
+        assert int(str(result["put_back"])) > 0, "eviction met readers"
+
+
+def test_a_lease_holds_its_blocks_until_it_is_let_go(slow_plane: Plane) -> None:
+    with connect(slow_plane) as client:
+        assert store(client, 7) == 8
+        lease = client.acquire(chain(7))
+        assert (len(lease), counted(client)) == (8, 8)
+        for number in range(48):
+            with client.reserve([make.key(("fill", number))], make.MIB) as reservation:
+                reservation.commit()
+        assert read(client, 7) == (8, 0)
+        lease.release()
+        assert counted(client) == 0
+        for number in range(48):
+            with client.reserve([make.key(("more", number))], make.MIB) as reservation:
+                assert reservation.refused == {}
+                reservation.commit()
+        assert client.lookup(chain(7)) == 0
+
+
+def test_a_lease_whose_answer_comes_too_late_is_given_back_and_no_counter_is_lost(slow_plane: Plane) -> None:
+    with attach(slow_plane.socket, [make.space()], timeout_s=0.2, on_event=lambda event: None) as client:
+        assert store(client, 7) == 8
+        held = client.acquire(chain(7))
+        with slow_plane.frozen():
+            assert len(client.acquire(chain(7))) == 0, "no answer in time is a miss"
+            held.release()
+            assert counted(client) == 8, "the data plane may be counting: wait for it"
+            assert len(client.acquire(chain(7))) == 0
+        wait_for(lambda: client.lookup(chain(7)) == 8 and counted(client) == 0, "the late answer is settled")
+        assert read(client, 7) == (8, 0)
+        assert counted(client) == 0
+
+
+def test_counters_are_let_go_when_the_data_plane_dies_with_a_question_open(slow_plane: Plane) -> None:
+    with attach(slow_plane.socket, [make.space()], timeout_s=0.2, on_event=lambda event: None) as client:
+        assert store(client, 7) == 8
+        held = client.acquire(chain(7))
+        world = world_of(client)
+        with slow_plane.frozen():
+            assert len(client.acquire(chain(7))) == 0
+            held.release()
+            slow_plane.kill()
+        wait_for(lambda: client.lookup(chain(7)) >= 0 and not client.connected, "the end is noticed")
+        assert int(world.area.counters.sum()) == 0
+        assert world.idle

@@ -1,0 +1,255 @@
+"""Whatever one engine does, the others go on, and the node's books stay right. What it holds is shown."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+
+import pytest
+
+from dataplane.client import Client, Code, attach
+from dataplane.protocol.codec import encode
+from dataplane.protocol.engine import Map
+from dataplane.protocol.events import EngineStats, NodeStats
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
+from tests.hostile.content import chain, read, store
+
+PAGE = 4096
+TURNS = 150
+
+
+@contextmanager
+def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.hostile.misfits", role, plane.socket, str(seed)],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert line(process) == "ready", role
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def connect(plane: Plane, **options: object) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+
+
+def shown(stats: NodeStats, pid: int) -> EngineStats:
+    (engine,) = (each for each in stats.engines if each.pid == pid)
+    return engine
+
+
+def work(plane: Plane, turns: int = 50, seed: int = 3) -> tuple[int, int]:
+    """Store and read like an honest engine, every byte checked; (stored, read) blocks."""
+    rng = random.Random(seed)
+    stored = seen = 0
+    with connect(plane, group="honest", verify="always") as client:
+        for _ in range(turns):
+            number = rng.randrange(300)
+            stored += store(client, number)
+            blocks, wrong = read(client, number)
+            assert wrong == 0
+            seen += blocks
+        assert client.connected
+    return stored, seen
+
+
+def whole_pool_is_usable(plane: Plane) -> None:
+    """Sixteen blocks of a megabyte fill the pool of 16 MiB."""
+    with connect(plane, group="fresh") as client:
+        for number in range(16):
+            with client.reserve([make.key(("fresh", number))], make.MIB) as reservation:
+                assert reservation.refused == {}
+                assert reservation.commit().blocks == 1
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        "scribble_ring",
+        "scribble_header",
+        "scribble_counters",
+        "lie",
+        "be_deaf",
+        "babble",
+        "hang",
+        "come_and_go",
+        "fork",
+    ],
+)
+def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, role: str) -> None:
+    with misfit(plane, role, 1), misfit(plane, role, 2):
+        stored, seen = work(plane, TURNS)
+        assert stored > TURNS // 2
+        assert seen > TURNS
+        plane.describe()  # audits the books
+    stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
+    assert (stats.pool.quarantined_bytes, stats.pool.reserved_bytes) == (0, 0)
+    assert stats.totals.corrupt_blocks == 0
+    whole_pool_is_usable(plane)
+    assert "Traceback" not in plane.log()
+
+
+def test_who_holds_everything_is_shown_and_others_are_told_why_they_are_refused(plane: Plane) -> None:
+    with connect(plane, group="honest") as client:
+        for number in range(16):
+            with client.reserve([make.key(("old", number))], make.MIB) as reservation:
+                assert reservation.commit().blocks == 1
+        with misfit(plane, "hold_everything") as holder:
+            with client.reserve([make.key("new")], make.MIB) as reservation:
+                assert set(reservation.refused) <= {Code.POOL_FULL, Code.FRAGMENTED}
+                assert reservation.writable == []
+            engine = shown(plane.describe(), holder.pid)
+            assert engine.leased_blocks >= 16
+            assert (engine.connected, engine.alive, engine.group) == (True, True, "scribbler-1")
+        plane.wait_stats(lambda stats: len(stats.engines) == 1, "the holder is gone")
+        with client.reserve([make.key("new")], make.MIB) as reservation:
+            assert reservation.refused == {}
+
+
+def test_a_hung_writer_is_quarantined_shown_and_harms_nobody_when_it_wakes_up(
+    make_plane: Callable[..., Plane],
+) -> None:
+    plane = make_plane(dataplane__reservation_ttl_s="0.3").start()
+    with misfit(plane, "hang") as hanger:
+        hanger.send_signal(signal.SIGSTOP)
+        stats = plane.wait_stats(lambda stats: stats.pool.quarantined_bytes > 0, "its deadline passed")
+        engine = shown(stats, hanger.pid)
+        assert (engine.quarantined_bytes, engine.reserved_bytes) == (4 * PAGE, 0)
+        assert (engine.connected, engine.alive, engine.waits_for_pids) == (True, True, [])
+        stored, _ = work(plane)
+        assert stored > 0
+        hanger.send_signal(signal.SIGCONT)
+        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "it woke up and let go")
+        assert hanger.poll() is None
+        stored, seen = work(plane)
+        assert seen > 0
+        plane.describe()
+
+
+def test_bytes_of_a_lost_engine_say_whom_they_wait_for(plane: Plane) -> None:
+    code = """
+client = attach(sys.argv[1], [make.space()], group="tp", timeout_s=5)
+if sys.argv[2] == "scheduler":
+    reservation = client.reserve(make.keys(3), 4096)
+    lease = client.acquire(make.keys(1, "none"))
+tell("here")
+time.sleep(60)
+"""
+    with (
+        engine_process(code, plane.socket, "worker") as worker,
+        engine_process(code, plane.socket, "scheduler") as scheduler,
+    ):
+        assert (line(worker), line(scheduler)) == ("here", "here")
+        scheduler.kill()
+        stats = plane.wait_stats(
+            lambda stats: stats.pool.quarantined_bytes and not shown(stats, scheduler.pid).alive,
+            "the scheduler is gone",
+        )
+        lost = shown(stats, scheduler.pid)
+        assert lost.quarantined_bytes == 3 * PAGE
+        assert (lost.connected, lost.alive, lost.waits_for_pids) == (False, False, [worker.pid])
+        here = shown(stats, worker.pid)
+        assert (here.connected, here.alive, here.waits_for_pids, here.quarantined_bytes) == (
+            True,
+            True,
+            [],
+            0,
+        )
+        worker.kill()
+        stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
+        assert stats.pool.used_bytes == 0
+
+
+def test_views_that_are_never_let_go_are_shown_and_end_with_their_process(plane: Plane) -> None:
+    code = """
+client = attach(sys.argv[1], [make.space()], group="hoarder", timeout_s=5)
+kept = []
+for number in range(16):
+    with client.reserve([make.key(("mine", number))], 1 << 20) as reservation:
+        reservation.commit()
+    with client.acquire([make.key(("mine", number))]) as lease:
+        kept.append(lease.view(0))
+client.close()
+tell("holding")
+time.sleep(60)
+"""
+    with connect(plane, group="honest") as client, engine_process(code, plane.socket) as hoarder:
+        assert line(hoarder) == "holding"
+        with client.reserve([make.key("new")], make.MIB) as reservation:
+            assert set(reservation.refused) <= {Code.POOL_FULL, Code.FRAGMENTED}
+        engine = shown(plane.describe(), hoarder.pid)
+        assert engine.leased_blocks == 16
+        assert (engine.connected, engine.waits_for_pids) == (False, [hoarder.pid]), "it closed its client"
+        hoarder.kill()
+        plane.wait_stats(lambda stats: len(stats.engines) == 1, "the hoarder is gone")
+        with client.reserve([make.key("new")], make.MIB) as reservation:
+            assert reservation.refused == {}
+
+
+def test_a_thousand_goodbyes_cost_nothing(plane: Plane) -> None:
+    with connect(plane) as client:
+        client.lookup(chain(0))
+    before = plane.open_fds()
+    for _ in range(1000):
+        with connect(plane) as client:
+            assert client.connected
+    stats = plane.wait_stats(lambda stats: not stats.engines, "all said goodbye")
+    assert stats.pool.used_bytes == 0
+    wait_for(lambda: plane.open_fds() <= before + 2, "their descriptors are closed")
+
+
+def test_a_process_that_attaches_a_thousand_times_without_goodbye_is_refused_alone(plane: Plane) -> None:
+    code = """
+import socket
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.engine import VERSION, Attach, Attached, EngineReply, SpaceRequest
+request, answers = encode(Attach(1, VERSION, "crowd", [SpaceRequest(make.space())])), decoder(EngineReply)
+taken = 0
+for _ in range(1000):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(sys.argv[1])
+        connection.send(request)
+        taken += isinstance(decode(answers, connection.recv(1 << 18)), Attached)
+tell(taken)
+time.sleep(60)
+"""
+    work(plane)  # takes the pool's segments
+    before = plane.open_fds()
+    with engine_process(code, plane.socket) as crowd:
+        taken = int(line(crowd))
+        assert 64 <= taken <= 512, "half of the places at most"
+        stats = plane.describe()
+        assert len(stats.engines) == taken
+        assert {engine.pid for engine in stats.engines} == {crowd.pid}
+        assert not any(engine.connected for engine in stats.engines)
+        stored, seen = work(plane, seed=4)
+        assert stored > 0
+        assert seen > 0
+        crowd.kill()
+        plane.wait_stats(lambda stats: not stats.engines, "all went with their process")
+    wait_for(lambda: plane.open_fds() <= before + 16, "their descriptors are closed")
+
+
+def test_who_never_drains_its_socket_loses_its_connection(plane: Plane) -> None:
+    with RawEngine(plane.socket) as deaf:
+        deaf.attach(group="deaf")
+        ask = encode(Map(1, []))
+        with pytest.raises(OSError, match=r"Broken pipe|reset"):  # the answers fill its socket
+            deque(map(deaf.send, repeat(ask, 100_000)))
+        stats = plane.wait_stats(
+            lambda stats: not any(engine.connected for engine in stats.engines), "it lost its connection"
+        )
+        assert stats.totals.malformed_messages == 0
+    work(plane)

@@ -1,0 +1,52 @@
+"""A data plane dies in the middle of things: what it leaves is held against its checksums before anybody gets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dataplane.client import Client, attach
+from dataplane.protocol.layout import H_ADOPTED_NS
+from tests.dataplane import factories as make
+from tests.dataplane.plane import contents, wait_for
+from tests.integrity.faulty_memory import flip
+from tests.restart.harness import Supervised, supervised
+
+PAGE = 4096
+
+
+def adopted_at(client: Client) -> int:
+    world = client._link.world
+    return 0 if world is None else world.index.cells[H_ADOPTED_NS]
+
+
+def crash(plane: Supervised, client: Client) -> None:
+    """kill -9, and wait until the next data plane has taken the memory over."""
+    before = adopted_at(client)
+    plane.kill_plane()
+    wait_for(
+        lambda: client.lookup([]) == 0 and client.connected and adopted_at(client) > before,
+        "the memory is adopted",
+    )
+
+
+def test_what_a_crash_damaged_is_a_miss_and_the_rest_is_served(socket_dir: Path) -> None:
+    chain = make.keys(6)
+    with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=5) as client:
+        with client.reserve(chain, PAGE) as reservation:
+            reservation.copy_from(b"".join(contents(chain, PAGE)))
+            assert reservation.commit().blocks == 6
+        flip(plane, client, chain[4], at=100)
+        crash(plane, client)
+        with client.acquire(chain) as lease:
+            assert len(lease) == 4
+            assert [bytes(lease.view(at)) for at in range(4)] == contents(chain[:4], PAGE)
+        stats = plane.wait_stats(lambda stats: stats.totals.corrupt_blocks == 1, "it was reported")
+        assert stats.pool.blocks == 5
+        assert client.lookup(chain) == 4
+        with client.reserve(chain, PAGE) as reservation:
+            reservation.copy_from(b"".join(contents(chain, PAGE)))
+            assert reservation.commit().blocks == 1
+        crash(plane, client)
+        with client.acquire(chain) as lease:
+            assert [bytes(lease.view(at)) for at in range(6)] == contents(chain, PAGE)
+        assert plane.describe().totals.corrupt_blocks == 0, "counted since its start"

@@ -1,0 +1,225 @@
+"""Reports of corrupt blocks, as the core serves them: it looks for itself, within a budget, and believes nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataplane.core.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_REPORT
+from dataplane.protocol.checksums import checksum
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import Report
+from dataplane.protocol.events import BlockCorrupt
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.states import State
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+
+PAGE = 4096
+
+
+def store(bench: Bench, engine: BenchEngine, chain: list[bytes], nbytes: int = PAGE, space: int = 0) -> None:
+    """Store zeros with their checksums."""
+    granted = engine.reserve(chain, nbytes, space=space)
+    assert engine.commit(granted.reservation, checksums=checksum(bytes(nbytes)) * len(chain)) == len(chain)
+
+
+def damage(bench: Bench, engine: BenchEngine, key: bytes, space: int = 0) -> None:
+    block = bench.node.pool.table.find(pack_keys([key]), engine.spaces[space])[0]
+    assert block is not None
+    bench.memory.digests[block.slot.slab.segment.number, block.slot.offset] = b"x" * 16
+
+
+def seen(engine: BenchEngine, chain: list[bytes], space: int = 0) -> tuple[list[int], list[int]]:
+    """Descriptors and control words of blocks."""
+    numbers, control = engine.bench.index.find(pack_keys(chain), engine.spaces[space])
+    return numbers.tolist(), control.tolist()
+
+
+def report(engine: BenchEngine, descriptors: list[int], controls: list[int]) -> int:
+    message = Report(1, np.array(descriptors, np.uint32).tobytes(), np.array(controls, np.uint64).tobytes())
+    return engine.bench.node.report(engine.client, message, engine.bench.now)
+
+
+def test_a_corrupt_block_is_gone_at_once_and_told_with_who_found_it() -> None:
+    bench = Bench(make.MIB)
+    writer, reader = bench.attach(), bench.attach()
+    chain = make.keys(4)
+    store(bench, writer, chain)
+    damage(bench, writer, chain[1])
+    damage(bench, writer, chain[3])
+    bench.node.take_events()
+    assert report(reader, *seen(reader, chain)) == 2
+    assert reader.has(chain) == [True, False, True, False]
+    totals = bench.node.pool.totals
+    assert (totals.corrupt_blocks, totals.false_reports) == (2, 2)
+    events = bench.events(BlockCorrupt)
+    assert [(event.tenant, event.space, event.bytes, event.client) for event in events] == [
+        ("_default", make.MODEL, PAGE, reader.client)
+    ] * 2
+    assert bench.pool.used_bytes == 2 * PAGE
+    assert bench.faults() == []
+    store(bench, writer, [chain[1]])
+
+
+def test_a_liar_drops_nothing_and_is_counted() -> None:
+    bench = Bench(make.MIB)
+    writer, liar = bench.attach(), bench.attach()
+    chain = make.keys(8)
+    store(bench, writer, chain)
+    for _ in range(10):
+        assert report(liar, *seen(liar, chain)) == 0
+    assert writer.has(chain) == [True] * 8
+    assert bench.node.pool.totals.false_reports == 80
+    assert bench.faults() == []
+
+
+def test_a_liar_cannot_burn_the_nodes_time_and_others_are_still_heard() -> None:
+    block = 8 * make.MIB
+    bench = Bench(16 * block, segment_bytes=block)
+    writer, liar, honest = bench.attach(), bench.attach(), bench.attach()
+    chain = make.keys(16)
+    store(bench, writer, chain, block)
+    descriptors, controls = seen(liar, chain)
+    for _ in range(100):
+        report(liar, descriptors, controls)
+    read = bench.node.pool.totals.false_reports * block
+    assert read <= ENGINE_BYTES_PER_S + block
+    assert bench.refused()["rate_limited"] >= 99 * 16
+    damage(bench, writer, chain[15])
+    assert report(liar, descriptors[15:], controls[15:]) == 0, "its share is used up"
+    assert report(honest, descriptors[15:], controls[15:]) == 1
+    bench.pass_time(1.0)
+    damage(bench, writer, chain[14])
+    assert report(liar, descriptors[14:15], controls[14:15]) == 1, "it gets another one"
+    assert bench.faults() == []
+
+
+def test_one_report_reads_a_bounded_number_of_bytes_and_any_block_can_be_reported() -> None:
+    huge = MAX_BYTES_PER_REPORT + 4 * make.MIB
+    bench = Bench(2 * huge, segment_bytes=huge)
+    engine = bench.attach(make.space(block_bytes=huge))
+    chain = make.keys(2)
+    store(bench, engine, chain, huge)
+    for key in chain:
+        damage(bench, engine, key)
+    descriptors, controls = seen(engine, chain)
+    assert report(engine, descriptors, controls) == 1
+    assert report(engine, descriptors, controls) == 0, "overdrawn"
+    bench.pass_time(10.0)
+    assert report(engine, descriptors, controls) == 1
+    assert bench.pool.used_bytes == 0
+
+
+def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passed_over() -> None:
+    bench = Bench(make.MIB)
+    writer, stranger = bench.attach(), bench.attach(make.space("other"))
+    chain = make.keys(3)
+    store(bench, writer, chain[:1])
+    damage(bench, writer, chain[0])
+    (number,), (control,) = seen(writer, chain[:1])
+    writer.reserve(chain[1:2], PAGE)
+    being_written = seen(writer, chain[1:2])
+    assert being_written[1][0] & 0xFF == State.RESERVED
+    assert report(stranger, [number], [control]) == 0
+    assert report(writer, [number], [control + 256]) == 0
+    assert report(writer, [number], [0]) == 0
+    assert report(writer, [number + 1000, 2**32 - 1, 4096], [control] * 3) == 0
+    assert report(writer, *being_written) == 0
+    unsummed = writer.store(chain[2:], PAGE)
+    assert unsummed.written == 1
+    assert report(writer, *seen(writer, chain[2:])) == 0, "without a checksum nobody can tell"
+    totals = bench.node.pool.totals
+    assert (totals.corrupt_blocks, totals.false_reports) == (0, 0)
+    assert report(writer, [number] * 100, [control] * 100) == 1, "said often is one block"
+
+
+def test_a_leased_corrupt_block_waits_outside_of_the_index() -> None:
+    bench = Bench(make.MIB)
+    writer, reader = bench.attach(), bench.attach()
+    chain = make.keys(2)
+    store(bench, writer, chain)
+    assert reader.acquire(chain) == 2
+    damage(bench, writer, chain[0])
+    known = seen(writer, chain)
+    assert report(writer, *known) == 1
+    assert writer.lookup(chain) == 0
+    assert report(writer, *known) == 0, "it is dropped already"
+    assert bench.node.pool.totals.corrupt_blocks == 1
+    assert bench.pool.blocks == 2
+    bench.pass_time(0.1)
+    assert bench.pool.blocks == 2
+    reader.let_go()
+    bench.pass_time(0.1)
+    assert bench.pool.blocks == 1
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "controls", "field"),
+    [
+        (b"", b"", "descriptors"),
+        (b"abc", bytes(8), "descriptors"),
+        (bytes(4 * 4097), bytes(8 * 4097), "descriptors"),
+        (bytes(4), b"", "controls"),
+        (bytes(4), bytes(7), "controls"),
+        (bytes(8), bytes(8), "controls"),
+    ],
+)
+def test_a_report_that_does_not_add_up_names_its_field(
+    descriptors: bytes, controls: bytes, field: str
+) -> None:
+    bench = Bench(make.MIB)
+    engine = bench.attach()
+    with pytest.raises(ProtocolError) as error:
+        bench.node.report(engine.client, Report(1, descriptors, controls), bench.now)
+    assert (error.value.code, error.value.field) == (Code.MALFORMED, field)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1)),
+            st.one_of(st.integers(0, 600), st.integers(0, 2**64 - 1)),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_no_report_drops_a_block_that_is_whole(said: list[tuple[int, int]]) -> None:
+    bench = Bench(make.MIB)
+    engine = bench.attach()
+    chain = make.keys(8)
+    store(bench, engine, chain)
+    bench.pass_time(0.1)
+    assert report(engine, [number for number, _ in said], [control for _, control in said]) == 0
+    assert engine.has(chain) == [True] * 8
+    assert bench.faults() == []
+
+
+def test_a_machine_that_cannot_look_says_so_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(make.MIB)
+    engine = bench.attach()
+    chain = make.keys(2)
+    store(bench, engine, chain)
+
+    def refuse(segment: int, offset: int, nbytes: int) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(bench.memory, "digest", refuse)
+    assert report(engine, *seen(engine, chain)) == 0
+    assert bench.refused() == {"out_of_memory": 2}
+    assert engine.has(chain) == [True, True]
+
+
+def test_what_is_known_of_an_engine_goes_with_it() -> None:
+    bench = Bench(make.MIB)
+    for _ in range(5):
+        engine = bench.attach()
+        store(bench, engine, [make.key(engine.client)])
+        report(engine, *seen(engine, [make.key(engine.client)]))
+        engine.goodbye()
+    assert bench.node.integrity._engines == {}

@@ -1,0 +1,144 @@
+"""What a refusal must mean, worked out from where blocks are and nothing else; and random traffic to check it on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataplane.core.blocks import Block
+from dataplane.core.slabs import SMALL_SLAB_BYTES, SMALL_SLOT_BYTES, slot_bytes
+from dataplane.protocol.codes import Code
+from dataplane.protocol.states import State
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine, Stored
+
+SPACES = 2
+ROOM = {Code.FRAGMENTED, Code.POOL_FULL}
+
+
+class Oracle:
+    """Whether anything in a pool could serve a block of `size` in `space` while `spared` keys stay."""
+
+    def __init__(self, bench: Bench, space: int, size: int, spared: Sequence[bytes]) -> None:
+        self.space, self.size = space, size
+        self.capacity = bench.node.pool.slabs.capacity_bytes
+        self.segments = list(bench.node.pool.slabs.segments.values())
+        counters = sum(area.counters.astype(np.int64) for area in bench.memory.areas.values())
+        assert isinstance(counters, np.ndarray)
+        self.blocks: dict[int, list[Block]] = {segment.number: [] for segment in self.segments}
+        self.stays: set[Block] = set()
+        keep = set(spared)
+        for block in bench.node.pool.table.blocks.values():
+            self.blocks[block.slot.slab.segment.number].append(block)
+            if (
+                block.state is not State.READY
+                or block.guaranteed
+                or counters[block.number]
+                or (block.space == space and block.key in keep)
+            ):
+                self.stays.add(block)
+
+    def evictable_bytes(self) -> int:
+        return sum(
+            block.charge for blocks in self.blocks.values() for block in blocks if block not in self.stays
+        )
+
+    def could_serve(self) -> str:
+        """The place that could; empty when there is none."""
+        free = self.capacity - sum(segment.nbytes for segment in self.segments)
+        for segment in self.segments:
+            blocks = self.blocks[segment.number]
+            if not any(block in self.stays for block in blocks):
+                free += segment.nbytes
+            if segment.space != self.space or segment.small != (self.size <= SMALL_SLOT_BYTES):
+                continue
+            step = SMALL_SLAB_BYTES if segment.small else segment.nbytes
+            for start in range(0, segment.nbytes, step):
+                length = min(step, segment.nbytes - start)
+                inside = [block for block in blocks if start <= block.slot.offset < start + length]
+                stay = [block for block in inside if block in self.stays]
+                if stay and stay[0].charge == self.size and len(stay) < length // self.size:
+                    return f"a slot of the slab at {start} of segment {segment.number}"
+                if not stay and segment.small and length >= self.size:
+                    return f"the slab at {start} of segment {segment.number}"
+        return f"{free} bytes of whole segments" if free >= self.size else ""
+
+
+class Traffic:
+    """Random engines and pins on a small pool."""
+
+    def __init__(self, seed: int, capacity: int, segment: int, sizes: Sequence[int]) -> None:
+        self.rng = random.Random(seed)
+        self.sizes = sizes
+        self.bench = Bench(capacity, segment_bytes=segment, max_blocks=8192)
+        spaces = [make.space(f"model-{number}") for number in range(SPACES)]
+        self.engines = [self.bench.attach(*spaces, pid=100 + number) for number in range(3)]
+        self.chains: list[tuple[int, int, list[bytes]]] = []
+        self.open: list[tuple[BenchEngine, int]] = []
+        self.generation = 0
+        self.refusals = 0
+        self.granted = 0
+
+    def step(self, number: int) -> None:
+        rng = self.rng
+        self.bench.now += 0.01
+        draw = rng.random()
+        if draw < 0.55 or not self.chains:
+            self.store(number)
+        elif draw < 0.70:
+            space, _, chain = rng.choice(self.chains[-60:])
+            rng.choice(self.engines).acquire(chain[: rng.randint(1, len(chain))], space)
+        elif draw < 0.80:
+            rng.choice(self.engines).let_go()
+        elif draw < 0.88 and self.open:
+            engine, reservation = self.open.pop(rng.randrange(len(self.open)))
+            (engine.commit if rng.random() < 0.7 else engine.abort)(reservation)
+        elif draw < 0.94:
+            self.pin()
+        else:
+            self.bench.node.tick(self.bench.now)
+
+    def store(self, number: int) -> None:
+        rng = self.rng
+        engine, space = rng.choice(self.engines), rng.randrange(SPACES)
+        nbytes = rng.choice(self.sizes)
+        if rng.random() < 0.2:
+            space, nbytes, chain = rng.choice(self.chains) if self.chains else (space, nbytes, [])
+            chain = [*chain, make.key(("longer", number))]
+        else:
+            most = max(1, min(24, self.bench.node.options.capacity_bytes // 4 // nbytes))
+            chain = make.keys(rng.randint(1, most), ("chain", number))
+        present = [key for key, there in zip(chain, engine.has(chain, space), strict=True) if there]
+        granted = engine.reserve(chain, nbytes, space=space)
+        self.granted += int((granted.outcomes == 0).sum())
+        self.check(Stored(granted).refused, engine.spaces[space], slot_bytes(nbytes), present)
+        if granted.reservation:
+            if rng.random() < 0.8:
+                engine.commit(granted.reservation)
+            else:
+                self.open.append((engine, granted.reservation))
+        self.chains.append((space, nbytes, chain))
+
+    def check(self, refused: set[Code], space: int, size: int, present: Sequence[bytes]) -> None:
+        if not refused:
+            return
+        assert refused <= ROOM, refused
+        self.refusals += 1
+        oracle = Oracle(self.bench, space, size, present)
+        place = oracle.could_serve()
+        assert place == "", f"{size} bytes in space {space}: {place}"
+        fits = oracle.evictable_bytes() >= size
+        assert refused == {Code.FRAGMENTED if fits else Code.POOL_FULL}, (refused, fits)
+
+    def pin(self) -> None:
+        """Pins of a few chains, which may want more than the budget."""
+        self.generation += 1
+        chosen = self.rng.sample(self.chains, min(len(self.chains), self.rng.randint(0, 4)))
+        records = [
+            make.pin(f"pin-{at}", chain[:: self.rng.randint(1, 3)], model=f"model-{space}")
+            for at, (space, _, chain) in enumerate(chosen)
+        ]
+        snapshot, bodies = make.pins(records, self.generation)
+        assert self.bench.apply(snapshot, bodies) == []

@@ -1,0 +1,132 @@
+"""Memory is taken ahead of need, never more than the pool, and given back; a refusal of the machine is told."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dataplane.tiers import prefault as module
+from dataplane.tiers.memory import SharedFile
+from dataplane.tiers.pages import available_bytes, lock_limit_bytes
+from dataplane.tiers.prefault import Prefault
+from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
+
+SEGMENT = 4 * make.MIB
+
+
+@contextmanager
+def prefaulting(failures: list[str] | None = None, **options: int | bool) -> Iterator[Prefault]:
+    told = [] if failures is None else failures
+    sizes = {"ahead_bytes": 4 * SEGMENT, "segment_bytes": SEGMENT, "capacity_bytes": 8 * SEGMENT}
+    prefault = Prefault(lambda name, error: told.append(str(error)), **{**sizes, **options})  # type: ignore[arg-type]
+    try:
+        yield prefault
+    finally:
+        prefault.stop()
+
+
+def resident(file: SharedFile) -> int:
+    return os.fstat(file.fd).st_blocks * 512
+
+
+def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> None:
+    with prefaulting() as prefault:
+        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "what was to be ahead")
+        file = prefault.make("larder-test", SEGMENT - 8192)
+        assert resident(file) == file.nbytes == SEGMENT - 8192
+        prefault.submit(1, file)
+        assert prefault.prefaulted_bytes >= 4 * SEGMENT - 8192
+        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "another one in its place")
+        with pytest.raises(PermissionError):
+            os.ftruncate(file.fd, SEGMENT)
+        with mmap.mmap(file.fd, file.nbytes) as mapped:
+            assert mapped[:] == bytes(file.nbytes)
+        prefault.cancel(1)
+        file.close()
+
+
+def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
+    with prefaulting(ahead_bytes=100 * SEGMENT, capacity_bytes=3 * SEGMENT + 4096) as prefault:
+        wait_for(lambda: prefault.spare_bytes == 3 * SEGMENT + 4096, "the whole pool")
+        large = prefault.make("larder-test", 2 * SEGMENT)
+        prefault.submit(1, large)
+        assert prefault.spare_bytes + large.nbytes <= 3 * SEGMENT + 4096
+        wait_for(lambda: prefault.prefaulted_bytes == 3 * SEGMENT + 4096, "the rest of the pool")
+        prefault.resize(4 * SEGMENT)
+        wait_for(lambda: prefault.prefaulted_bytes == 4 * SEGMENT, "the pool after it grew")
+        prefault.cancel(1)
+        large.close()
+
+
+def test_what_engines_wrote_is_left_as_it_is() -> None:
+    with prefaulting(ahead_bytes=0) as prefault:
+        file = prefault.make("larder-test", 4 * SEGMENT)
+        with mmap.mmap(file.fd, file.nbytes) as mapped:
+            prefault.submit(1, file)
+            for at in range(0, file.nbytes, 4096):
+                mapped[at] = 7
+            wait_for(lambda: prefault.prefaulted_bytes == file.nbytes, "all pages")
+            assert set(mapped[::4096]) == {7}
+        prefault.cancel(1)
+        file.close()
+
+
+def test_a_machine_that_refuses_is_told_once_and_segments_are_made_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(fd: int, offset: int, nbytes: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_zeros", refuse)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    failures: list[str] = []
+    with prefaulting(failures) as prefault:
+        wait_for(lambda: failures, "the refusal")
+        file = prefault.make("larder-test", SEGMENT)
+        assert file.nbytes == SEGMENT
+        file.close()
+        assert prefault.spare_bytes == 0
+        monkeypatch.undo()
+        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "memory, once the machine has some again")
+    assert failures == ["[Errno 28] No space left on device"]
+
+
+def test_nothing_is_taken_ahead_that_the_machine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "available_bytes", lambda: module.MARGIN_BYTES + SEGMENT - 1)
+    failures: list[str] = []
+    with prefaulting(failures) as prefault:
+        wait_for(lambda: failures, "the reason")
+        assert "available" in failures[0]
+        assert prefault.spare_bytes == 0
+
+
+def test_locked_segments_are_shown_and_counted_by_the_kernel() -> None:
+    limit = lock_limit_bytes()
+    if limit is not None and limit < 8 * SEGMENT:
+        pytest.skip(f"RLIMIT_MEMLOCK is {limit} here")
+    before = _locked_kib()
+    with prefaulting(lock=True, ahead_bytes=SEGMENT) as prefault:
+        wait_for(lambda: prefault.spare_bytes == SEGMENT, "a locked segment")
+        file = prefault.make("larder-test", SEGMENT)
+        prefault.submit(1, file)
+        wait_for(lambda: prefault.prefaulted_bytes == 2 * SEGMENT, "and another one")
+        assert _locked_kib() - before >= 2 * SEGMENT // 1024
+        assert prefault.locked
+        prefault.cancel(1)
+        file.close()
+    assert _locked_kib() == before
+
+
+def test_available_memory_is_no_more_than_the_machine_has() -> None:
+    assert 0 < available_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _locked_kib() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))

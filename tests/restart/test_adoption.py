@@ -1,0 +1,312 @@
+"""What a data plane goes on with, and what makes its start cold: one line in the log, never a crash."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
+from dataplane.protocol.states import STATE_MASK, State
+from tests.dataplane import factories as make
+from tests.dataplane.plane import contents, engine_process, line, wait_for
+from tests.restart.relay import Relay, relay
+
+PAGE_BYTES = 4096
+
+
+@pytest.fixture
+def make_relay(socket_dir: Path) -> Iterator[Callable[..., Relay]]:
+    made: list[Relay] = []
+
+    def new(**settings: str) -> Relay:
+        made.append(relay(socket_dir, **settings))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
+
+
+@pytest.fixture
+def plane(make_relay: Callable[..., Relay]) -> Relay:
+    return make_relay().start()
+
+
+def connect(plane: Relay, **options: object) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+
+
+def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "") -> int:
+    with client.reserve(chain, nbytes, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, nbytes)[at]
+        return reservation.commit().blocks
+
+
+def read(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES) -> int:
+    """Leading blocks, each with the right bytes."""
+    with client.acquire(chain) as lease:
+        for at in range(len(lease)):
+            assert bytes(lease.view(at)) == contents(chain, nbytes)[at]
+        return len(lease)
+
+
+def connected(client: Client) -> bool:
+    client.lookup(make.keys(1))
+    return client.connected
+
+
+def test_an_engine_goes_on_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
+    chain = make.keys(5)
+    events: list[ClientEvent] = []
+    with connect(plane, on_event=events.append) as client:
+        store(client, chain, tenant="a")
+        lease = client.acquire(chain)
+        view = lease.view(2)
+        epoch, world = client.epoch, client._link.world
+        plane.kill()
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        assert read(client, chain) == 5, "reading does not depend on it"
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches again")
+        assert client._link.world is world
+        assert client.epoch != epoch
+        assert bytes(view) == contents(chain, PAGE_BYTES)[2]
+        assert read(client, chain) == 5
+        assert store(client, make.keys(3, "new")) == 3
+        stats = plane.describe()
+        assert (stats.adopted_blocks, stats.pool.blocks, len(stats.engines)) == (5, 8, 1)
+        assert {each.tenant: each.blocks for each in stats.tenants} == {"a": 5, "_default": 3}
+    assert [event.name for event in events] == ["attached", "lost", "attached"]
+    (told,) = plane.wait_logged("memory.adopted")
+    assert (told["blocks"], told["quarantined_blocks"], told["engines"]) == (5, 0, 1)
+
+
+def test_a_lease_taken_while_nobody_served_is_honoured_before_anything_is_evicted(plane: Relay) -> None:
+    held, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
+    with connect(plane) as client:
+        store(client, held, make.MIB)
+        plane.kill()
+        lease = client.acquire(held)
+        assert len(lease) == 4
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches again")
+        for each in others:
+            store(client, [each], make.MIB)
+        assert read(client, held, make.MIB) == 4
+        lease.release()
+        del lease
+        gc.collect()
+        for each in others:
+            store(client, [each], make.MIB)
+        assert client.lookup(held) == 0
+
+
+def test_a_store_that_was_cut_off_is_refused_and_can_be_done_again(plane: Relay) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        reservation = client.reserve(chain, PAGE_BYTES)
+        plane.kill()
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches again")
+        assert plane.describe().pool.quarantined_bytes == 3 * PAGE_BYTES, "it may still be writing"
+        reservation.view(0)[:] = b"x" * PAGE_BYTES
+        committed = reservation.commit()
+        assert (committed.blocks, committed.code) == (0, Code.RESERVATION_EXPIRED)
+        assert plane.describe().pool.used_bytes == 0
+        assert store(client, chain) == 3
+        assert read(client, chain) == 3
+
+
+HALF_A_STORE = """
+client = attach(sys.argv[1], [make.space()], timeout_s=10)
+reservation = client.reserve(make.keys(4, "half"), 4096)
+tell("half")
+time.sleep(60)
+"""
+
+
+def test_what_an_engine_wrote_that_died_meanwhile_comes_back(plane: Relay) -> None:
+    with engine_process(HALF_A_STORE, plane.socket) as engine:
+        assert line(engine) == "half"
+        plane.kill()
+        engine.kill()
+        engine.wait()
+        plane.start()
+        stats = plane.wait_stats(lambda stats: not stats.engines, "the engine is forgotten")
+        assert stats.pool.used_bytes == 0
+
+
+def test_an_engine_that_lives_keeps_its_quarantine_until_it_is_gone(plane: Relay) -> None:
+    with engine_process(HALF_A_STORE, plane.socket) as engine:
+        assert line(engine) == "half"
+        plane.kill()
+        plane.start()
+        assert plane.describe().pool.quarantined_bytes == 4 * PAGE_BYTES
+        engine.kill()
+        plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
+
+
+# ---- cold starts
+
+
+def start_cold(plane: Relay, client: Client, reason: str) -> None:
+    """The next data plane serves, holds nothing, and says why."""
+    plane.start()
+    (told,) = plane.wait_logged("memory.not_adopted")
+    assert reason in told["reason"], told
+    wait_for(lambda: connected(client), "the client attaches anew")
+    assert client.lookup(make.keys(5)) == 0
+    assert store(client, make.keys(5)) == 5
+    assert read(client, make.keys(5)) == 5
+    assert plane.describe().adopted_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "value", "reason"),
+    [
+        ("index", H_VERSION, 1, "index memory has layout 1, expected 2"),
+        ("index", H_MAGIC, 7, "not index memory"),
+        ("index", H_BUCKETS, 3, "corrupted header"),
+        ("books", 1, 1, "the books have layout 1, expected 2"),
+        ("books", 3, 5, "not of one memory"),
+        ("names", 1, 9, "the journal has layout 9, expected 2"),
+        ("names", PAGE // 8 + 1, 0x1234567812345678, "corrupted record"),
+        ("names", PAGE // 8, 0xFFFFFFFF, "a record of"),
+    ],
+)
+def test_memory_that_is_not_ours_is_a_cold_start(
+    plane: Relay, kind: str, word: int, value: int, reason: str
+) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(5))
+        plane.kill()
+        plane.words(kind)[word] = value
+        start_cold(plane, client, reason)
+
+
+def test_another_number_of_blocks_in_the_settings_is_a_cold_start(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(5))
+        plane.kill()
+        plane.settings["dataplane__max_blocks"] = "2048"
+        start_cold(plane, client, "it has 4096 block descriptors, the settings say 2048")
+
+
+def test_rows_that_contradict_each_other_are_a_cold_start(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(5))
+        plane.kill()
+        words = plane.words("index")
+        index = IndexMemory.attach(memoryview(words.data).cast("B"))
+        live = np.flatnonzero(index.control & np.uint64(STATE_MASK) == State.READY)
+        index.hot[live[1], HOT_WORDS - 2] = index.hot[live[0], HOT_WORDS - 2]
+        start_cold(plane, client, "two blocks share bytes")
+
+
+def test_any_scribbling_is_survived(plane: Relay) -> None:
+    """Not every one is noticed; none keeps the node down."""
+    random = np.random.default_rng(5)
+    with connect(plane) as client:
+        for number in range(6):
+            wait_for(lambda: connected(client), "attached")
+            store(client, make.keys(20, number))
+            plane.kill()
+            kind = ("index", "books", "names")[number % 3]
+            words = plane.words(kind)
+            used = np.flatnonzero(words)
+            at = random.choice(used, 40)
+            words[at] = random.integers(0, 1 << 63, 40).astype(np.uint64)
+            plane.start()
+            assert plane.alive
+
+
+def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
+    first = make_relay().start()
+    with connect(first) as client:
+        store(client, make.keys(3))
+        second = Relay(first.folder / "second", dict(first.settings))
+        second.folder.mkdir()
+        try:
+            assert first.holder is not None
+            first.holder.read()
+            for kind in ("index", "books", "names"):
+                fd = os.dup(first.kept.fd((kind, 0)))
+                second.kept.put((kind, 0), fd, os.fstat(fd).st_size)
+            second.start()
+            (told,) = second.wait_logged("memory.not_adopted")
+            assert f"process {first.pid} still writes it" in told["reason"]
+        finally:
+            second.end()
+        assert read(client, make.keys(3)) == 3
+
+
+def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2, "small"))
+        store(client, make.keys(2, "large"), make.MIB)
+        plane.kill()
+        plane.kept.drop(("segment", 1))
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches again")
+        assert client.lookup(make.keys(2, "small")) == 0
+        assert read(client, make.keys(2, "large"), make.MIB) == 2
+        assert [told["blocks"] for told in plane.wait_logged("memory.incomplete")] == [2]
+
+
+def test_leases_that_nobody_knows_are_a_cold_start(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(5))
+        plane.kill()
+        plane.kept.drop(("area", 1))
+        start_cold(plane, client, "the area of client 1, whose process lives, is not here")
+
+
+def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(5))
+        assert plane.stop() == 0
+        plane.kill()
+        start_cold(plane, client, "stopped in good order")
+
+
+# ---- what was in force
+
+
+def test_snapshots_are_in_force_from_the_first_moment_after_a_restart(plane: Relay) -> None:
+    chain = make.keys(3, "pinned")
+    snapshot, bodies = make.pins([make.pin("p", chain)])
+    with plane.manager() as manager:
+        manager.push(make.quotas({"a": 8 << 20}, 7))
+        manager.push(snapshot, bodies)
+    with connect(plane) as client:
+        store(client, chain)
+    wait_for(lambda: (plane.folder / "pins.snapshot").exists(), "the pins are written down")
+    wait_for(lambda: (plane.folder / "quotas.snapshot").exists(), "the quotas are written down")
+    plane.kill()
+    plane.start()
+    stats = plane.describe()
+    assert stats.armed
+    assert (stats.observed["quotas"].generation, stats.observed["pins"].generation) == (7, 1)
+    assert [(pin.name, pin.guaranteed) for pin in stats.pins] == [("p", 3)]
+    assert {each.tenant: each.limit_bytes for each in stats.tenants}["a"] == 8 << 20
+
+
+def test_a_corrupt_snapshot_is_set_aside(plane: Relay) -> None:
+    with plane.manager() as manager:
+        manager.push(make.quotas({"a": 8 << 20}, 7))
+    path = plane.folder / "quotas.snapshot"
+    wait_for(path.exists, "the quotas are written down")
+    plane.kill()
+    path.write_bytes(path.read_bytes()[:-3] + b"xyz")
+    plane.start()
+    assert not plane.describe().armed
+    assert not path.exists()
+    assert path.with_suffix(".corrupt").exists()
+    assert len(plane.wait_logged("snapshot.set_aside")) == 1

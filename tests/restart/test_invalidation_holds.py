@@ -1,0 +1,80 @@
+"""What was invalidated stays so: across a kill at any store, and whatever the clock says afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dataplane.core.restore import Contradiction
+from dataplane.protocol.control import Scope
+from dataplane.protocol.layout import COLD_STORED_AT, IndexMemory, is_ready, pack_keys
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import BenchEngine
+from tests.restart.cuts import Image, KillBench
+
+MIB = 1 << 20
+MODEL = Scope(model=make.MODEL)
+
+
+def readable(bench: KillBench, chain: Sequence[bytes]) -> int:
+    """Blocks that a client counts as hits."""
+    numbers, control, rows = bench.index.find_rows(pack_keys(list(chain)), 1)
+    good = (numbers >= 0) & is_ready(control)
+    valid = bench.index.valid(numbers, rows)
+    return int((good if valid is None else good & valid).sum())
+
+
+def stored(chain: Sequence[bytes]) -> tuple[KillBench, BenchEngine]:
+    bench = KillBench(capacity_bytes=2 * MIB)
+    engine = bench.attach(pid=100)
+    engine.store(chain, 4096)
+    bench.now += 1
+    return bench, engine
+
+
+def test_an_invalidation_works_after_a_kill_in_the_middle_of_one() -> None:
+    chain = make.keys(8)
+    bench, _ = stored(chain)
+    images = bench.cuts(lambda: bench.node.invalidate(MODEL, bench.now))
+    assert len(images) > 4
+    for image in images:
+        after = KillBench(image, capacity_bytes=2 * MIB)
+        after.node.invalidate(MODEL, after.now)
+        assert readable(after, chain) == 0
+        for _ in range(5):
+            after.now += 1
+            after.node.tick(after.now)
+            assert readable(after, chain) == 0
+        assert after.faults() == []
+
+
+def test_an_invalidation_after_a_restart_covers_what_was_stored_while_the_clock_was_ahead() -> None:
+    chain = make.keys(8)
+    bench, _ = stored(chain)
+    image = bench.image()
+    image.now -= 3600
+    after = KillBench(image, capacity_bytes=2 * MIB)
+    assert readable(after, chain) == len(chain)
+    after.node.invalidate(MODEL, after.now)
+    assert readable(after, chain) == 0
+
+
+def test_an_invalidation_covers_what_was_stored_before_the_clock_was_set_back() -> None:
+    chain, later = make.keys(8), make.keys(4, "later")
+    bench, engine = stored(chain)
+    bench.now -= 3600
+    bench.node.invalidate(MODEL, bench.now)
+    assert readable(bench, chain) == 0
+    engine.store(later, 4096)
+    assert readable(bench, later) == len(later), "what is stored after it is not meant"
+
+
+def test_memory_with_a_time_of_storing_that_cannot_be_is_not_gone_on_with() -> None:
+    bench, _ = stored(make.keys(2))
+    image: Image = bench.image()
+    index = bytearray(image.index)
+    IndexMemory.attach(index).cold[0, COLD_STORED_AT] = 2**64 - 2
+    image.index = bytes(index)
+    with pytest.raises(Contradiction, match="stored at"):
+        KillBench(image, capacity_bytes=2 * MIB)

@@ -1,0 +1,160 @@
+"""`kill -9` of the data plane under load: no READY block is lost, no read fails, and it serves again within a second.
+
+`LARDER_TEST_KILLS=200` (`make kills`) kills more often than CI has time for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.protocol.codec import encode
+from dataplane.protocol.layout import H_MEMORY, H_PID, IndexMemory
+from dataplane.protocol.states import STATE_MASK, State
+from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
+from tests.restart.engine import BLOCK_BYTES
+from tests.restart.harness import Supervised, supervised
+
+KILLS = int(os.environ.get("LARDER_TEST_KILLS", "20"))
+ENGINES = 4
+BACK_S = 1.0
+"""For the median of the kills that met a spare process: the tests share two processors with whatever else runs."""
+
+
+@contextmanager
+def engine(path: str, seed: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.restart.engine", path, str(seed)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def left_behind(client: Client, dead: int) -> int | None:
+    """Blocks that a killed data plane left readable; None when the next one has begun already."""
+    world = client._link.world
+    assert world is not None
+    index: IndexMemory = world.index
+    control, entries = index.control.copy(), index.entries.copy().reshape(-1)
+    if index.cells[H_PID] != dead:
+        return None
+    listed = np.zeros(index.max_blocks, np.bool_)
+    listed[((entries[entries != 0] & np.uint64(0xFFFFFFFF)) - np.uint64(1)).astype(np.int64)] = True
+    state = control & np.uint64(STATE_MASK)
+    return int(np.count_nonzero(listed & ((state == State.READY) | (state == State.EVICTING))))
+
+
+def wait_gone(pid: int) -> None:
+    """Until a process has ended; it is not our child."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        assert poll.poll(10_000)
+    finally:
+        os.close(pidfd)
+
+
+def back_after(client: Client, killed: float, number: int) -> float:
+    """Seconds from the kill to the first reservation that is served."""
+    asked = 0
+    while True:
+        asked += 1
+        reservation = client.reserve([make.key(("probe", number, asked))], BLOCK_BYTES)
+        if reservation.number:
+            after = time.monotonic() - killed
+            reservation.abort()
+            return after
+        assert time.monotonic() - killed < 20, "it came back"
+        time.sleep(0.002)
+
+
+def kill_once(plane: Supervised, client: Client, number: int, chance: random.Random) -> tuple[float, bool]:
+    """One kill at a random moment; (seconds until it served again, whether the blocks could be counted)."""
+    dead = plane.plane_pid
+    adopted = len(plane.logged("memory.adopted"))
+    if chance.random() < 0.3:  # in the middle of a snapshot
+        with plane.manager() as manager:
+            limits: dict[str, int | None] = {f"t{each}": 4 << 20 for each in range(5)}
+            manager.socket.send(encode(make.quotas(limits, number + 2)))
+            time.sleep(chance.random() * 0.004)
+            killed = plane.kill_plane()
+    else:
+        killed = plane.kill_plane()
+    wait_gone(dead)
+    left = left_behind(client, dead)
+    after = back_after(client, killed, number)
+    plane.describe()  # asserts that the audit finds nothing
+    wait_for(lambda: len(plane.logged("memory.adopted")) > adopted, "the adoption is told")
+    told = plane.logged("memory.adopted")[-1]
+    if left is not None:
+        assert told["blocks"] == left, "every READY block is there"
+    assert plane.logged("memory.not_adopted") == []
+    assert plane.logged("memory.incomplete") == []
+    return after, left is not None
+
+
+@pytest.mark.timeout(60 + 3 * KILLS)
+def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
+    chance = random.Random(KILLS)
+    with ExitStack() as stack:
+        plane = stack.enter_context(supervised(socket_dir))
+        engines = [stack.enter_context(engine(plane.socket, seed)) for seed in range(ENGINES)]
+        assert [read_line(each) for each in engines] == ["begun"] * ENGINES
+        client = stack.enter_context(attach(plane.socket, [make.space()], timeout_s=5))
+        with plane.manager() as manager:
+            manager.push(make.quotas({"t0": None}, 1))
+        memory = client._link.world.index.cells[H_MEMORY]
+        times: dict[bool, list[float]] = {True: [], False: []}
+        counted = 0
+        for number in range(KILLS):
+            spare = number % 2 == 0
+            if spare:
+                wait_for(plane.spare_waits, "a spare process waits")
+            time.sleep(chance.random() * 0.3)
+            after, whole = kill_once(plane, client, number, chance)
+            times[spare].append(after)
+            counted += whole
+        assert client._link.world.index.cells[H_MEMORY] == memory
+        seen = []
+        for each in engines:
+            each.terminate()
+            seen.append(json.loads(read_line(each)))
+        stats = plane.describe()
+        assert stats.armed, "quotas are in force from the first moment"
+        for spare, found in times.items():
+            which = "with" if spare else "perhaps without"
+            print(f"back {which} a spare: median {np.median(found):.3f} s, worst {max(found):.3f} s")
+        print(f"{counted} of {KILLS} could be counted")
+        print(json.dumps(seen))
+    assert [each["own_misses"] for each in seen] == [0] * ENGINES
+    assert [each["wrong_blocks"] for each in seen] == [0] * ENGINES
+    assert all(each["verified_blocks"] > 100 for each in seen)
+    assert counted > KILLS // 2
+    assert np.median(times[True]) <= BACK_S, times

@@ -1,0 +1,36 @@
+import type { Node, PolicyStats } from '../api/types';
+import { percent } from '../format';
+
+export interface Force {
+  /** Nodes that have the same in force; counters are sums over them. */
+  names: string[];
+  force: PolicyStats;
+}
+
+/** What is in force, each way once: nodes that differ in anything that an operator sets, or in the gate, are apart. */
+export function forces(nodes: Node[]): Force[] {
+  const groups = new Map<string, Force>();
+  for (const node of nodes) {
+    const policy = node.stats?.policy;
+    if (!policy) continue;
+    const { algorithm, admission, admission_idle_s, gate_closed, high_watermark, low_watermark } = policy;
+    const key = [algorithm, admission, admission_idle_s, gate_closed, high_watermark, low_watermark].join();
+    const group = groups.get(key);
+    if (!group) {
+      groups.set(key, { names: [node.name], force: { ...policy } });
+      continue;
+    }
+    group.names.push(node.name);
+    const { force } = group;
+    force.admitted_blocks += policy.admitted_blocks;
+    force.declined_blocks += policy.declined_blocks;
+    const idle = policy.victim_idle_s ?? null;
+    if (idle !== null) force.victim_idle_s = Math.min(force.victim_idle_s ?? Infinity, idle);
+  }
+  return [...groups.values()];
+}
+
+export function watermarks(policy: Pick<PolicyStats, 'high_watermark' | 'low_watermark'>): string {
+  if (policy.high_watermark >= 1) return 'evicts when room is needed';
+  return `evicts above ${percent(policy.high_watermark)} down to ${percent(policy.low_watermark)}`;
+}
