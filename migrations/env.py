@@ -1,6 +1,7 @@
 """How alembic reaches the database: on the connection it was handed, or on the one the settings name.
 
-Every migration is a transaction, on SQLite too: its DDL is transactional once the driver is told to BEGIN.
+One transaction around all missing migrations, on SQLite too: its DDL is transactional once the driver is told to BEGIN.
+With one each, a process that starts at the same time would read its place between two of them and repeat the second.
 """
 
 import asyncio
@@ -18,7 +19,6 @@ def migrate(connection: sa.Connection) -> None:
         connection=connection,
         target_metadata=metadata,
         transactional_ddl=True,
-        transaction_per_migration=True,
         render_as_batch=connection.dialect.name == "sqlite",
         compare_type=True,
         compare_server_default=True,

@@ -23,7 +23,7 @@ def config(connection: sa.Connection | None = None) -> Config:
 
 
 async def upgrade(database: Database, revision: str = "head") -> None:
-    """Run the missing migrations, each in a transaction of its own on both databases."""
+    """Run the missing migrations: all of them or none, in one transaction on both databases."""
     await _run(database, lambda connection: command.upgrade(config(connection), revision))
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dataplane.protocol.events import NodeStats
 
-VERSION = 2
+VERSION = 3
 SnapshotType = Literal["quotas", "pins", "policies"]
 SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies")
 MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
