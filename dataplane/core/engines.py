@@ -14,6 +14,7 @@ from dataplane.core.blocks import Block
 from dataplane.core.names import EngineName, Record, SegmentName, SpaceName, TenantName
 from dataplane.core.quotas import Tenant
 from dataplane.core.rings import RingReader
+from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Attach
 from dataplane.protocol.events import EngineStats
 from dataplane.protocol.layout import H_MEMORY
@@ -22,6 +23,10 @@ from dataplane.protocol.spaces import Space
 if TYPE_CHECKING:
     from dataplane.core.pool import Pool
 
+MAX_GROUP_CHARACTERS = 128
+MAX_SPACES_PER_ENGINE = 1024
+MAX_SPACES_PER_PROCESS = 4096
+"""Of all its attachments together."""
 MAX_SHOWN_MODELS = 8
 MAX_SHOWN_CHARACTERS = 64
 MAX_SHOWN_PIDS = 8
@@ -101,6 +106,59 @@ class Engine:
 
 def _charge(reservations: dict[int, Reservation]) -> int:
     return sum(block.charge for held in reservations.values() for block in held.writing.values())
+
+
+# ---- who may attach
+
+
+def check_newcomer(
+    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int
+) -> None:
+    """Refuse an attachment that is one too many, or that names a group or spaces which cannot be served.
+
+    Raises ProtocolError.
+    """
+    if len(engines) >= max_clients:
+        raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {max_clients} engines are served")
+    share = max(64, max_clients // 2)
+    if sum(engine.pid == pid for engine in engines.values()) >= share:
+        raise ProtocolError(
+            Code.TOO_MANY_CLIENTS,
+            f"at most {share} attachments of one process are served, lost ones included",
+        )
+    if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
+        raise ProtocolError(
+            Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
+        )
+    _check_spaces(message, pid, engines, pool)
+    refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))
+    if refusal is not None:
+        raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
+
+
+def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool) -> None:
+    if not 1 <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected 1 to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
+            "spaces",
+        )
+    for at, request in enumerate(message.spaces):
+        pool.spaces.check(request.space, f"spaces[{at}].space")
+    identities = {request.space.identity() for request in message.spaces}
+    if len(identities) != len(message.spaces):
+        raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
+    own = [engine.spaces for engine in engines.values() if engine.pid == pid]
+    if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
+        return
+    numbers = [pool.spaces.known(request.space) for request in message.spaces]
+    known = set().union(*own, filter(None, numbers))
+    if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",
+            "spaces",
+        )
 
 
 # ---- what outlives a restart

@@ -6,7 +6,6 @@ leaves events for `take_events`. One thread; nothing here waits.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +13,9 @@ from functools import partial
 from dataplane.core import scopes
 from dataplane.core.accesses import Accesses
 from dataplane.core.audit import contradictions
-from dataplane.core.blocks import Block, BlockTable
+from dataplane.core.blocks import BlockTable
 from dataplane.core.books import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, Books
-from dataplane.core.engines import Engine, Reservation, live_names, name_of_engine, resumable
+from dataplane.core.engines import Engine, Reservation, check_newcomer, live_names, name_of_engine, resumable
 from dataplane.core.integrity import Integrity
 from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
@@ -24,11 +23,12 @@ from dataplane.core.names import EngineEnd, Names, SpaceName
 from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
 from dataplane.core.prefixes import Measure, Prefixes
-from dataplane.core.quotas import Tenant, wrapped
-from dataplane.core.rings import Budget, RingReader, drain
+from dataplane.core.rings import RingReader
 from dataplane.core.shelves import MakePolicy
 from dataplane.core.slabs import SLOT_ALIGN, Slabs
+from dataplane.core.stats import Counts, node_stats
 from dataplane.core.storing import Granted, Storing, check_keys
+from dataplane.core.uses import Uses
 from dataplane.eviction.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_TRACE_PART_BYTES, Prefix, Scope
@@ -40,27 +40,13 @@ from dataplane.protocol.events import (
     EngineGone,
     Event,
     NodeStats,
-    ObservedDigest,
     PinDegraded,
-    PolicyStats,
     SweepDone,
 )
-from dataplane.protocol.layout import HOT_KEY, U64, AreaMemory, IndexMemory, is_ready, leading
+from dataplane.protocol.layout import AreaMemory, IndexMemory, is_ready, leading
 
-MAX_GROUP_CHARACTERS = 128
 MAX_ENGINE_CHARACTERS = 128
-MAX_SPACES_PER_ENGINE = 1024
-MAX_SPACES_PER_PROCESS = 4096
-"""Of all its attachments together."""
 MAX_WAITING_EVENTS = 100_000
-TICK_ENTRIES = 8192
-"""Ring entries after which a tick gives no engine another turn."""
-TURN_ENTRIES = 4096
-"""Of one engine, before others have their turn: the longest chain."""
-DRAIN_RUNS = 256
-"""Acquired chains of one drain that count for hot prefixes and the trace; of more, some all over them."""
-TICK_RUNS = 512
-"""As much, of all engines together."""
 SETTLE_INTERVAL_S = 0.5
 """Between tries to bring tenants under their limits whose blocks are leased."""
 
@@ -100,16 +86,9 @@ class Node:
         self.options = options
         self.started_at = now
         self._events: list[Event] = []
-        self._events_dropped = 0
-        self._turn = 0
-        """The client that had the last turn when a tick's budget was used up."""
-        self.uncredited_runs = 0
-        """Acquired chains that hot prefixes and the trace leave out, for there were very many at once."""
-        self._rings_gone = 0, 0
-        """Dropped and invalid entries of the rings of engines that are gone."""
+        self.counts = Counts()
         self._memory = memory
         self._leases = leases
-        self._refused: dict[str, int] = {}
         self.pool = Pool(
             BlockTable(index, books, names),
             Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes),
@@ -119,15 +98,16 @@ class Node:
             options.pin_budget_ratio,
             self.emit,
         )
-        self.storing = Storing(self.pool, options.reservation_ttl_s, self._count_refused)
+        self.storing = Storing(self.pool, options.reservation_ttl_s, self.counts.refused)
         self.intent = Intent(self.pool)
-        self.integrity = Integrity(self.pool, memory, self._count_refused, now)
+        self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
         self.engines: dict[int, Engine] = {}
         self.adopted_blocks = 0
         """Blocks that were here when this process began."""
         self.prefixes = Prefixes()
         self.accesses = Accesses(now, options.trace_blocks)
-        self.storing.on_asked = self._asked
+        self.uses = Uses(self.pool, self.engines, self.prefixes, self.accesses)
+        self.storing.on_asked = self.uses.asked
         self._gate_closed = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
@@ -142,7 +122,7 @@ class Node:
     def emit(self, event: Event) -> None:
         """Leave an event for the bus; drops and counts when nobody takes them."""
         if len(self._events) >= MAX_WAITING_EVENTS:
-            self._events_dropped += 1
+            self.counts.events_dropped += 1
             return
         self._events.append(event)
 
@@ -150,10 +130,6 @@ class Node:
         """Events since the last call, oldest first."""
         events, self._events = self._events, []
         return events
-
-    def _count_refused(self, code: Code, blocks: int) -> None:
-        name = code.name.lower()
-        self._refused[name] = self._refused.get(name, 0) + blocks
 
     # ---- engines come and go
 
@@ -170,24 +146,7 @@ class Node:
         before = resumable(self.engines.get(message.resume), message, pid, self.pool)
         if before is not None:
             return self._resume(before, message, now)
-        if len(self.engines) >= self.options.max_clients:
-            raise ProtocolError(
-                Code.TOO_MANY_CLIENTS, f"at most {self.options.max_clients} engines are served"
-            )
-        share = max(64, self.options.max_clients // 2)
-        if sum(engine.pid == pid for engine in self.engines.values()) >= share:
-            raise ProtocolError(
-                Code.TOO_MANY_CLIENTS,
-                f"at most {share} attachments of one process are served, lost ones included",
-            )
-        if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
-            raise ProtocolError(
-                Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
-            )
-        self._check_spaces(message, pid)
-        refusal = self.pool.table.names.refusal(pid, (request.space for request in message.spaces))
-        if refusal is not None:
-            raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
+        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients)
         client = self._next_client
         try:
             area = self._memory.create_area(client)
@@ -240,36 +199,12 @@ class Node:
         self._leases.add(engine.client, area)
         self.engines[engine.client] = engine
 
-    def _check_spaces(self, message: Attach, pid: int) -> None:
-        if not 1 <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
-            raise ProtocolError(
-                Code.BAD_SPACE,
-                f"expected 1 to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
-                "spaces",
-            )
-        for at, request in enumerate(message.spaces):
-            self.pool.spaces.check(request.space, f"spaces[{at}].space")
-        identities = {request.space.identity() for request in message.spaces}
-        if len(identities) != len(message.spaces):
-            raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
-        own = [engine.spaces for engine in self.engines.values() if engine.pid == pid]
-        if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
-            return
-        numbers = [self.pool.spaces.known(request.space) for request in message.spaces]
-        known = set().union(*own, filter(None, numbers))
-        if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
-            raise ProtocolError(
-                Code.BAD_SPACE,
-                f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",
-                "spaces",
-            )
-
     def detach(self, client: int, reason: str, now: float) -> None:
         """The connection closed without a goodbye: rights end, bytes wait until the processes are proven gone."""
         engine = self.engines.get(client)
         if engine is None or not engine.connected:
             return
-        self._drain(engine, now)
+        self.uses.drain(engine, now)
         engine.connected = False
         engine.waits_for = {
             other.client for other in self.engines.values() if other.group == engine.group and other.alive
@@ -283,7 +218,7 @@ class Node:
         engine = self.engines.get(client)
         if engine is None:
             return
-        self._drain(engine, now)
+        self.uses.drain(engine, now)
         for number in [*engine.reservations, *engine.expired]:
             self.storing.abort(engine, number, now)
         engine.connected = False
@@ -317,8 +252,7 @@ class Node:
         self.accesses.forget(engine.client)
         self._memory.retire_area(engine.client)
         del self.engines[engine.client]
-        dropped, invalid = self._rings_gone
-        self._rings_gone = wrapped(dropped + engine.ring.dropped), wrapped(invalid + engine.ring.invalid)
+        self.counts.ring_gone(engine.ring)
         for other in list(self.engines.values()):
             if engine.client in other.waits_for:
                 other.waits_for.discard(engine.client)
@@ -329,7 +263,7 @@ class Node:
 
     def reserve(self, client: int, message: Reserve, now: float) -> Granted:
         engine = self.engines[client]
-        self._drain(engine, now)
+        self.uses.drain(engine, now)
         return self.storing.reserve(engine, message, now)
 
     def commit(self, client: int, message: Commit, now: float) -> int:
@@ -371,7 +305,7 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Drain rings, end deadlines, settle limits. Called a few times a second."""
-        self._drain_in_turn(now)
+        self.uses.drain_in_turn(now)
         for engine in self.engines.values():
             if engine.reservations:
                 self.storing.expire(engine, now)
@@ -400,65 +334,6 @@ class Node:
             self._gate_closed = closed
             idle_s = admission.victim_idle_s(now) if admission is not None else None
             self.emit(AdmissionChanged(now, closed, idle_s or 0.0))
-
-    def _drain_in_turn(self, now: float) -> None:
-        """Every engine's ring, as far as the budget of a tick goes; who had no turn is first at the next tick."""
-        budget = Budget(TICK_ENTRIES, TICK_RUNS)
-        clients = sorted(self.engines)
-        begin = bisect_right(clients, self._turn)
-        for client in 2 * [*clients[begin:], *clients[:begin]]:
-            self._drain(self.engines[client], now, budget)
-            if budget.entries <= 0:
-                self._turn = client
-                return
-
-    def _drain(self, engine: Engine, now: float, budget: Budget | None = None) -> None:
-        """Take note of what an engine used: of all of it, or of one turn when others share the budget."""
-        if budget is None:
-            budget, limit = Budget(0, DRAIN_RUNS), engine.ring.area.ring_entries
-        else:
-            limit = TURN_ENTRIES
-        pool = self.pool
-        found = drain(engine.ring, pool.table.memory, pool.tenants, engine.spaces, limit)
-        if found is None:
-            return
-        budget.entries -= found.entries
-        totals = pool.totals
-        totals.bytes_out = wrapped(totals.bytes_out + found.bytes_out)
-        totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
-        totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
-        blocks = pool.table.blocks
-        pool.use([blocks[number] for number in found.touched], now)
-        self._credit(engine, found.runs, budget, now)
-
-    def _credit(self, engine: Engine, runs: list[list[int]], budget: Budget, now: float) -> None:
-        """Acquired chains count for hot prefixes and the trace: all of them, or some and the last one."""
-        if not runs:
-            return
-        most = max(1, min(budget.runs, DRAIN_RUNS))
-        chosen = runs[:: -1 - (len(runs) - 1) // most][::-1]
-        budget.runs -= len(chosen)
-        self.uncredited_runs += len(runs) - len(chosen)
-        blocks = self.pool.table.blocks
-        for numbers in chosen:
-            self._served(engine, [blocks[number] for number in numbers], now)
-        engine.last_run = frozenset(chosen[-1])
-
-    def _served(self, engine: Engine, run: list[Block], now: float) -> None:
-        """A chain was acquired, last block first."""
-        first = run[-1]
-        if self.pool.spaces.leads(first.space):
-            self.prefixes.served(run, now)
-            words = self.pool.table.memory.hot[[block.number for block in reversed(run)], HOT_KEY]
-            self.accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now)
-
-    def _asked(
-        self, engine: Engine, message: Reserve, tenant: Tenant, words: U64, hits: int, now: float
-    ) -> None:
-        """An engine wants to store a chain."""
-        engine.last_run = frozenset()
-        if self.pool.spaces.leads(message.space):
-            self.accesses.stored(engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now)
 
     # ---- an operator's actions
 
@@ -496,51 +371,7 @@ class Node:
 
     def stats(self, now: float) -> NodeStats:
         """The node as it is."""
-        pool = self.pool
-        rings = [engine.ring for engine in self.engines.values()]
-        pool.totals.ring_dropped = self._rings_gone[0] + sum(ring.dropped for ring in rings)
-        pool.totals.events_dropped = self._events_dropped
-        pool.totals.ring_invalid = self._rings_gone[1] + sum(ring.invalid for ring in rings)
-        tenants, others = pool.tenants.stats(now)
-        leased = self._leases.leased()
-        return NodeStats(
-            at=now,
-            node=self.options.name,
-            epoch=self.options.epoch,
-            adopted_blocks=self.adopted_blocks,
-            uptime_s=now - self.started_at,
-            armed=self.intent.armed,
-            pool=pool.stats(),
-            totals=pool.totals,
-            refused=dict(self._refused),
-            tenants=tenants,
-            other_tenants=others,
-            pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
-            engines=[
-                engine.stats(leased.get(engine.client, 0), self.engines) for engine in self.engines.values()
-            ],
-            observed={
-                kind: ObservedDigest(held.generation, held.digest, held.store)
-                for kind, held in self.intent.observed.items()
-            },
-            policy=self._policy_stats(now),
-            spaces=pool.space_stats(),
-            sweeps=pool.sweeps.stats(len(pool.doomed)),
-        )
-
-    def _policy_stats(self, now: float) -> PolicyStats:
-        spec, admission = self.intent.policy, self.pool.admission
-        return PolicyStats(
-            algorithm=spec.algorithm,
-            admission=spec.admission,
-            admission_idle_s=spec.admission_idle_s,
-            gate_closed=admission is not None and admission.closed(now),
-            victim_idle_s=None if admission is None else admission.victim_idle_s(now),
-            admitted_blocks=0 if admission is None else admission.admitted,
-            declined_blocks=0 if admission is None else admission.declined,
-            high_watermark=spec.high_watermark,
-            low_watermark=spec.low_watermark,
-        )
+        return node_stats(self, now)
 
     def check(self) -> list[str]:
         """Contradictions between the books; empty when all is well. O(blocks): for audits, not for every day."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import node as node_module
+from dataplane.core import uses as uses_module
 from dataplane.core.prefixes import MAX_POINTS
 from dataplane.protocol.layout import (
     A_RING_HEAD,
@@ -31,8 +31,8 @@ def look_up(engine: BenchEngine, times: int) -> None:
 
 @pytest.fixture
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "TICK_ENTRIES", 200)
-    monkeypatch.setattr(node_module, "TURN_ENTRIES", 100)
+    monkeypatch.setattr(uses_module, "TICK_ENTRIES", 200)
+    monkeypatch.setattr(uses_module, "TURN_ENTRIES", 100)
 
 
 @pytest.mark.usefixtures("small_turns")
@@ -86,7 +86,7 @@ def test_a_ring_is_drained_to_its_end_before_its_engine_reserves() -> None:
 
 
 def test_very_many_short_chains_are_sampled_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "DRAIN_RUNS", 10)
+    monkeypatch.setattr(uses_module, "DRAIN_RUNS", 10)
     bench, engine = bench_of(256)
     for number in range(100):
         engine.store(make.keys(1, number), PAGE)
@@ -95,7 +95,7 @@ def test_very_many_short_chains_are_sampled_and_counted(monkeypatch: pytest.Monk
     bench.pass_time(0.05)
     credited = sum(each.hits for each in bench.node.hot_prefixes("hits", None, 1000, bench.now))
     assert credited == 10
-    assert bench.node.uncredited_runs == 90
+    assert bench.node.uses.uncredited_runs == 90
     assert all(block.hits == 1 for block in bench.node.pool.table.blocks.values()), (
         "each was used all the same"
     )

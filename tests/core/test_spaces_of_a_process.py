@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import node as node_module
+from dataplane.core import engines as engines_module
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.spaces import Space
 from tests.core.tenancy import bench_of
@@ -16,7 +16,7 @@ def spaces(*numbers: int) -> list[Space]:
 
 
 def test_a_process_has_so_many_spaces_in_all_its_attachments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "MAX_SPACES_PER_PROCESS", 8)
+    monkeypatch.setattr(engines_module, "MAX_SPACES_PER_PROCESS", 8)
     bench, _ = bench_of(64)
     first = bench.attach(*spaces(*range(6)), pid=1)
     for _ in range(3):
