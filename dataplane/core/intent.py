@@ -15,6 +15,7 @@ from dataplane.core.blocks import Block
 from dataplane.core.pins import Pin
 from dataplane.core.pool import Pool
 from dataplane.core.quotas import Rate
+from dataplane.core.room import Room
 from dataplane.eviction.admission import Admission
 from dataplane.eviction.registry import POLICIES
 from dataplane.protocol.codec import split_path
@@ -173,6 +174,7 @@ class Intent:
     """What the management plane wants, as far as this node has applied it."""
 
     pool: Pool
+    room: Room
     observed: dict[SnapshotType, Observed] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Pin bodies in force, by digest."""
@@ -270,8 +272,8 @@ class Intent:
             return
         over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
         for tenant in over:
-            self.pool.spare(())
-            self.pool.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
+            self.room.spare(())
+            self.room.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
         order.watch([tenant.account for tenant in over if tenant.over_bytes])
 
     # ---- policies

@@ -24,6 +24,7 @@ from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
 from dataplane.core.prefixes import Measure, Prefixes
 from dataplane.core.rings import RingReader
+from dataplane.core.room import Room
 from dataplane.core.shelves import MakePolicy
 from dataplane.core.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.stats import Counts, node_stats
@@ -98,8 +99,9 @@ class Node:
             options.pin_budget_ratio,
             self.emit,
         )
-        self.storing = Storing(self.pool, options.reservation_ttl_s, self.counts.refused)
-        self.intent = Intent(self.pool)
+        self.room = Room(self.pool)
+        self.storing = Storing(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
+        self.intent = Intent(self.pool, self.room)
         self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
         self.engines: dict[int, Engine] = {}
         self.adopted_blocks = 0
@@ -315,7 +317,7 @@ class Node:
         self.pool.bury(now)
         policy = self.intent.policy
         if policy.high_watermark < 1.0:
-            self.pool.keep_below(policy.high_watermark, policy.low_watermark, now)
+            self.room.keep_below(policy.high_watermark, policy.low_watermark, now)
         if now >= self._settle_at:
             self._settle_at = now + SETTLE_INTERVAL_S
             self._settle(now)
@@ -327,7 +329,9 @@ class Node:
         """What need not happen at every tick."""
         self.intent.settle(now)
         self.pool.tenants.prune()
-        self.pool.forget_spaces({space for engine in self.engines.values() for space in engine.spaces}, now)
+        self.pool.segments.forget_spaces(
+            {space for engine in self.engines.values() for space in engine.spaces}, now
+        )
         admission = self.pool.admission
         closed = admission is not None and admission.closed(now)
         if closed is not self._gate_closed:

@@ -11,6 +11,7 @@ from dataplane.core.books import B_RESERVATION
 from dataplane.core.engines import Engine, Reservation
 from dataplane.core.pool import Pool
 from dataplane.core.quotas import Tenant
+from dataplane.core.room import Room
 from dataplane.core.slabs import Slot, slot_bytes
 from dataplane.eviction.admission import Admission
 from dataplane.protocol.codes import Code, Outcome, ProtocolError
@@ -41,8 +42,11 @@ class Granted:
 class Storing:
     """The writing side of the pool."""
 
-    def __init__(self, pool: Pool, reservation_ttl_s: float, refused: Callable[[Code, int], None]) -> None:
+    def __init__(
+        self, pool: Pool, room: Room, reservation_ttl_s: float, refused: Callable[[Code, int], None]
+    ) -> None:
         self._pool = pool
+        self._room = room
         self._ttl_s = reservation_ttl_s
         self._count_refused = refused
         self.on_asked: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
@@ -60,7 +64,7 @@ class Storing:
         granted = Granted(len(words))
         missing, chain = _sorted_out(found, granted)
         self._use(engine, [block for _, block in reversed(chain)], now)
-        pool.spare([block for _, block in chain])
+        self._room.spare([block for _, block in chain])
         there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
         self.on_asked(engine, message, tenant, words, there, now)
         if not missing:
@@ -186,11 +190,11 @@ class Storing:
             return {}, Code.TOO_MANY_RESERVATIONS
         allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
         wanted = min(wanted, allowed)
-        described = pool.free_descriptors(tenant, wanted, now)
+        described = self._room.free_descriptors(tenant, wanted, now)
         if described < wanted:
             full = pool.used_bytes + size > pool.slabs.capacity_bytes
             wanted, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
-        slots, reason = pool.take_slots(tenant, message.space, size, wanted, now)
+        slots, reason = self._room.take_slots(tenant, message.space, size, wanted, now)
         if reason is not None:
             refusal = reason
         chosen = missing[: len(slots)]
@@ -240,7 +244,7 @@ class Storing:
             if not tenant.enforced:  # nothing is evicted for a limit that is only observed
                 return most
             if most > 0 and tenant.bytes + most * size > limit:
-                self._pool.shrink_tenant(tenant, limit - most * size, now)
+                self._room.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
     def _place(
@@ -260,9 +264,11 @@ class Storing:
         entries = pool.table.free_entries(places, chosen) if chosen else []
         marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
-            place = entry or pool.make_entry(tenant, places.buckets[at], set(filter(None, entries)), now)
+            place = entry or self._room.make_entry(
+                tenant, places.buckets[at], set(filter(None, entries)), now
+            )
             if place is None:
-                pool.give_slots(slots[number:])
+                self._room.give_slots(slots[number:])
                 refusal = Code.INDEX_FULL
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dataplane.core.pool import MAX_ANCESTORS, MAX_LOOKED_UP
+from dataplane.core.ancestors import MAX_ANCESTORS, MAX_LOOKED_UP
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, Reserve
 from dataplane.protocol.layout import pack_keys
 from tests.dataplane import factories as make

@@ -201,7 +201,7 @@ def test_what_is_cut_off_from_a_prefix_goes_with_it() -> None:
     chain = make.keys(10)
     engine.store(chain, PAGE)
     cut = bench.node.pool.table.find(pack_keys(chain[5:6]), engine.spaces[0])
-    bench.node.pool.evict([block for block in cut if block is not None], "room", bench.now)
+    bench.node.room.evict([block for block in cut if block is not None], "room", bench.now)
     bench.node.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
     settle(bench)
     assert engine.has(chain) == [False] * 10
