@@ -145,7 +145,9 @@ class Plane:
         with self.manager() as manager:
             return manager.describe()
 
-    def wait_stats(self, condition: Callable[[NodeStats], Any], what: str) -> NodeStats:
+    def wait_stats(
+        self, condition: Callable[[NodeStats], Any], what: str, timeout_s: float = WAIT_S
+    ) -> NodeStats:
         """The node's state once `condition` holds of it."""
         with self.manager() as manager:
             last: list[NodeStats] = []
@@ -154,7 +156,7 @@ class Plane:
                 last[:] = [manager.describe()]
                 return bool(condition(last[0]))
 
-            wait_for(holds, what)
+            wait_for(holds, what, timeout_s)
             return last[0]
 
     def open_fds(self) -> int:

@@ -38,9 +38,10 @@ NOT_HERE = {"hold_everything"}
 ALGORITHMS = ("lru", "age_class", "s3fifo", "arc", "slru", "lfu", "fifo")
 GROWTH_BYTES = 96 << 20
 """The trace and the hot prefixes of the last hour alone take 70 MB before they are full."""
-GROWTH_FDS = (
-    2000  # one process may be attached 512 times over, three descriptors each, and waits to be proven gone
-)
+GROWTH_FDS = 16
+"""Once nobody is attached any more: the eight segments of the pool, two descriptors each."""
+GONE_S = 60.0
+"""A process may be attached 512 times over, with descriptors each time that are kept until it is proven gone."""
 
 
 @dataclass
@@ -54,10 +55,16 @@ class Soak:
     kills: int = 0
     audits: int = 0
     pushes: int = 0
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    """(private bytes, descriptors) of the data plane, at each audit."""
+    sizes: list[int] = field(default_factory=list)
+    """Private bytes of the data plane, at each audit."""
+    fds_before: int = 0
+    """Descriptors of the data plane before anybody attached."""
     _seed: int = 0
     _generation: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.plane.describe().engines == []
+        self.fds_before = self.plane.open_fds()
 
     def run(self, seconds: float) -> None:
         """Soak for a while."""
@@ -149,14 +156,21 @@ class Soak:
         assert pool.used_bytes <= pool.capacity_bytes
         assert answer.stats.totals.corrupt_blocks == 0
         self.audits += 1
-        self.sizes.append((private_bytes(self.plane.pid), self.plane.open_fds()))
+        self.sizes.append(private_bytes(self.plane.pid))
 
     def settle(self) -> NodeStats:
         """Kill every engine; the state once the data plane has noticed."""
         for engines in (self.honest, self.misfits):
             while engines:
                 self._kill(engines)
-        return self.plane.wait_stats(lambda stats: not stats.engines, "everybody is gone")
+        return self.plane.wait_stats(lambda stats: not stats.engines, "everybody is gone", GONE_S)
+
+    def wait_for_descriptors(self) -> int:
+        """Until the data plane, with nobody attached, has about the descriptors it began with; how many more."""
+        most = self.fds_before + GROWTH_FDS
+        what = f"at most {most} descriptors are open, as before anybody attached"
+        wait_for(lambda: self.plane.open_fds() <= most, what, GONE_S)
+        return self.plane.open_fds() - self.fds_before
 
     def stop(self) -> None:
         """Leave no process behind."""
@@ -166,14 +180,10 @@ class Soak:
 
     # ---- what was seen
 
-    def growth(self) -> tuple[int, int]:
-        """Private bytes and descriptors at the end, beyond the most of the first third (a new process has to grow)."""
+    def growth(self) -> int:
+        """Private bytes at the end, beyond the most of the first third (a new process has to grow)."""
         early = self.sizes[: max(1, len(self.sizes) // 3)]
-        late = self.sizes[-3:]
-        return (
-            min(size for size, _ in late) - max(size for size, _ in early),
-            min(fds for _, fds in late) - max(fds for _, fds in early),
-        )
+        return min(self.sizes[-3:]) - max(early)
 
     def lines(self) -> Iterator[dict[str, object]]:
         for path in self.plane.folder.glob("soak-*.jsonl"):
