@@ -17,6 +17,7 @@ from app.compose import Parts, Runtime, build
 from app.errors import LarderError
 from app.http import actions, audit, nodes, overview, pins, policies, prefixes, pushes, quotas
 from app.http.body import StrictRequest
+from app.http.callers import guard
 from app.http.edge import Edge
 from app.http.health import healthz, readyz
 from app.http.metrics import metrics
@@ -74,6 +75,7 @@ def _litestar(parts: Parts) -> Litestar:
             overview.router,
             stream_events,
         ],
+        guards=[guard],
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(

@@ -38,8 +38,44 @@ class Invalid(LarderError):
     code = "invalid"
 
 
+class Unauthorized(LarderError):
+    """Nobody knows who asks: no token, or one that is not (or no longer) valid."""
+
+    code = "unauthorized"
+
+
+class Forbidden(LarderError):
+    """It is known who asks, and they may not."""
+
+    code = "forbidden"
+
+
 class NotFound(LarderError):
     code = "not-found"
+
+
+class Conflict(LarderError):
+    """The request is right, and something that is there already stands against it."""
+
+    code = "conflict"
+
+
+class PreconditionFailed(LarderError):
+    """The record is in another state than the caller expects."""
+
+    code = "precondition-failed"
+
+
+class PreconditionRequired(LarderError):
+    """A record that is there is changed only by callers who say which state of it they know."""
+
+    code = "precondition-required"
+
+
+class TooManyRequests(LarderError):
+    """The caller asks, or fails to authenticate, too often."""
+
+    code = "too-many-requests"
 
 
 class UnsupportedMediaType(LarderError):

@@ -44,13 +44,20 @@ def call(
     path: str,
     body: Mapping[str, Any] | None = None,
     query: Mapping[str, str | None] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Any:
     """The answer's JSON, None when it has none. Raises ClickException with the problem's sentence."""
     base = (url or default_url()).rstrip("/")
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
     try:
         response = httpx.request(
-            method, base + path, json=body, params=parameters, timeout=TIMEOUT_S, trust_env=False
+            method,
+            base + path,
+            json=body,
+            params=parameters,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            trust_env=False,
         )
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
@@ -61,6 +68,15 @@ def call(
     if response.is_success:
         return response.json() if response.content else None
     raise Refused(_sentence(response, base), response.status_code)
+
+
+ANY_STATE = {"If-Match": "*"}
+"""Headers of a change that does not care what the record was."""
+
+
+def held_state(held: Mapping[str, Any] | None) -> dict[str, str]:
+    """Headers of a change that was made from what `find` gave: nobody else's change is overwritten."""
+    return {"If-None-Match": "*"} if held is None else {"If-Match": held["etag"]}
 
 
 def find(url: str | None, path: str) -> Any:

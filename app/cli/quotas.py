@@ -5,7 +5,17 @@ from typing import Any
 import click
 
 from app.cli import show
-from app.cli.client import call, find, json_option, print_json, segment, url_option, wait_option
+from app.cli.client import (
+    ANY_STATE,
+    call,
+    find,
+    held_state,
+    json_option,
+    print_json,
+    segment,
+    url_option,
+    wait_option,
+)
 
 _SHARE = (
     "limit_bytes",
@@ -16,6 +26,8 @@ _SHARE = (
     "on_exceed",
     "mode",
     "note",
+    "managed_by",
+    "selector",
 )
 _NONE = "none"
 
@@ -122,7 +134,7 @@ def set_quota(
     path = f"/api/v1/quotas/{segment(tenant)}"
     held = find(url, path)
     kept = {"limit_bytes": None} if held is None else {name: held[name] for name in _SHARE}
-    answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait})
+    answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait}, held_state(held))
     if as_json:
         print_json(answer)
         return
@@ -141,7 +153,7 @@ def set_quota(
 @wait_option
 def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:
     """Forget a tenant's quota."""
-    call(url, "DELETE", f"/api/v1/quotas/{segment(tenant)}", None, {"wait": wait})
+    call(url, "DELETE", f"/api/v1/quotas/{segment(tenant)}", None, {"wait": wait}, ANY_STATE)
     click.echo(f"{tenant}: quota deleted")
 
 

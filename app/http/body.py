@@ -7,7 +7,10 @@ from litestar import Request
 from litestar.datastructures import State
 
 from app.errors import Invalid, Malformed, UnsupportedMediaType
-from app.http.expected import field_error
+from app.services.fields import field_error
+
+MERGE_PATCH = "application/merge-patch+json"
+_MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/json")}
 
 
 class StrictRequest(Request[Any, Any, State]):
@@ -16,10 +19,9 @@ class StrictRequest(Request[Any, Any, State]):
     async def json(self) -> Any:
         """Raises UnsupportedMediaType, Malformed (not JSON), Invalid (not what was expected)."""
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
-            raise UnsupportedMediaType(
-                f"expected content-type application/json, got {media_type[:80] or 'none'!r}"
-            )
+        if media_type not in _MEDIA_TYPES[self.method == "PATCH"]:
+            expected = " or ".join(_MEDIA_TYPES[self.method == "PATCH"])
+            raise UnsupportedMediaType(f"expected content-type {expected}, got {media_type[:80] or 'none'!r}")
         body = await self.body()
         kind = self.route_handler.opt.get("body", Any)
         try:

@@ -19,8 +19,9 @@ import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
 from app.errors import ForeignOrigin, LarderError, Malformed, Stopping
+from app.http.callers import serve_as
 from app.http.problems import CRASHED, MEDIA_TYPE, encode, problem
-from app.services.changes import Author
+from app.services.callers import Caller
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -40,11 +41,6 @@ class RequestCounts:
     """Answers by method and status, since the process started."""
 
     ended: dict[tuple[str, int], int] = field(default_factory=dict)
-
-
-def author() -> Author:
-    """Who asks, of the request that is being served."""
-    return Author(structlog.contextvars.get_contextvars().get("request_id", ""))
 
 
 class Edge:
@@ -86,6 +82,7 @@ class Edge:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 self._check(method, headers, scope["raw_path"], scope["query_string"])
+                serve_as(Caller(request_id=request_id, source=_source(scope)))
                 await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error
@@ -166,6 +163,11 @@ def _known(error: BaseException | None) -> LarderError | None:
     while error is not None and not isinstance(error, LarderError):
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     return error
+
+
+def _source(scope: Any) -> str:
+    client = scope.get("client")
+    return str(client[0])[:128] if client else ""
 
 
 def _host_of(origin: str) -> str | None:

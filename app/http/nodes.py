@@ -8,7 +8,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.response import Stream
 
-from app.http.edge import author
+from app.http.callers import caller
 from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.nodes import NodeAnswer, NodeList, ResizeAnswer, ResizePost
@@ -19,12 +19,20 @@ from app.services.traces import Traces
 TRACE_MEDIA_TYPE = "application/x-ndjson"
 
 
-@get("/", operation_id="listNodes", summary="All nodes, by name", responses=declared())
+@get(
+    "/", operation_id="listNodes", summary="All nodes, by name", opt={"role": "viewer"}, responses=declared()
+)
 async def list_nodes(nodes: NamedDependency[Nodes]) -> NodeList:
     return nodes.page()
 
 
-@get("/{name:str}", operation_id="getNode", summary="One node", responses=declared("not-found"))
+@get(
+    "/{name:str}",
+    operation_id="getNode",
+    summary="One node",
+    opt={"role": "viewer"},
+    responses=declared("not-found"),
+)
 async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAnswer:
     return nodes.get(name)
 
@@ -34,7 +42,7 @@ async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAn
     operation_id="resizeNode",
     summary="Let a node's pool grow, now and whenever it comes back smaller",
     status_code=200,
-    opt={"body": ResizePost},
+    opt={"body": ResizePost, "role": "operator"},
     responses=declared(
         "malformed",
         "invalid",
@@ -49,24 +57,26 @@ async def resize_node(
     resizing: NamedDependency[Resizing], name: FromPath[str], data: JSONBody[ResizePost]
 ) -> ResizeAnswer:
     with span("nodes.resize"):
-        return await resizing.resize(name, data, author())
+        return await resizing.resize(name, data, caller())
 
 
 @delete(
     "/{name:str}/resize",
     operation_id="forgetSize",
     summary="Ask a node for no size any more when it comes back; until it stops, its pool stays as it is",
+    opt={"role": "operator"},
     responses=declared("not-found"),
 )
 async def forget_size(resizing: NamedDependency[Resizing], name: FromPath[str]) -> None:
     with span("nodes.forget_size"):
-        await resizing.forget(name, author())
+        await resizing.forget(name, caller())
 
 
 @get(
     "/{name:str}/trace",
     operation_id="getTrace",
     summary="What engines asked the node for, as JSON lines that `larder replay` reads",
+    opt={"role": "operator"},
     media_type=TRACE_MEDIA_TYPE,
     responses={
         200: ResponseSpec(

@@ -11,7 +11,13 @@ from app.schemas.overview import Overview, Series
 from app.services.overview import OverviewService
 
 
-@get("/", operation_id="getOverview", summary="The dashboard's whole state now", responses=declared())
+@get(
+    "/",
+    operation_id="getOverview",
+    summary="The dashboard's whole state now",
+    opt={"role": "viewer"},
+    responses=declared(),
+)
 async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
     return await overview.now()
 
@@ -20,6 +26,7 @@ async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
     "/history",
     operation_id="getHistory",
     summary="Series for charts, oldest first",
+    opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def get_history(

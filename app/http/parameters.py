@@ -9,9 +9,13 @@ from app.errors import FieldError, Invalid
 from app.services.progress import MAX_WAIT_S
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many items.")]
-MAX_OFFSET = 2**53 - 1
-"""Exact in every JSON reader, and any database takes it."""
-Offset = Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET, description="Skip this many items.")]
+Cursor = Annotated[
+    str,
+    QueryParameter(max_length=2048, description="`next_cursor` of the page before; of the first page, none."),
+]
+Sort = Annotated[
+    str, QueryParameter(max_length=64, description="Field to sort by, with `-` in front for descending.")
+]
 Wait = Annotated[
     str,
     QueryParameter(

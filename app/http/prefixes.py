@@ -16,6 +16,7 @@ from app.services.prefixes import PrefixService
     "/",
     operation_id="listPrefixes",
     summary="Prefixes that were served most in the last hour, over all connected nodes",
+    opt={"role": "viewer"},
     responses=declared("invalid", "node-unreachable"),
 )
 async def list_prefixes(

@@ -30,13 +30,19 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "malformed": Kind(400, "The request could not be read"),
     "foreign-origin": Kind(403, "The request comes from a page or a name that is not Larder's"),
+    "unauthorized": Kind(401, "It is not known who asks"),
+    "forbidden": Kind(403, "The caller may not do this"),
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "The method does not fit the resource"),
     "floors-exceed-capacity": Kind(409, "The floors of all tenants are more than a node holds"),
     "node-refused": Kind(409, "A node will not do what it was asked"),
+    "conflict": Kind(409, "Something that is there stands against it"),
+    "precondition-failed": Kind(412, "The record is in another state than expected"),
     "too-large": Kind(413, "The body is too large"),
     "unsupported-media-type": Kind(415, "The body is not JSON"),
     "invalid": Kind(422, "Some fields have values that cannot be"),
+    "precondition-required": Kind(428, "The request must say which state of the record it knows"),
+    "too-many-requests": Kind(429, "Too many requests"),
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
     "not-ready": Kind(503, "Not every node has what it should have"),
@@ -135,7 +141,15 @@ def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
 def declared(*codes: str) -> dict[int, ResponseSpec]:
     """OpenAPI declarations of the problems that a route can answer, besides those that every route can."""
     by_status: dict[int, list[str]] = {}
-    for code in (*codes, "foreign-origin", "internal", "store-unavailable"):
+    every = (
+        "unauthorized",
+        "forbidden",
+        "foreign-origin",
+        "too-many-requests",
+        "internal",
+        "store-unavailable",
+    )
+    for code in dict.fromkeys((*codes, *every)):
         by_status.setdefault(KINDS[code].status, []).append(code)
     return {
         status: ResponseSpec(

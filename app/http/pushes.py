@@ -16,6 +16,7 @@ from app.services.pushes import Pushes
     "/",
     operation_id="listPushes",
     summary="What was sent to nodes, newest first",
+    opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def list_pushes(

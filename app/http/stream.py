@@ -57,6 +57,7 @@ def message(name: str, data: bytes, number: int | None = None) -> bytes:
     "/events",
     operation_id="streamEvents",
     summary="Server-sent events: `overview` (Overview) and `fact` (Fact)",
+    opt={"role": "viewer"},
     media_type=MEDIA_TYPE,
     tags=["overview"],
     responses={

@@ -85,3 +85,6 @@ class PinAnswer(msgspec.Struct, frozen=True):
 class PinList(msgspec.Struct, frozen=True):
     items: list[PinAnswer]
     total: int
+    """Of all pages."""
+    next_cursor: str
+    """For the next page; empty on the last."""

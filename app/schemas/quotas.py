@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.records import ManagedBy, Selector
 from app.schemas.status import RecordStatus
 from dataplane.protocol.control import Mode, OnExceed
 
@@ -47,6 +48,8 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
 
 
 class QuotaAnswer(msgspec.Struct, frozen=True):
@@ -61,6 +64,11 @@ class QuotaAnswer(msgspec.Struct, frozen=True):
     on_exceed: OnExceed
     mode: Mode
     note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that it is for; null: all."""
+    etag: str
+    """For `If-Match`."""
     generation: int
     """The generation of `quotas` that last changed this record."""
     created_at: float
@@ -82,3 +90,6 @@ class QuotaAnswer(msgspec.Struct, frozen=True):
 class QuotaList(msgspec.Struct, frozen=True):
     items: list[QuotaAnswer]
     total: int
+    """Of all pages."""
+    next_cursor: str
+    """For the next page; empty on the last."""

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from app.push.operations import Operations
 from app.schemas.actions import ActionAnswer, NodeAction, ScopePost
 from app.services import checks
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.services.key_intent import check_tokens, unpacked
 from dataplane.protocol.control import Demote, Invalidate, Scope, Swept, digest_of
 from dataplane.protocol.keys import KEY_BYTES, chain
@@ -23,7 +24,7 @@ class Actions:
         self._operations = operations
         self._changes = changes
 
-    async def sweep(self, verb: Verb, asked: ScopePost, by: Author) -> ActionAnswer:
+    async def sweep(self, verb: Verb, asked: ScopePost, by: Caller) -> ActionAnswer:
         """Raises Invalid, NodeUnreachable when no node is connected."""
         scope = await asyncio.to_thread(resolve, asked)
         self._operations.connected()

@@ -1,53 +1,108 @@
-"""The one way a record changes: record, audit entry and new generation in one transaction, then a wake-up.
+"""The one way records change: records, audit entries and new generations in one transaction, then a wake-up.
 
-The lock on the type's generation comes first, so changes of one type are ordered and a generation is exactly the state
-after its commit. When the process dies after the commit, the generation row is what makes the push happen later.
+The locks on the types' generations come first, in one order, so changes of a type come one after another and a
+generation is exactly the state after its commit. When the process dies after the commit, the generation row is what
+makes the push happen later.
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
-from app.store import generations
+from app.services.callers import Caller
+from app.store import audit, generations
 from app.store.audit import AuditRow
 from app.store.database import Database
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 
 Action = Literal["create", "update", "delete"]
-Deed = Literal["invalidate", "demote", "resize"]
-
-
-@dataclass(frozen=True)
-class Author:
-    """Who asks, and by which request."""
-
-    request_id: str
-    actor: str = "local"
+NOUNS: dict[SnapshotType, str] = {"quotas": "quota", "pins": "pin", "policies": "policy"}
 
 
 @dataclass
 class Change:
-    """A transaction in the making. Without `made`, nothing changes and no generation is used up."""
+    """A transaction in the making. A type of which nothing is `made` keeps its generation."""
 
     session: AsyncSession
-    generation: int
-    """The generation that this change will be."""
+    by: Caller
     now: float
-    action: Action | None = None
-    name: str = ""
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
+    """Unix seconds."""
+    generations: dict[SnapshotType, int]
+    """What the generation of each type will be once something of it is made."""
+    entries: list[AuditRow] = field(default_factory=list)
 
     def made(
-        self, action: Action, name: str, before: dict[str, Any] | None, after: dict[str, Any] | None
+        self,
+        kind: SnapshotType,
+        action: Action,
+        name: str,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
     ) -> None:
-        self.action, self.name, self.before, self.after = action, name, before, after
+        """A record of a type that nodes are told of was changed."""
+        self._add(action, NOUNS[kind], name, before, after, kind)
+
+    def noted(
+        self,
+        action: str,
+        noun: str,
+        name: str,
+        before: dict[str, Any] | None = None,
+        after: dict[str, Any] | None = None,
+    ) -> None:
+        """Something else was done that the audit keeps and nodes are not told of."""
+        self._add(action, noun, name, before, after, None)
+
+    def _add(
+        self,
+        action: str,
+        noun: str,
+        name: str,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+        kind: SnapshotType | None,
+    ) -> None:
+        row = entry(self.by, self.now, action, noun, name, before, after)
+        if kind is not None:
+            row.type, row.generation = kind, self.generations[kind]
+        self.entries.append(row)
+
+
+def entry(
+    by: Caller,
+    now: float,
+    action: str,
+    noun: str,
+    name: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    *,
+    denied: str = "",
+) -> AuditRow:
+    """An entry of the audit; with `denied`, why it was not allowed."""
+    return AuditRow(
+        at=now,
+        actor=by.actor,
+        token_id=by.token_id,
+        source=by.source,
+        action=action,
+        kind=noun,
+        name=name[:256],
+        type="",
+        generation=0,
+        before=None if before is None else dict(before),
+        after=None if after is None else dict(after),
+        request_id=by.request_id,
+        trace_id=by.trace_id,
+        decision="denied" if denied else "allowed",
+        reason=denied,
+    )
 
 
 class Changes:
@@ -59,57 +114,41 @@ class Changes:
         self._hub = hub
 
     @asynccontextmanager
-    async def begin(
-        self, kind: SnapshotType, noun: Literal["quota", "pin", "policy"], by: Author
-    ) -> AsyncIterator[Change]:
-        """Commits at the end of the block. Raises StoreUnavailable."""
+    async def begin(self, by: Caller, *kinds: SnapshotType) -> AsyncIterator[Change]:
+        """A change of records of these types (none: of what nodes are not told). Commits at the end of the block.
+        Raises StoreUnavailable."""
         async with self._database.write() as session:
-            change = Change(session, await generations.lock(session, kind) + 1, time.time())
+            numbers: dict[SnapshotType, int] = {}
+            for kind in SNAPSHOT_TYPES:
+                if kind in kinds:
+                    numbers[kind] = await generations.lock(session, kind) + 1
+            change = Change(session, by, time.time(), numbers)
             yield change
-            if change.action is None:
+            if not change.entries:
                 return
-            await generations.advance(session, kind, change.generation, change.now)
-            session.add(
-                AuditRow(
-                    at=change.now,
-                    actor=by.actor,
-                    action=change.action,
-                    kind=noun,
-                    name=change.name,
-                    type=kind,
-                    generation=change.generation,
-                    before=change.before,
-                    after=change.after,
-                    request_id=by.request_id,
-                )
-            )
+            for kind in numbers:
+                if any(row.type == kind for row in change.entries):
+                    await generations.advance(session, kind, numbers[kind], change.now)
+            await audit.append(session, change.entries)
         self._fleet.pulse.beat()
-        self._hub.publish(
-            f"{noun}.changed",
-            at=change.now,
-            name=change.name,
-            action=change.action,
-            generation=change.generation,
-        )
+        for row in change.entries:
+            self._tell(row)
 
     async def note(
-        self, deed: Deed, noun: Literal["blocks", "node"], name: str, asked: dict[str, Any], by: Author
+        self, action: str, noun: str, name: str, asked: Mapping[str, Any] | None, by: Caller, denied: str = ""
     ) -> None:
-        """Write down what is about to be asked of nodes and changes no record. Raises StoreUnavailable."""
-        now = time.time()
+        """Write down what is about to be done, or was refused, and changes no record. Raises StoreUnavailable."""
+        row = entry(by, time.time(), action, noun, name, None, asked, denied=denied)
         async with self._database.write() as session:
-            session.add(
-                AuditRow(
-                    at=now,
-                    actor=by.actor,
-                    action=deed,
-                    kind=noun,
-                    name=name,
-                    type="",
-                    generation=0,
-                    before=None,
-                    after=asked,
-                    request_id=by.request_id,
-                )
+            await audit.append(session, [row])
+        self._tell(row)
+
+    def _tell(self, row: AuditRow) -> None:
+        if row.decision == "denied":
+            return
+        if row.type:
+            self._hub.publish(
+                f"{row.kind}.changed", at=row.at, name=row.name, action=row.action, generation=row.generation
             )
-        self._hub.publish(f"{noun}.{deed}", at=now, name=name)
+        else:
+            self._hub.publish(f"{row.kind}.{row.action}", at=row.at, name=row.name)

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 MAX_NOTE_CHARACTERS = 1024
 MAX_MODEL_CHARACTERS = 256
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?", re.ASCII)
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
@@ -80,6 +82,25 @@ def note(text: str) -> str:
     if not all(character.isprintable() or character in "\n\t" for character in text):
         raise ValueError("expected printable characters")
     return text
+
+
+def managed_by(name: str) -> str:
+    """Raises ValueError."""
+    if name and _NAME.fullmatch(name) is None:
+        raise ValueError("expected at most 128 of the characters A-Z a-z 0-9 . _ -")
+    return name
+
+
+def labels(given: dict[str, str] | None) -> dict[str, str] | None:
+    """Label to value, sorted; empty is None: no condition. Raises ValueError."""
+    for label, value in (given or {}).items():
+        if _LABEL.fullmatch(label) is None:
+            raise ValueError(f"expected labels of 1 to 63 of a-z 0-9 . _ / -, got {label[:80]!r}")
+        if _LABEL_VALUE.fullmatch(value) is None:
+            raise ValueError(
+                f"expected values of at most 63 of A-Z a-z 0-9 . _ -, got {value[:80]!r} of {label}"
+            )
+    return dict(sorted(given.items())) if given else None
 
 
 def model(name: str) -> str:

@@ -17,6 +17,7 @@ from app.services.progress import Progress
 from app.services.tenants import SUMMED, Standing, standings
 from app.store import pins, policies, quotas
 from app.store.database import Database
+from app.store.listing import Wanted
 from app.store.quotas import QuotaRow
 from dataplane.protocol.control import POLICY_IN_FORCE
 from dataplane.protocol.events import NodeStats, PoolStats, TenantStats, Totals
@@ -57,7 +58,7 @@ class OverviewService:
         async with self._database.read() as session:
             quota_rows = await quotas.all_quotas(session)
             policy_row = await policies.get(session, POLICY_IN_FORCE)
-            pin_rows, pins_total = await pins.page(session, MOST_ROWS, 0)
+            pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), None)
         stats = self._fleet.stats()
         tenants = merge_tenants(stats, quota_rows)
         living = self._fleet.living()
@@ -74,8 +75,8 @@ class OverviewService:
             rates=self._history.rates(stats),
             tenants=tenants[:MOST_ROWS],
             tenants_total=len(tenants),
-            pins=self._pins.answers(pin_rows),
-            pins_total=pins_total,
+            pins=self._pins.answers(pin_page.rows),
+            pins_total=pin_page.total,
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page().items,
             refused=refused,

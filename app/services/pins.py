@@ -8,12 +8,14 @@ from typing import Any, cast
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinList, PinPut
 from app.services import checks
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.services.pin_intent import PinIntent, check_sources, resolve
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.store import pins
 from app.store.database import Database
+from app.store.listing import Wanted
 from app.store.pins import PinRow
 from dataplane.protocol.control import Strength
 from dataplane.protocol.events import PinStats
@@ -46,19 +48,20 @@ class Pins:
             raise checks.missing("pin", name)
         return self.answers([row])[0]
 
-    async def page(self, limit: int, offset: int) -> PinList:
+    async def page(self, wanted: Wanted, filters: pins.Filters, by: Caller) -> PinList:
+        """Of the tenants that the caller sees. Raises Invalid."""
         async with self._database.read() as session:
-            rows, total = await pins.page(session, limit, offset)
-        return PinList(self.answers(rows), total)
+            page = await pins.page(session, wanted, filters, by.salts)
+        return PinList(self.answers(page.rows), page.total, page.next_cursor)
 
-    async def put(self, name: str, asked: PinPut, by: Author, wait_s: float = 0.0) -> tuple[PinAnswer, bool]:
+    async def put(self, name: str, asked: PinPut, by: Caller, wait_s: float = 0.0) -> tuple[PinAnswer, bool]:
         """The record, and whether it is new. Raises Invalid; NodeUnreachable when a prefix is named."""
         checks.pin_name(name)
         check_sources(asked, checks.Faults())
         prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix)
         # Off the loop: hashing a million tokens takes longer than others should wait.
         intent = await asyncio.to_thread(resolve, asked, prefix, time.time())
-        async with self._changes.begin("pins", "pin", by) as change:
+        async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
             created = row is None
             before = None if row is None else _audited(row)
@@ -70,26 +73,26 @@ class Pins:
             _fill(row, intent)
             after = _audited(row)
             if before != after:
-                row.generation, row.updated_at = change.generation, change.now
-                change.made("create" if created else "update", name, before, after)
+                row.generation, row.updated_at = change.generations["pins"], change.now
+                change.made("pins", "create" if created else "update", name, before, after)
             if old_digest not in (None, intent.digest):
                 await pins.drop_unused_body(change.session, str(old_digest))
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row])[0], created
 
-    async def delete(self, name: str, by: Author, wait_s: float = 0.0) -> None:
+    async def delete(self, name: str, by: Caller, wait_s: float = 0.0) -> None:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
-        async with self._changes.begin("pins", "pin", by) as change:
+        async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
             if row is None:
                 raise checks.missing("pin", name)
-            change.made("delete", name, _audited(row), None)
+            change.made("pins", "delete", name, _audited(row), None)
             await change.session.delete(row)
             await pins.drop_unused_body(change.session, row.keys_digest)
         if wait_s:
-            await self._progress.wait("pins", change.generation, wait_s)
+            await self._progress.wait("pins", change.generations["pins"], wait_s)
 
     def answers(self, rows: Sequence[PinRow]) -> list[PinAnswer]:
         """Records with what the nodes say about their blocks."""

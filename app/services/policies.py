@@ -8,7 +8,8 @@ import msgspec
 from app.ingest.fleet import Fleet
 from app.schemas.policies import PolicyAnswer, PolicyList, PolicyPut
 from app.services import checks
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.services.progress import Progress
 from app.store import policies
 from app.store.database import Database
@@ -45,12 +46,12 @@ class Policies:
         return PolicyList(self.answers(rows), len(rows), self.in_force())
 
     async def put(
-        self, name: str, intent: PolicyPut, by: Author, wait_s: float = 0.0
+        self, name: str, intent: PolicyPut, by: Caller, wait_s: float = 0.0
     ) -> tuple[PolicyAnswer, bool]:
         """The record, and whether it is new. Raises Invalid."""
         _check_name(name)
         spec = _resolve(intent)
-        async with self._changes.begin("policies", "policy", by) as change:
+        async with self._changes.begin(by, "policies") as change:
             row = await policies.get(change.session, name)
             created = row is None
             before = None if row is None else _audited(row)
@@ -62,23 +63,23 @@ class Policies:
             row.note = intent.note
             after = _audited(row)
             if before != after:
-                row.generation, row.updated_at = change.generation, change.now
-                change.made("create" if created else "update", name, before, after)
+                row.generation, row.updated_at = change.generations["policies"], change.now
+                change.made("policies", "create" if created else "update", name, before, after)
         if wait_s:
             await self._progress.wait("policies", row.generation, wait_s)
         return self._answer(row), created
 
-    async def delete(self, name: str, by: Author, wait_s: float = 0.0) -> None:
+    async def delete(self, name: str, by: Caller, wait_s: float = 0.0) -> None:
         """Raises Invalid, NotFound."""
         _check_name(name)
-        async with self._changes.begin("policies", "policy", by) as change:
+        async with self._changes.begin(by, "policies") as change:
             row = await policies.get(change.session, name)
             if row is None:
                 raise checks.missing("policy record", name, "; nodes use their defaults")
-            change.made("delete", name, _audited(row), None)
+            change.made("policies", "delete", name, _audited(row), None)
             await change.session.delete(row)
         if wait_s:
-            await self._progress.wait("policies", change.generation, wait_s)
+            await self._progress.wait("policies", change.generations["policies"], wait_s)
 
     def answers(self, rows: Sequence[PolicyRow]) -> list[PolicyAnswer]:
         return [self._answer(row) for row in rows]

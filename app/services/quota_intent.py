@@ -1,6 +1,7 @@
 """A quota as asked for, checked: sizes are read, and the fields of a share must fit each other."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -10,28 +11,49 @@ from app.services import checks
 from dataplane.protocol.control import QuotaSpec
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
-_SHARE = tuple(name for name in QuotaPut.__struct_fields__ if name != "note")
+SHARE = (
+    "limit_bytes",
+    "floor_bytes",
+    "weight",
+    "pin_budget_bytes",
+    "store_rate_bytes",
+    "on_exceed",
+    "mode",
+)
+"""Fields of an intent that nodes are told of."""
 
 
-def resolve(tenant: str, intent: QuotaPut) -> tuple[QuotaSpec, str]:
-    """The spec and the note. Raises Invalid with every fault found."""
+@dataclass(frozen=True)
+class QuotaIntent:
+    """What a record needs."""
+
+    spec: QuotaSpec
+    note: str
+    managed_by: str
+    selector: dict[str, str] | None
+
+
+def resolve(tenant: str, intent: QuotaPut) -> QuotaIntent:
+    """Raises Invalid with every fault found."""
     faults = checks.Faults()
     salt = faults.check("tenant", lambda: checks.tenant(tenant))
     faults.stop()
-    given = {name: value for name in _SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
+    given = {name: value for name in SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
     if not given:
-        faults.add("limit_bytes", f"expected at least one of {', '.join(_SHARE)}")
+        faults.add("limit_bytes", f"expected at least one of {', '.join(SHARE)}")
     for name in ("limit_bytes", "floor_bytes", "pin_budget_bytes", "store_rate_bytes"):
         if name in given:
             given[name] = faults.check(name, _size_of(given[name]))
     note = faults.check("note", lambda: checks.note(intent.note))
-    if faults.errors or salt is None or note is None:
+    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
+    selector = faults.check("selector", lambda: checks.labels(intent.selector))
+    if faults.errors or salt is None or note is None or managed_by is None:
         faults.stop()
         raise Invalid("the quota is not valid", faults.errors)
     spec = QuotaSpec(tenant=salt, **given)
     _check(spec, faults)
     faults.stop()
-    return spec, note
+    return QuotaIntent(spec, note, managed_by, selector)
 
 
 def _size_of(value: int | str | None) -> Callable[[], int | None]:

@@ -7,22 +7,27 @@ from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
 from app.schemas.quotas import QuotaAnswer, QuotaList, QuotaPut
 from app.services import checks
-from app.services.changes import Author, Change, Changes
+from app.services.callers import Caller
+from app.services.changes import Change, Changes
+from app.services.merge import patched
+from app.services.preconditions import ANY, Expected, etag
 from app.services.progress import Progress
-from app.services.quota_intent import resolve
+from app.services.quota_intent import SHARE, QuotaIntent, resolve
 from app.services.tenants import Standing, standings
 from app.store import quotas
 from app.store.database import Database
-from app.store.quotas import SPEC_COLUMNS, QuotaRow
+from app.store.listing import Wanted
+from app.store.quotas import QuotaRow
 from dataplane.protocol.control import Mode, OnExceed, QuotaSpec
 from dataplane.protocol.salts import shown
 from dataplane.protocol.units import format_size
 
-_SHARE = tuple(name for name in SPEC_COLUMNS if name != "tenant")
+_WRITTEN = (*SHARE, "note", "managed_by", "selector")
+"""Fields of a record that people write."""
 
 
 class Quotas:
-    """Get, put, delete; a put of what is already there changes nothing."""
+    """Get, put, patch, delete; a put of what is already there changes nothing."""
 
     def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
         self._database = database
@@ -30,43 +35,89 @@ class Quotas:
         self._progress = progress
         self._fleet = fleet
 
-    async def get(self, tenant: str) -> QuotaAnswer:
-        """Raises Invalid, NotFound."""
+    async def get(self, tenant: str, by: Caller) -> QuotaAnswer:
+        """Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
         async with self._database.read() as session:
             row = await quotas.get(session, salt)
         if row is None:
             raise checks.missing("quota for tenant", tenant)
         return self.answers([row])[0]
 
-    async def page(self, limit: int, offset: int) -> QuotaList:
+    async def page(self, wanted: Wanted, filters: quotas.Filters, by: Caller) -> QuotaList:
+        """Of the tenants that the caller sees. Raises Invalid."""
         async with self._database.read() as session:
-            rows, total = await quotas.page(session, limit, offset)
-        return QuotaList(self.answers(rows), total)
+            page = await quotas.page(session, wanted, filters, by.salts)
+        return QuotaList(self.answers(page.rows), page.total, page.next_cursor)
 
     async def put(
-        self, tenant: str, intent: QuotaPut, by: Author, wait_s: float = 0.0
+        self, tenant: str, intent: QuotaPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
     ) -> tuple[QuotaAnswer, bool]:
-        """The record, and whether it is new. Raises Invalid, FloorsExceedCapacity."""
-        spec, note = resolve(tenant, intent)
-        async with self._changes.begin("quotas", "quota", by) as change:
-            row = await quotas.get(change.session, spec.tenant)
+        """The record, and whether it is new. Raises Invalid, Forbidden, PreconditionFailed, PreconditionRequired,
+        FloorsExceedCapacity."""
+        asked = resolve(tenant, intent)
+        by.check_salt(asked.spec.tenant)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, asked.spec.tenant)
+            expected.check(*_state(asked.spec.tenant, row))
             created = row is None
-            before = None if row is None else _audited(row)
-            await self._check_floors(change, spec, 0 if row is None else _binding_floor(row))
-            if row is None:
-                row = QuotaRow(tenant=spec.tenant, created_at=change.now)
-                change.session.add(row)
-            for name in _SHARE:
-                setattr(row, name, getattr(spec, name))
-            row.note = note
-            after = _audited(row)
-            if before != after:
-                row.generation, row.updated_at = change.generation, change.now
-                change.made("create" if created else "update", shown(spec.tenant), before, after)
+            row = await self.write(change, row, asked)
         if wait_s:
             await self._progress.wait("quotas", row.generation, wait_s)
         return self.answers([row])[0], created
+
+    async def patch(
+        self, tenant: str, patch: dict[str, Any], by: Caller, expected: Expected = ANY, wait_s: float = 0.0
+    ) -> QuotaAnswer:
+        """Lay a JSON merge patch over the record. Raises what `put` does, and NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, salt)
+            if row is None:
+                raise checks.missing("quota for tenant", tenant)
+            expected.check(*_state(salt, row))
+            intent = patched(QuotaPut, _as_put(row), patch)
+            row = await self.write(change, row, resolve(tenant, intent))
+        if wait_s:
+            await self._progress.wait("quotas", row.generation, wait_s)
+        return self.answers([row])[0]
+
+    async def write(self, change: Change, row: QuotaRow | None, asked: QuotaIntent) -> QuotaRow:
+        """Make the record what is asked, inside of a change of `quotas`. Raises FloorsExceedCapacity."""
+        spec = asked.spec
+        before = None if row is None else _audited(row)
+        await self._check_floors(change, spec, 0 if row is None else _binding_floor(row))
+        if row is None:
+            row = QuotaRow(tenant=spec.tenant, created_at=change.now)
+            change.session.add(row)
+        for name in SHARE:
+            setattr(row, name, getattr(spec, name))
+        row.note, row.managed_by, row.selector = asked.note, asked.managed_by, asked.selector
+        after = _audited(row)
+        if before != after:
+            row.generation, row.updated_at = change.generations["quotas"], change.now
+            change.made("quotas", "create" if before is None else "update", shown(spec.tenant), before, after)
+        return row
+
+    async def delete(self, tenant: str, by: Caller, expected: Expected = ANY, wait_s: float = 0.0) -> None:
+        """Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, salt)
+            if row is None:
+                raise checks.missing("quota for tenant", tenant)
+            expected.check(*_state(salt, row))
+            await self.remove(change, row)
+        if wait_s:
+            await self._progress.wait("quotas", change.generations["quotas"], wait_s)
+
+    async def remove(self, change: Change, row: QuotaRow) -> None:
+        """Inside of a change of `quotas`."""
+        change.made("quotas", "delete", shown(row.tenant), _audited(row), None)
+        await change.session.delete(row)
 
     async def _check_floors(self, change: Change, spec: QuotaSpec, before: int) -> None:
         """Refuse a floor that grows beyond what the smallest connected node can hold; with no node, nodes tell."""
@@ -81,18 +132,6 @@ class Quotas:
                 f"node holds {format_size(capacity)} ({capacity} bytes)"
             )
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
-
-    async def delete(self, tenant: str, by: Author, wait_s: float = 0.0) -> None:
-        """Raises Invalid, NotFound."""
-        salt = checks.tenant_in_path(tenant)
-        async with self._changes.begin("quotas", "quota", by) as change:
-            row = await quotas.get(change.session, salt)
-            if row is None:
-                raise checks.missing("quota for tenant", tenant)
-            change.made("delete", shown(salt), _audited(row), None)
-            await change.session.delete(row)
-        if wait_s:
-            await self._progress.wait("quotas", change.generation, wait_s)
 
     def answers(self, rows: Sequence[QuotaRow]) -> list[QuotaAnswer]:
         """Records with what the nodes say about their tenants."""
@@ -110,6 +149,9 @@ class Quotas:
             on_exceed=cast(OnExceed, row.on_exceed),
             mode=cast(Mode, row.mode),
             note=row.note,
+            managed_by=row.managed_by,
+            selector=row.selector,
+            etag=etag(row.generation),
             generation=row.generation,
             created_at=row.created_at,
             updated_at=row.updated_at,
@@ -130,4 +172,14 @@ def _binding_floor(share: QuotaRow | QuotaSpec) -> int:
 
 
 def _audited(row: QuotaRow) -> dict[str, Any]:
-    return {**{name: getattr(row, name) for name in _SHARE}, "note": row.note}
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _as_put(row: QuotaRow) -> dict[str, Any]:
+    """The record as the body that would make it."""
+    return {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+
+
+def _state(salt: str, row: QuotaRow | None) -> tuple[str, str | None]:
+    """What a caller may expect something of."""
+    return f"quota for tenant {shown(salt)!r}", None if row is None else etag(row.generation)

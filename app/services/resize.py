@@ -5,7 +5,8 @@ from app.ingest.fleet import Fleet
 from app.push.operations import Operations
 from app.schemas.nodes import ResizeAnswer, ResizePost
 from app.services import checks
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.store import nodes
 from app.store.database import Database
 from dataplane.protocol.control import Resize, Resized
@@ -18,7 +19,7 @@ class Resizing:
         self._changes = changes
         self._fleet = fleet
 
-    async def resize(self, name: str, asked: ResizePost, by: Author) -> ResizeAnswer:
+    async def resize(self, name: str, asked: ResizePost, by: Caller) -> ResizeAnswer:
         """Raises NotFound, Invalid, NodeUnreachable, NodeRefused."""
         node = self._fleet.nodes.get(name)
         if node is None:
@@ -37,7 +38,7 @@ class Resizing:
         stats = node.live_stats
         return ResizeAnswer(name, told.capacity_bytes, None if stats is None else stats.pool.max_blocks)
 
-    async def forget(self, name: str, by: Author) -> None:
+    async def forget(self, name: str, by: Caller) -> None:
         """Ask for no size any more when the node comes back. Its pool stays as it is. Raises NotFound."""
         if name not in self._fleet.nodes:
             raise checks.missing("node", name)

@@ -16,10 +16,15 @@ NAMING = {
 # SQLite numbers rows only in columns of type INTEGER.
 RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
+EMPTY = sa.text("''")
+"""The default of text that may be missing; alembic cannot compare a bare empty string."""
+
 Name = Annotated[str, mapped_column(sa.String(128))]
 LongName = Annotated[str, mapped_column(sa.String(256))]
 Digest = Annotated[str, mapped_column(sa.String(64))]
 Seconds = Annotated[float, mapped_column(sa.Double())]
+Labels = Annotated[dict[str, str] | None, mapped_column(sa.JSON(none_as_null=True))]
+"""Label to value; for records the labels that a node must have, None for every node."""
 Whole = Annotated[int, mapped_column(sa.BigInteger())]
 
 

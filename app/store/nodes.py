@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base import Base, Digest, Name, Seconds, Whole
+from app.store.base import EMPTY, Base, Digest, Labels, Name, Seconds, Whole
 
 
 class NodeRow(Base):
@@ -23,6 +23,15 @@ class NodeRow(Base):
     capacity_bytes: Mapped[Whole]
     wanted_capacity_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
     """What it was last made to grow to; asked again when it comes back smaller."""
+    told_labels: Mapped[Labels]
+    """As the node itself says."""
+    labels: Mapped[Labels]
+    """Laid over them by operators."""
+    draining: Mapped[bool] = mapped_column(server_default=sa.false())
+    public_key: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """CURVE, Z85; empty for a node on this machine's own sockets."""
+    joined_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """The join token that let it in."""
     first_seen_at: Mapped[Seconds]
     seen_at: Mapped[Seconds]
     """When it last said hello or answered a push; being alive now is not written here."""

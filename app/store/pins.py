@@ -1,12 +1,16 @@
 """Pin records, and the packed keys they refer to by digest."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base import Base, Digest, LongName, Name, Seconds, Whole
+from app.store import listing
+from app.store.base import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
+from app.store.listing import LAST, Page, Wanted
 
 
 class PinBodyRow(Base):
@@ -34,6 +38,13 @@ class PinRow(Base):
     refresh_s: Mapped[float | None] = mapped_column(sa.Double())
     """Every hit moves the end to this many seconds later; None: the end is fixed."""
     note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Whose it is among those who apply files; empty: nobody's."""
+    selector: Mapped[Labels]
+    owner: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Who put it first."""
+    origin: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    """What it was made from, for people: tokens, keys, a hot prefix, text."""
     generation: Mapped[Whole]
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
@@ -58,11 +69,39 @@ async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
     return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()
 
 
-async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence[PinRow], int]:
-    """One page by name, and how many there are."""
-    query = sa.select(PinRow).order_by(PinRow.name).limit(limit).offset(offset)
-    total = await session.scalar(sa.select(sa.func.count()).select_from(PinRow))
-    return (await session.scalars(query)).all(), total or 0
+@dataclass(frozen=True)
+class Filters:
+    """None: any."""
+
+    tenant: str | None = None
+    """Salt."""
+    model: str | None = None
+    strength: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": PinRow.name,
+    "model": PinRow.model,
+    "tenant": PinRow.tenant,
+    "key_count": PinRow.key_count,
+    "expires_at": sa.func.coalesce(PinRow.expires_at, float(LAST)),
+    "generation": PinRow.generation,
+    "created_at": PinRow.created_at,
+    "updated_at": PinRow.updated_at,
+}
+
+
+async def page(
+    session: AsyncSession, wanted: Wanted, filters: Filters, salts: Collection[str] | None = None
+) -> Page[PinRow]:
+    """One page, by name unless sorted otherwise; with `salts`, of these tenants alone. Raises Invalid."""
+    where: list[sa.ColumnElement[bool]] = [] if salts is None else [PinRow.tenant.in_(salts)]
+    for name in ("tenant", "model", "strength", "managed_by"):
+        value = getattr(filters, name)
+        if value is not None:
+            where.append(getattr(PinRow, name) == value)
+    return await listing.page(session, PinRow, PinRow.name, _SORTABLE, wanted, *where)
 
 
 async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) -> None:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base import Base, Name, Seconds, Whole
+from app.store.base import EMPTY, Base, Labels, Name, Seconds, Whole
 
 
 class PolicyRow(Base):
@@ -19,6 +19,11 @@ class PolicyRow(Base):
     high_watermark: Mapped[float] = mapped_column(sa.Double())
     low_watermark: Mapped[float] = mapped_column(sa.Double())
     note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Whose it is among those who apply files; empty: nobody's."""
+    selector: Mapped[Labels]
+    priority: Mapped[Whole] = mapped_column(server_default="0")
+    """Of several that match a node, the highest is in force."""
     generation: Mapped[Whole]
     """The generation that last changed this record."""
     created_at: Mapped[Seconds]

@@ -1,12 +1,15 @@
 """Quota records, one for each tenant (by salt)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base import Base, Name, Seconds, Whole
+from app.store import listing
+from app.store.base import EMPTY, Base, Labels, Name, Seconds, Whole
+from app.store.listing import LAST, Page, Wanted
 
 
 class QuotaRow(Base):
@@ -22,6 +25,9 @@ class QuotaRow(Base):
     on_exceed: Mapped[Name] = mapped_column(server_default="evict_self")
     mode: Mapped[Name] = mapped_column(server_default="enforce")
     note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Whose it is among those who apply files; empty: nobody's."""
+    selector: Mapped[Labels]
     generation: Mapped[Whole]
     """The generation that last changed this record."""
     created_at: Mapped[Seconds]
@@ -50,11 +56,35 @@ async def all_quotas(session: AsyncSession) -> Sequence[QuotaRow]:
     return (await session.scalars(sa.select(QuotaRow).order_by(QuotaRow.tenant))).all()
 
 
-async def page(session: AsyncSession, limit: int, offset: int) -> tuple[Sequence[QuotaRow], int]:
-    """One page by tenant, and how many there are."""
-    query = sa.select(QuotaRow).order_by(QuotaRow.tenant).limit(limit).offset(offset)
-    total = await session.scalar(sa.select(sa.func.count()).select_from(QuotaRow))
-    return (await session.scalars(query)).all(), total or 0
+@dataclass(frozen=True)
+class Filters:
+    """None: any."""
+
+    mode: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "tenant": QuotaRow.tenant,
+    "limit_bytes": sa.func.coalesce(QuotaRow.limit_bytes, LAST),
+    "floor_bytes": QuotaRow.floor_bytes,
+    "weight": QuotaRow.weight,
+    "generation": QuotaRow.generation,
+    "created_at": QuotaRow.created_at,
+    "updated_at": QuotaRow.updated_at,
+}
+
+
+async def page(
+    session: AsyncSession, wanted: Wanted, filters: Filters, salts: Collection[str] | None
+) -> Page[QuotaRow]:
+    """One page, by tenant unless sorted otherwise; with `salts`, of these tenants alone. Raises Invalid."""
+    where: list[sa.ColumnElement[bool]] = [] if salts is None else [QuotaRow.tenant.in_(salts)]
+    if filters.mode is not None:
+        where.append(QuotaRow.mode == filters.mode)
+    if filters.managed_by is not None:
+        where.append(QuotaRow.managed_by == filters.managed_by)
+    return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
 
 
 async def wanted(session: AsyncSession) -> Sequence[sa.RowMapping]:

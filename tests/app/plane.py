@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,16 @@ class Plane:
         await self.until(holds, timeout_s)
 
 
+class _Unconditional(httpx.Auth):
+    """Says `If-Match: *` when the server wants to hear what is expected: most tests do not care."""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        response = yield request
+        if response.status_code == 428:
+            request.headers["If-Match"] = "*"
+            yield request
+
+
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Plane]:
     """Start, yield, stop cleanly."""
@@ -109,7 +119,7 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
             await asyncio.sleep(0.01)
         try:
             async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20
+                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20, auth=_Unconditional()
             ) as http:
                 yield Plane(app, http)
         finally:

@@ -13,7 +13,8 @@ from app.pulse import Pulse
 from app.push.desired import Desired
 from app.push.supervisor import Supervisor
 from app.schemas.quotas import QuotaPut
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.services.progress import Progress
 from app.services.quotas import Quotas
 from app.settings import Settings
@@ -172,7 +173,7 @@ async def test_what_was_committed_before_a_crash_is_pushed_after_it(
     fleet, hub = Fleet(), FactHub()
     desired = Desired(database)
     quotas = Quotas(database, Changes(database, fleet, hub), Progress(fleet, desired), fleet)
-    await quotas.put("acme", QuotaPut(limit_bytes=5), Author("r"))
+    await quotas.put("acme", QuotaPut(limit_bytes=5), Caller("r"))
     await database.close()
     assert node.quotas == []
     async with serving(settings):

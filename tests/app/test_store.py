@@ -16,17 +16,19 @@ from app.push.desired import Desired
 from app.push.operations import Operations
 from app.schemas.pins import PinPut
 from app.schemas.quotas import QuotaPut
-from app.services.changes import Author, Changes
+from app.services.callers import Caller
+from app.services.changes import Changes
 from app.services.pins import Pins
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.quotas import Quotas
 from app.store import audit, generations, identity, migrate, pins, quotas
 from app.store.database import Database
+from app.store.listing import Wanted
 from dataplane.protocol.control import digest_of
 
 pytestmark = pytest.mark.anyio
-BY = Author("request-1")
+BY = Caller("request-1")
 
 
 @pytest.fixture
@@ -97,7 +99,8 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     async with database.read() as session:
         assert await generations.heads(session) == {"quotas": 1, "pins": 1, "policies": 0}
-        rows, total = await audit.newest(session, 10, 0)
+        page = await audit.page(session, Wanted(10))
+        rows, total = page.rows, page.total
     assert total == 2
     assert [(row.kind, row.name, row.action, row.generation, row.request_id) for row in rows] == [
         ("pin", "p", "create", 1, "request-1"),
@@ -122,7 +125,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
             await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
     async with database.read() as session:
         assert (await generations.heads(session))["quotas"] == 1
-        assert (await audit.newest(session, 10, 0))[1] == 1
+        assert (await audit.page(session, Wanted(10))).total == 1
         assert [row.tenant for row in await quotas.all_quotas(session)] == ["acme"]
 
 
@@ -133,7 +136,7 @@ async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> Non
     assert (created, again) == (True, False)
     assert first == second
     async with database.read() as session:
-        assert (await audit.newest(session, 10, 0))[1] == 1
+        assert (await audit.page(session, Wanted(10))).total == 1
 
 
 async def test_a_refused_delete_uses_up_no_generation(database: Database) -> None:
@@ -255,4 +258,4 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await migrate.upgrade(database)
     await after.refresh()
     assert after.wanted == before.wanted
-    assert (await quota_service.get("acme")).weight == 1.0
+    assert (await quota_service.get("acme", BY)).weight == 1.0

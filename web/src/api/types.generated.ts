@@ -42,7 +42,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who changed what, newest first */
+        /** Who did what, newest first */
         get: operations["listAudit"];
         put?: never;
         post?: never;
@@ -179,7 +179,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All pins, by name */
+        /** Pins, by name */
         get: operations["listPins"];
         put?: never;
         post?: never;
@@ -285,7 +285,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All quotas, by tenant */
+        /** Quotas, by tenant */
         get: operations["listQuotas"];
         put?: never;
         post?: never;
@@ -311,7 +311,8 @@ export interface paths {
         delete: operations["deleteQuota"];
         options?: never;
         head?: never;
-        patch?: never;
+        /** Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default) */
+        patch: operations["patchQuota"];
         trace?: never;
     };
     "/healthz": {
@@ -359,8 +360,7 @@ export interface components {
         };
         /** AuditAnswer */
         AuditAnswer: {
-            /** @enum {string} */
-            action: "create" | "update" | "delete" | "invalidate" | "demote" | "resize";
+            action: string;
             actor: string;
             after: {
                 [key: string]: unknown;
@@ -369,16 +369,23 @@ export interface components {
             before: {
                 [key: string]: unknown;
             } | null;
-            generation: number;
-            id: number;
             /** @enum {string} */
-            kind: "quota" | "pin" | "policy" | "blocks" | "node";
+            decision: "allowed" | "denied";
+            generation: number;
+            hash: string;
+            id: number;
+            kind: string;
             name: string;
+            reason: string;
             request_id: string;
+            source: string;
+            token_id: string;
+            trace_id: string;
         };
         /** AuditList */
         AuditList: {
             items: components["schemas"]["AuditAnswer"][];
+            next_cursor: string;
             total: number;
         };
         /** EngineStats */
@@ -546,6 +553,7 @@ export interface components {
         /** PinList */
         PinList: {
             items: components["schemas"]["PinAnswer"][];
+            next_cursor: string;
             total: number;
         };
         /** PinPut */
@@ -750,9 +758,11 @@ export interface components {
             blocks: number;
             created_at: number;
             effective_floor_bytes: number | null;
+            etag: string;
             floor_bytes: number;
             generation: number;
             limit_bytes: number | null;
+            managed_by: string;
             /** @enum {string} */
             mode: "enforce" | "observe";
             note: string;
@@ -765,6 +775,9 @@ export interface components {
                 [key: string]: number;
             };
             refused_blocks: number;
+            selector: {
+                [key: string]: string;
+            } | null;
             status: components["schemas"]["RecordStatus"];
             store_rate_bytes: number | null;
             tenant: string;
@@ -776,6 +789,7 @@ export interface components {
         /** QuotaList */
         QuotaList: {
             items: components["schemas"]["QuotaAnswer"][];
+            next_cursor: string;
             total: number;
         };
         /** QuotaPut */
@@ -787,6 +801,11 @@ export interface components {
              * @example 4GiB
              */
             limit_bytes?: number | string | null;
+            /**
+             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @default
+             */
+            managed_by: string;
             /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
             mode?: "enforce" | "observe";
             /**
@@ -798,6 +817,10 @@ export interface components {
             on_exceed?: "evict_self" | "reject";
             /** @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone. */
             pin_budget_bytes?: number | string | null;
+            /** @description Only for nodes that have all these labels; null: for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
             /** @description Bytes a second that the tenant may store, at least 1; null for no bound. */
             store_rate_bytes?: number | string | null;
             /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
@@ -996,7 +1019,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1025,6 +1057,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1083,7 +1124,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1119,6 +1169,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
@@ -1144,8 +1203,8 @@ export interface operations {
             query?: {
                 /** @description At most this many items. */
                 limit?: number;
-                /** @description Skip this many items. */
-                offset?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
             };
             header?: never;
             path?: never;
@@ -1177,7 +1236,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1188,6 +1256,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1233,8 +1310,26 @@ export interface operations {
                     "text/event-stream": components["schemas"]["Fact"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1280,8 +1375,26 @@ export interface operations {
                     "application/json": components["schemas"]["NodeList"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1344,7 +1457,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1355,6 +1477,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1415,7 +1546,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1462,6 +1602,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1522,7 +1671,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1533,6 +1691,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1598,7 +1765,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1627,6 +1803,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1672,8 +1857,26 @@ export interface operations {
                     "application/json": components["schemas"]["Overview"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1737,7 +1940,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1748,6 +1960,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1778,10 +1999,20 @@ export interface operations {
     listPins: {
         parameters: {
             query?: {
+                /** @description Only of this tenant, as shown. */
+                tenant?: string | null;
+                /** @description Only of this model. */
+                model?: string | null;
+                /** @description Only of this strength. */
+                strength?: "soft" | "guaranteed" | "permanent" | null;
+                /** @description Only of this owner. */
+                managed_by?: string | null;
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
                 /** @description At most this many items. */
                 limit?: number;
-                /** @description Skip this many items. */
-                offset?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
             };
             header?: never;
             path?: never;
@@ -1813,7 +2044,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1824,6 +2064,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1886,7 +2135,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1906,6 +2164,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1978,7 +2245,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2007,6 +2283,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2070,7 +2355,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2090,6 +2384,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2135,8 +2438,26 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2199,7 +2520,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2219,6 +2549,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2291,7 +2630,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2320,6 +2668,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2383,7 +2740,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2403,6 +2769,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2470,7 +2845,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2481,6 +2865,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2550,7 +2943,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2561,6 +2963,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2591,10 +3002,16 @@ export interface operations {
     listQuotas: {
         parameters: {
             query?: {
+                /** @description Only of this mode. */
+                mode?: "enforce" | "observe" | null;
+                /** @description Only of this owner. */
+                managed_by?: string | null;
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
                 /** @description At most this many items. */
                 limit?: number;
-                /** @description Skip this many items. */
-                offset?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
             };
             header?: never;
             path?: never;
@@ -2626,7 +3043,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2637,6 +3063,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2699,7 +3134,16 @@ export interface operations {
                     };
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2719,6 +3163,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2752,7 +3205,12 @@ export interface operations {
                 /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+                /** @description `*`: only when there is no such record yet. */
+                "If-None-Match"?: string | null;
+            };
             path: {
                 tenant: string;
             };
@@ -2791,7 +3249,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2802,6 +3269,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2836,6 +3312,24 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
@@ -2862,7 +3356,10 @@ export interface operations {
                 /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
             path: {
                 tenant: string;
             };
@@ -2877,22 +3374,25 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2910,8 +3410,186 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchQuota: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": {
+                    [key: string]: unknown;
+                };
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2957,8 +3635,26 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3004,8 +3700,26 @@ export interface operations {
                     "application/json": components["schemas"]["Ready"];
                 };
             };
-            /** @description `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,49 @@
+"""`If-Match` and `If-None-Match` of a request."""
+
+import re
+from typing import Annotated
+
+from litestar.params import HeaderParameter
+
+from app.errors import FieldError, Malformed
+from app.services.preconditions import MAX_TAGS, Expected
+
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description="The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a "
+        "record that is there.",
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    HeaderParameter(name="If-None-Match", description="`*`: only when there is no such record yet."),
+]
+_TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*', re.ASCII)
+
+
+def expected(if_match: str | None, if_none_match: str | None = None) -> Expected:
+    """Raises Malformed."""
+    if if_none_match is not None and if_none_match.strip() != "*":
+        raise _wrong("If-None-Match", "expected *", if_none_match)
+    if if_match is None:
+        return Expected(absent=if_none_match is not None)
+    if if_none_match is not None:
+        raise _wrong("If-None-Match", "expected at most one of If-Match and If-None-Match", if_none_match)
+    if if_match.strip() == "*":
+        return Expected(exists=True)
+    return Expected(tags=_tags(if_match))
+
+
+def _tags(text: str) -> frozenset[str]:
+    parts = text.split(",", MAX_TAGS)
+    found = [match[1] for part in parts if (match := _TAG.fullmatch(part)) is not None]
+    if len(found) != len(parts) or len(parts) > MAX_TAGS:
+        raise _wrong("If-Match", 'expected an ETag such as "7", several separated by commas, or *', text)
+    return frozenset(found)
+
+
+def _wrong(name: str, expected: str, got: str) -> Malformed:
+    message = f"{expected}, got {got[:40]!r}"
+    return Malformed(f"{name}: {message}", [FieldError(name, message)])

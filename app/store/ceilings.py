@@ -1,0 +1,32 @@
+"""Ceilings: how far callers that are limited to a tenant may go with its quota and pins. Set by admins."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import Base, Name, Seconds, Whole
+
+
+class CeilingRow(Base):
+    __tablename__ = "ceilings"
+
+    tenant: Mapped[Name] = mapped_column(primary_key=True)
+    """The salt; empty for the default tenant."""
+    max_limit_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    max_floor_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    max_weight: Mapped[float | None] = mapped_column(sa.Double())
+    max_pin_budget_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    max_store_rate_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    max_ttl_s: Mapped[float | None] = mapped_column(sa.Double())
+    strengths: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    """Strengths of pins that may be used; None: all but `permanent`."""
+    note: Mapped[str] = mapped_column(sa.Text())
+    revision: Mapped[Whole]
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+async def all_ceilings(session: AsyncSession) -> Sequence[CeilingRow]:
+    return (await session.scalars(sa.select(CeilingRow).order_by(CeilingRow.tenant))).all()

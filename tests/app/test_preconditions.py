@@ -1,0 +1,112 @@
+"""Nobody overwrites what they have not seen: ETag, If-Match, If-None-Match; and JSON merge patch, cursors and sorts."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+Q = "/api/v1/quotas/acme"
+
+
+async def send(plane: Plane, method: str, body: Any = None, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await plane.http.request(method, Q, json=body, headers=named, auth=lambda request: request)
+
+
+async def test_a_record_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+    made = await send(plane, "PUT", {"limit_bytes": 5})
+    etag = made.headers["etag"]
+    assert (made.status_code, etag) == (201, made.json()["etag"])
+    assert (await plane.http.get(Q)).headers["etag"] == etag
+    for method, body in (("PUT", {"limit_bytes": 6}), ("PATCH", {"limit_bytes": 6}), ("DELETE", None)):
+        missing = await send(plane, method, body)
+        assert (missing.status_code, missing.json()["type"]) == (
+            428,
+            "urn:larder:problem:precondition-required",
+        )
+        assert etag in missing.json()["detail"]
+        for wrong in ('"999"', f"W/{etag}"):
+            stale = await send(plane, method, body, if_match=wrong)
+            assert (stale.status_code, stale.json()["type"]) == (
+                412,
+                "urn:larder:problem:precondition-failed",
+            )
+    changed = await send(plane, "PUT", {"limit_bytes": 6}, if_match=f'"1000", {etag}')
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+    assert (await send(plane, "DELETE", if_match=etag)).status_code == 412
+    assert (await send(plane, "DELETE", if_match="*")).status_code == 204
+
+
+async def test_a_state_of_nothing_cannot_be_expected(plane: Plane) -> None:
+    assert (await send(plane, "PUT", {"limit_bytes": 5}, if_match="*")).status_code == 412
+    assert (await send(plane, "PUT", {"limit_bytes": 5}, if_match='"1"')).status_code == 412
+    assert (await send(plane, "PUT", {"limit_bytes": 5}, if_none_match="*")).status_code == 201
+    assert (await send(plane, "PUT", {"limit_bytes": 6}, if_none_match="*")).status_code == 412
+    assert (await plane.get(Q))["limit_bytes"] == 5
+
+
+@pytest.mark.parametrize("value", ["7", "'7'", '"7', "", '"a" "b"', ",".join(['"1"'] * 40)])
+async def test_what_is_no_etag_is_told(plane: Plane, value: str) -> None:
+    answer = await send(plane, "PUT", {"limit_bytes": 5}, if_match=value)
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "If-Match")
+
+
+async def test_a_patch_changes_what_it_names_and_null_takes_back(plane: Plane, node: FakeNode) -> None:
+    await send(plane, "PUT", {"limit_bytes": "1GiB", "floor_bytes": 5, "note": "trial", "weight": 2})
+    patched = await send(plane, "PATCH", {"floor_bytes": "1KiB", "weight": None}, if_match="*")
+    assert patched.status_code == 200, patched.text
+    answer = patched.json()
+    assert (answer["limit_bytes"], answer["floor_bytes"], answer["weight"]) == (1 << 30, 1024, 1.0)
+    assert answer["note"] == "trial"
+    assert (await send(plane, "PATCH", {}, if_match="*")).json()["etag"] == answer["etag"]
+    unknown = await send(plane, "PATCH", {"colour": 1}, if_match="*")
+    assert (unknown.status_code, unknown.json()["errors"][0]["path"]) == (422, "colour")
+    above = await send(plane, "PATCH", {"floor_bytes": "2GiB"}, if_match="*")
+    assert (above.status_code, above.json()["errors"][0]["path"]) == (422, "floor_bytes")
+    assert (await send(plane, "PATCH", [], if_match="*")).status_code == 422
+    assert (await plane.get(Q))["floor_bytes"] == 1024
+
+
+async def test_a_patch_of_nothing_is_not_found(plane: Plane) -> None:
+    assert (await send(plane, "PATCH", {"limit_bytes": 5}, if_match="*")).status_code == 404
+
+
+async def test_pages_follow_each_other_in_any_order_while_records_come_and_go(plane: Plane) -> None:
+    for number in range(7):
+        await plane.put_quota(f"t{number}", 100 - number // 2, wait="")
+    for sort, wanted in (
+        ("", "0123456"),
+        ("-tenant", "6543210"),
+        ("limit_bytes", "6452301"),
+        ("-limit_bytes", "1032546"),
+    ):
+        seen, cursor = "", ""
+        while True:
+            page = await plane.get(f"/api/v1/quotas?limit=2&sort={sort}&cursor={cursor}")
+            assert page["total"] == 7
+            seen += "".join(item["tenant"][1:] for item in page["items"])
+            cursor = page["next_cursor"]
+            if not cursor:
+                break
+        assert seen == wanted
+    first = await plane.get("/api/v1/quotas?limit=3")
+    assert (await plane.http.delete("/api/v1/quotas/t1")).is_success
+    after = await plane.get(f"/api/v1/quotas?limit=3&cursor={first['next_cursor']}")
+    assert [item["tenant"] for item in after["items"]] == ["t3", "t4", "t5"]
+    other = await plane.http.get(f"/api/v1/quotas?sort=weight&cursor={first['next_cursor']}")
+    assert (other.status_code, other.json()["errors"][0]["path"]) == (422, "cursor")
+
+
+async def test_a_list_is_filtered(plane: Plane) -> None:
+    await plane.put_quota("a")
+    assert (
+        await plane.http.put("/api/v1/quotas/b", json={"mode": "observe", "managed_by": "team"})
+    ).is_success
+    for query in ("mode=observe", "managed_by=team"):
+        page = await plane.get(f"/api/v1/quotas?{query}")
+        assert ([item["tenant"] for item in page["items"]], page["total"]) == (["b"], 1)
