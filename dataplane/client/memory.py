@@ -7,36 +7,20 @@ never in a forked child: nothing of it is mapped there, and the child's own memo
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.mappings import MADV_POPULATE_READ, advise, map_shared, unmap
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PIECE_BYTES = 2 << 20
-_MADV_POPULATE_READ = 22
-_FAILED = ctypes.c_void_p(-1).value
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.madvise.restype = ctypes.c_int
-_munmap = _libc.munmap
-_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_munmap.restype = ctypes.c_int
 
 _forks = 0
 """How many forks lie between this process and the first one that loaded this module."""
@@ -67,14 +51,12 @@ class Memory:
         size = os.fstat(fd).st_size  # for good: it is sealed
         if size < 1 or (nbytes is not None and nbytes != size):
             raise ProtocolError(Code.MALFORMED, f"expected memory of {nbytes} bytes, got {size}")
-        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
-        if address is None or address == _FAILED:
-            raise _failure("mmap", size)
-        memory = cls(address, size, writable=writable)
-        # Forked children are not part of the protocol.
-        if _libc.madvise(address, size, mmap.MADV_DONTFORK) != 0:
-            raise _failure("madvise", size)
+        try:
+            memory = cls(map_shared(fd, size, writable=writable), size, writable=writable)
+            # Forked children are not part of the protocol.
+            advise(memory.address, size, mmap.MADV_DONTFORK)
+        except OSError as error:
+            raise ProtocolError(Code.OUT_OF_MEMORY, str(error.strerror)) from None
         return memory
 
     def prepare(self, offsets: Sequence[int], nbytes: int) -> None:
@@ -91,13 +73,14 @@ class Memory:
                     waiting.remove(piece)
                     at = piece * PIECE_BYTES
                     size = min(PIECE_BYTES, self.nbytes - at)
-                    _libc.madvise(self.address + at, size, _MADV_POPULATE_READ)
+                    with suppress(OSError):
+                        advise(self.address + at, size, MADV_POPULATE_READ)
 
     def view(self) -> memoryview:
         """All of it; whatever is derived from the view keeps the mapping alive."""
         return Window(None, self, 0, self.nbytes, writable=self.writable).array().data
 
-    def __del__(self, munmap: Callable[[int, int], int] = _munmap) -> None:
+    def __del__(self, munmap: Callable[[int, int], int] = unmap) -> None:
         if self._made_in == _forks:
             munmap(self.address, self.nbytes)
 
@@ -125,11 +108,6 @@ class Window:
     def array(self) -> npt.NDArray[np.uint8]:
         """The bytes; whatever is derived from the array keeps the owner alive."""
         return np.asarray(self)
-
-
-def _failure(call: str, nbytes: int) -> ProtocolError:
-    number = ctypes.get_errno()
-    return ProtocolError(Code.OUT_OF_MEMORY, f"{call} of {nbytes} bytes: {os.strerror(number)}")
 
 
 def _after_fork_in_child() -> None:

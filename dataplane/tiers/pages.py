@@ -8,68 +8,38 @@ that is most of the cost.)
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import resource
 from pathlib import Path
 
+from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, lock, map_shared, unmap
+
 PAGE_BYTES = 4096
 HUGE_BYTES = 2 << 20
 PIECE_BYTES = 1 << 20
-_MADV_POPULATE_WRITE = 23
 _CAP_IPC_LOCK = 14
 _HUGE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 _ZEROS = bytes(PIECE_BYTES)
-
-_FAILED = ctypes.c_void_p(-1).value
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Pages:
     """A mapping of one file through which its pages are taken, piece by piece. None of its calls holds the GIL."""
 
     def __init__(self, fd: int, nbytes: int, *, lock: bool) -> None:
-        self._address = _map(fd, nbytes)
+        self._address = map_shared(fd, nbytes, writable=True)
         self._nbytes = nbytes
         self._lock = lock
 
     def take(self, offset: int, nbytes: int) -> None:
         """Have the machine give these pages, and keep them in RAM when locking. Raises OSError when it refuses."""
         if self._lock:
-            failed = _libc.mlock(self._address + offset, nbytes)
+            lock(self._address + offset, nbytes)
         else:
-            failed = _libc.madvise(self._address + offset, nbytes, _MADV_POPULATE_WRITE)
-        if failed:
-            raise _failure()
+            advise(self._address + offset, nbytes, MADV_POPULATE_WRITE)
 
     def close(self) -> None:
         """Unmap; locked pages are let go."""
-        _libc.munmap(self._address, self._nbytes)
-
-
-def _map(fd: int, nbytes: int) -> int:
-    address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
-    if address is None or address == _FAILED:
-        raise _failure()
-    return int(address)
-
-
-def _failure() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
+        unmap(self._address, self._nbytes)
 
 
 def write_zeros(fd: int, offset: int, nbytes: int) -> None:

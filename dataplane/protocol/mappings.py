@@ -1,0 +1,56 @@
+"""Mappings of shared memory by address, for both sides: no fd is kept, and whoever maps says when it ends.
+
+Python's `mmap` keeps a duplicate of the fd, and cannot be unmapped while anybody views it or tell a child of a fork
+from its parent. All calls release the GIL and raise OSError.
+"""
+
+import ctypes
+import mmap
+import os
+
+MADV_POPULATE_READ = 22
+MADV_POPULATE_WRITE = 23
+
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+unmap = _libc.munmap
+"""End a mapping: address, bytes. The bare function, for it may be the last that a process calls; raises nothing."""
+
+
+def map_shared(fd: int, nbytes: int, *, writable: bool) -> int:
+    """Map the first bytes of a memory fd; its address."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+    address = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _FAILED:
+        raise _failure("mmap", nbytes)
+    return int(address)
+
+
+def advise(address: int, nbytes: int, advice: int) -> None:
+    """madvise(2) on whole pages."""
+    if _libc.madvise(address, nbytes, advice) != 0:
+        raise _failure("madvise", nbytes)
+
+
+def lock(address: int, nbytes: int) -> None:
+    """Have pages in RAM until they are unmapped."""
+    if _libc.mlock(address, nbytes) != 0:
+        raise _failure("mlock", nbytes)
+
+
+def _failure(call: str, nbytes: int) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call} of {nbytes} bytes: {os.strerror(number)}")
