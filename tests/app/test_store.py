@@ -72,6 +72,29 @@ async def test_a_migrated_database_is_left_alone_by_the_next_start(database: Dat
         assert await identity.store_id(session) == first
 
 
+async def test_a_migration_that_fails_leaves_nothing_of_those_before_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = Database(database_url)
+
+    async def tables() -> list[str]:
+        async with fresh.engine.connect() as connection:
+            return await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
+
+    def broken(table: str, *_: object, **__: object) -> None:
+        raise RuntimeError(f"no column for {table}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("alembic.op.add_column", broken)
+        with pytest.raises(RuntimeError, match="no column for quotas"):
+            await migrate.upgrade(fresh)
+    assert await tables() == []
+    await migrate.upgrade(fresh)
+    await migrate.check(fresh)
+    assert "quotas" in await tables()
+    await fresh.close()
+
+
 async def test_planes_that_start_together_migrate_once(database_url: str) -> None:
     script = f"""
 import asyncio
