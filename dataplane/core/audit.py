@@ -39,6 +39,9 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
         faults.append(
             f"bytes: blocks {charges}, tenants {by_tenant}, accounts {by_account}, pool {pool.used_bytes}"
         )
+    used = sum(account.bytes for account in pool.usage.accounts())
+    if used != charges:
+        faults.append(f"bytes: blocks {charges}, usage {used}")
     pinned = sum(block.charge for block in blocks if block.guaranteed)
     if pinned != pool.pins.pinned_bytes:
         faults.append(f"pinned bytes: blocks {pinned}, pins {pool.pins.pinned_bytes}")

@@ -69,6 +69,8 @@ class Engine:
     ring: RingReader
     started: int = 0
     """Start of its process in clock ticks since boot; 0 when it is not known."""
+    leading: int | None = None
+    """The space that its look-ups count in, 0 for none; None until that is looked up."""
     resumed: bool = False
     """Its last attach went on with what it had: client number, area and counters."""
     connected: bool = True

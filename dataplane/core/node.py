@@ -45,6 +45,7 @@ from dataplane.protocol.events import (
     SweepDone,
 )
 from dataplane.protocol.layout import AreaMemory, IndexMemory, is_ready, leading
+from dataplane.protocol.usage import UsageCounters
 
 MAX_ENGINE_CHARACTERS = 128
 MAX_WAITING_EVENTS = 100_000
@@ -100,6 +101,7 @@ class Node:
             self.emit,
         )
         self.room = Room(self.pool)
+        self.pool.usage.pass_to(now)
         self.storing = Storing(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
         self.intent = Intent(self.pool, self.room)
         self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
@@ -190,6 +192,7 @@ class Node:
         """The process goes on with what it had. What it says it is not writing any more is released."""
         engine.connected = engine.resumed = True
         engine.waits_for.clear()
+        self.pool.usage.pass_to(now)
         for number in engine.expired.keys() - set(message.writing):
             self.storing.release_quarantined(engine.expired.pop(number))
         models = sorted({space.model for space in engine.space_list})
@@ -233,6 +236,7 @@ class Node:
         if engine is None:
             return
         engine.alive = False
+        self.pool.usage.pass_to(now)
         if engine.connected:
             self.detach(client, "process exited", now)
         for other in list(self.engines.values()):
@@ -269,9 +273,11 @@ class Node:
         return self.storing.reserve(engine, message, now)
 
     def commit(self, client: int, message: Commit, now: float) -> int:
+        self.pool.usage.pass_to(now)
         return self.storing.commit(self.engines[client], message, now)
 
     def abort(self, client: int, message: Abort, now: float) -> None:
+        self.pool.usage.pass_to(now)
         self.storing.abort(self.engines[client], message.reservation, now)
 
     def lease(self, client: int, message: Lease) -> list[int]:
@@ -291,6 +297,7 @@ class Node:
 
     def report(self, client: int, message: Report, now: float) -> int:
         """Look at blocks that an engine found corrupt; how many were and are gone."""
+        self.pool.usage.pass_to(now)
         return self.integrity.report(client, self.engines[client].spaces, message, now)
 
     def segments_for(self, client: int, wanted: list[int]) -> list[tuple[int, int, bool]]:
@@ -307,6 +314,7 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Drain rings, end deadlines, settle limits. Called a few times a second."""
+        self.pool.usage.pass_to(now)
         self.uses.drain_in_turn(now)
         for engine in self.engines.values():
             if engine.reservations:
@@ -363,6 +371,15 @@ class Node:
     def trace(self, since: float, after: int) -> tuple[bytes, int]:
         """Recorded accesses as JSON lines, and what to ask for next (0: nothing)."""
         return self.accesses.part(since, after, MAX_TRACE_PART_BYTES, self.pool.spaces.models())
+
+    def read_usage(self, noted: float, after: int, now: float) -> tuple[list[UsageCounters], int]:
+        """What tenants used, account by account, and what to ask for next (0: nothing). With it the reader says until
+        when it has noted everything."""
+        usage = self.pool.usage
+        usage.pass_to(now)
+        if not after:
+            usage.close_idle(noted)
+        return usage.part(after)
 
     def resize(self, capacity_bytes: int, now: float) -> None:
         """Let the pool grow, and the pin budget with it. Raises ProtocolError; then nothing changed."""

@@ -16,6 +16,7 @@ from dataplane.core.shelves import MakePolicy, Rank
 from dataplane.core.slabs import Slabs
 from dataplane.core.spaces import Spaces
 from dataplane.core.sweeps import Sweeps
+from dataplane.core.usage import Usage
 from dataplane.eviction.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import (
@@ -53,10 +54,11 @@ class Pool:
         self.slabs = slabs
         self.leases = leases
         self.order = Order(policy)
-        self.tenants = Tenants(self.order.common)
         self.pin_budget_ratio = pin_budget_ratio
         self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
         self.spaces = Spaces()
+        self.usage = Usage(self.spaces)
+        self.tenants = Tenants(self.order.common, self.usage)
         self.doomed: dict[Block, None] = {}
         """Out of the index, waiting for the end of a lease."""
         self.sweeps = Sweeps(
@@ -79,6 +81,7 @@ class Pool:
         """Account a tenant's blocks that were just reserved."""
         size = sum([block.charge for block in blocks])
         self.order.charge(tenant, size)
+        self.usage.charge(tenant, blocks, size)
         tenant.blocks += len(blocks)
         self.used_bytes += size
         self.reserved_bytes += size
@@ -107,6 +110,7 @@ class Pool:
     def uncharge(self, tenant: Tenant, size: int, blocks: Sequence[Block]) -> None:
         """Take blocks that go, `size` bytes together, off a tenant's account."""
         self.order.charge(tenant, -size)
+        self.usage.release(tenant, blocks, size)
         tenant.blocks -= len(blocks)
         self.used_bytes -= size
         for block in blocks:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from dataplane.core.accounts import Account
+from dataplane.core.usage import Usage, UsageAccount
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control import QuotaSpec
 from dataplane.protocol.events import TenantStats
@@ -18,6 +19,7 @@ from dataplane.protocol.salts import shown
 
 MAX_LISTED_TENANTS = 1000
 MAX_UNKNOWN_FINGERPRINTS = 4096
+MAX_UNKNOWN_SPACES = 16
 MAX_IDLE_TENANTS = 10_000
 PICTURE_S = 5.0
 
@@ -77,6 +79,8 @@ class Tenant:
     would_refuse_blocks: int = 0
     refused: dict[str, int] | None = None
     """Refused blocks by code name."""
+    usage: dict[int, UsageAccount] = field(default_factory=dict)
+    """What it used, by space number."""
 
     @property
     def managed(self) -> bool:
@@ -159,6 +163,8 @@ class Sightings:
 
     requested: int = 0
     hits: int = 0
+    leading: dict[int, int] = field(default_factory=dict)
+    """Requested blocks by the leading space of who asked."""
 
 
 @dataclass(slots=True)
@@ -166,6 +172,7 @@ class Tenants:
     """All tenants that were seen or have a record."""
 
     common: Account
+    usage: Usage
     on_new: Callable[[Tenant], None] = lambda tenant: None
     """Told of every tenant that is seen for the first time."""
     by_salt: dict[str, Tenant] = field(default_factory=dict)
@@ -186,6 +193,8 @@ class Tenants:
             seen = self._unknown.pop(fingerprint, None)
             if seen is not None:
                 tenant.looked_up(seen.requested, seen.hits)
+                for space, requested in seen.leading.items():
+                    self.usage.looked_up(tenant, space, requested)
             self.on_new(tenant)
         return tenant
 
@@ -198,11 +207,16 @@ class Tenants:
         """Numbers up to this one were given before."""
         self._next = max(self._next, number + 1)
 
-    def looked_up(self, fingerprint: int, requested: int, hits: int) -> None:
-        """Count a look-up that a ring reports; unknown fingerprints wait, within bounds, until their tenant stores."""
+    def looked_up(self, fingerprint: int, requested: int, hits: int, space: int) -> None:
+        """Count a look-up that a ring reports; unknown fingerprints wait, within bounds, until their tenant stores.
+
+        `space` is the leading space of the engine; 0 when it has none.
+        """
         tenant = self._by_fingerprint.get(fingerprint)
         if tenant is not None:
             tenant.looked_up(requested, hits)
+            if space:
+                self.usage.looked_up(tenant, space, requested)
             return
         seen = self._unknown.get(fingerprint)
         if seen is None:
@@ -211,6 +225,8 @@ class Tenants:
             seen = self._unknown[fingerprint] = Sightings()
         seen.requested = wrapped(seen.requested + requested)
         seen.hits = wrapped(seen.hits + hits)
+        if space and (space in seen.leading or len(seen.leading) < MAX_UNKNOWN_SPACES):
+            seen.leading[space] = wrapped(seen.leading.get(space, 0) + requested)
 
     def managed(self) -> list[Tenant]:
         """Tenants with a record."""

@@ -108,11 +108,17 @@ class Drained:
 
 
 def drain(
-    reader: RingReader, index: IndexMemory, tenants: Tenants, spaces: Collection[int], limit: int
+    reader: RingReader,
+    index: IndexMemory,
+    tenants: Tenants,
+    spaces: Collection[int],
+    limit: int,
+    leading: int = 0,
 ) -> Drained | None:
     """Take new entries out of a ring: what is still true of them, and the look-ups counted for their tenants.
 
-    Blocks count that are in one of the `spaces`. At most `limit` entries are taken.
+    Blocks count that are in one of the `spaces`; `leading` is the leading one of them, 0 for none. At most `limit`
+    entries are taken.
     """
     words = reader.drain(limit)
     if words is None:
@@ -122,21 +128,21 @@ def drain(
     touches = kinds == RING_TOUCH
     number = int(np.count_nonzero(touches))
     if number < len(words):
-        _look_ups(words[~touches], found, reader, tenants)
+        _look_ups(words[~touches], found, reader, tenants, leading)
         words = words[touches]
     if number:
         _touches(words, found, reader, index, spaces)
     return found
 
 
-def _look_ups(words: U64, found: Drained, reader: RingReader, tenants: Tenants) -> None:
+def _look_ups(words: U64, found: Drained, reader: RingReader, tenants: Tenants, leading: int) -> None:
     for first, second in words.tolist():
         if first >> RING_KIND_SHIFT != RING_LOOKUP:
             reader.invalid += 1
             continue
         requested = first >> RING_COUNT_BITS & RING_COUNT_MASK
         hits = min(first & RING_COUNT_MASK, requested)
-        tenants.looked_up(second, requested, hits)
+        tenants.looked_up(second, requested, hits, leading)
         found.requested += requested
         found.hits += hits
 

@@ -125,9 +125,12 @@ class Room:
         for block in going:
             if wanted is None or not wanted.take(block.slot):
                 self._slabs.give(block.slot)
+        usage = self._pool.usage
+        usage.pass_to(now)
         for tenant, blocks in freed.items():
             size = sum([block.charge for block in blocks])
             self._pool.uncharge(tenant, size, blocks)
+            usage.evicted(tenant, blocks, size)
             tenant.evicted_blocks += len(blocks)
             self._pool.totals.evicted_blocks += len(blocks)
             self._pool.totals.evicted_bytes += size

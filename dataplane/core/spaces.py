@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -34,12 +35,14 @@ class Spaces:
                 raise ProtocolError(Code.BAD_SPACE, f"expected at most {MAX_SPACES} spaces", field_name)
             return
         known = self.by_number[number]
-        if space.block_bytes != known.block_bytes:
-            raise ProtocolError(
-                Code.SPACE_CONFLICT,
-                f"this space is attached with blocks of {known.block_bytes} bytes, got {space.block_bytes}",
-                f"{field_name}.block_bytes",
-            )
+        for name, unit in (("block_bytes", "bytes"), ("block_tokens", "tokens")):
+            wanted, got = getattr(known, name), getattr(space, name)
+            if got != wanted:
+                raise ProtocolError(
+                    Code.SPACE_CONFLICT,
+                    f"this space is attached with blocks of {wanted} {unit}, got {got}",
+                    f"{field_name}.{name}",
+                )
 
     def known(self, space: Space) -> int | None:
         """The space's number, if it has one."""
@@ -71,6 +74,10 @@ class Spaces:
         """Whether a space is the first of its model's ranks, stages and groups: one request is in all of them."""
         space = self.by_number.get(number)
         return space is not None and not (space.rank or space.pipeline_stage or space.kv_group)
+
+    def leading(self, numbers: Iterable[int]) -> int:
+        """The first of these spaces that leads; 0 when none does."""
+        return next((number for number in numbers if self.leads(number)), 0)
 
     def forget(self, number: int) -> None:
         """Forget a space without engines and blocks."""

@@ -74,7 +74,7 @@ class Storing:
             assert refusal is not None
             granted.outcomes[at] = refusal
         if refusal is not None:
-            self._refuse(engine, tenant, refusal, len(missing) - len(writing), message.nbytes, now)
+            self._refuse(engine, tenant, message, refusal, len(missing) - len(writing), now)
         if writing:
             self._open_reservation(engine, message, granted, tenant, found, writing, chain, now)
         return granted
@@ -285,13 +285,16 @@ class Storing:
         return writing, refusal
 
     def _refuse(
-        self, engine: Engine, tenant: Tenant, code: Code, blocks: int, nbytes: int, now: float
+        self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float
     ) -> None:
         tenant.refuse(code, blocks)
+        self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
         self._pool.totals.refused_blocks += blocks
         self._count_refused(code, blocks)
         self._pool.emit(
-            BlocksRefused(now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * nbytes)
+            BlocksRefused(
+                now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes
+            )
         )
 
     # ---- the end of a reservation
@@ -313,6 +316,7 @@ class Storing:
         self._line_up(reservation, dict(zip(slots, kept, strict=True)), now)
         size = sum(block.nbytes for block in kept)
         reservation.tenant.stored_blocks += len(kept)
+        self._pool.usage.stored(reservation.tenant, reservation.space, len(kept), size)
         self._pool.totals.stored_blocks += len(kept)
         self._pool.totals.bytes_in += size
         if kept:

@@ -61,7 +61,10 @@ class Uses:
         else:
             limit = TURN_ENTRIES
         pool = self._pool
-        found = drain(engine.ring, pool.table.memory, pool.tenants, engine.spaces, limit)
+        if engine.leading is None:
+            engine.leading = pool.spaces.leading(engine.spaces)
+        pool.usage.pass_to(now)
+        found = drain(engine.ring, pool.table.memory, pool.tenants, engine.spaces, limit, engine.leading)
         if found is None:
             return
         budget.entries -= found.entries
@@ -70,6 +73,9 @@ class Uses:
         totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
         totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
         blocks = pool.table.blocks
+        for run in found.runs:
+            first = blocks[run[-1]]
+            pool.usage.served(first.tenant, first.space, len(run))
         pool.use([blocks[number] for number in found.touched], now)
         self._credit(engine, found.runs, budget, now)
 

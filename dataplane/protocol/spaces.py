@@ -1,8 +1,8 @@
 """Spaces: what must be equal for cached bytes to be interchangeable.
 
 Two engines with the same model name and another KV dtype, layout, world size or rank never meet: the index key is
-(space, key). `block_bytes` is not identity: it is what the identity implies, so two engines that give the same identity
-another block size contradict each other and the second is refused.
+(space, key). `block_bytes` and `block_tokens` are not identity: they are what the identity implies, so two engines that
+give the same identity another block size contradict each other and the second is refused.
 """
 
 from hashlib import sha256
@@ -10,14 +10,17 @@ from hashlib import sha256
 import msgspec
 
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 MAX_NAME_CHARACTERS = 256
 MAX_RANK = 65_535
 MAX_BLOCK_BYTES = 1 << 40
+MAX_BLOCK_TOKENS = 1 << 20
 
 
-class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Identity of one rank's KV bytes; sent by an engine when it attaches."""
+class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Identity of one rank's KV bytes; sent by an engine when it attaches. What has its default is not sent, so that
+    releases that do not know a field understand everybody who does not use it."""
 
     model: str
     """Model name; pins refer to it."""
@@ -34,6 +37,8 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rank: int = 0
     block_bytes: int = 0
     """Size of a full block in bytes; 0 when sizes vary. Not part of the identity."""
+    block_tokens: int = DEFAULT_CHUNK_TOKENS
+    """Tokens of a block, which is one chunk. For the reckoning of what was used; not part of the identity."""
 
     def identity(self) -> str:
         """32 hex digits that are equal exactly for interchangeable spaces."""
@@ -48,6 +53,11 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.rank,
         )
         return sha256(b"larder.space.1" + msgspec.msgpack.encode(parts)).hexdigest()[:32]
+
+
+def leading(space: Space) -> Space:
+    """The first of the spaces that one request of an engine is in: rank, pipeline stage and KV group 0."""
+    return msgspec.structs.replace(space, rank=0, pipeline_stage=0, kv_group=0)
 
 
 def check_space(space: Space, field: str = "spaces") -> Space:
@@ -68,6 +78,7 @@ def check_space(space: Space, field: str = "spaces") -> Space:
         ("pipeline_stage", 0, MAX_RANK),
         ("rank", 0, space.world_size - 1),
         ("block_bytes", 0, MAX_BLOCK_BYTES),
+        ("block_tokens", 1, MAX_BLOCK_TOKENS),
     ):
         number = getattr(space, name)
         if not low <= number <= high:
