@@ -78,10 +78,10 @@ class Pool:
     # ---- a block's charge
 
     def charge(self, tenant: Tenant, blocks: Sequence[Block]) -> None:
-        """Account a tenant's blocks that were just reserved."""
+        """Account a tenant's blocks of one space that were just reserved."""
         size = sum([block.charge for block in blocks])
         self.order.charge(tenant, size)
-        self.usage.charge(tenant, blocks, size)
+        self.usage.charge(tenant, blocks[0].space, size)
         tenant.blocks += len(blocks)
         self.used_bytes += size
         self.reserved_bytes += size
@@ -106,11 +106,11 @@ class Pool:
         self.table.free(block, step)
         self.slabs.give(block.slot)
         self.uncharge(block.tenant, charge, (block,))
+        self.usage.charge(block.tenant, block.space, -charge)
 
     def uncharge(self, tenant: Tenant, size: int, blocks: Sequence[Block]) -> None:
         """Take blocks that go, `size` bytes together, off a tenant's account."""
         self.order.charge(tenant, -size)
-        self.usage.release(tenant, blocks, size)
         tenant.blocks -= len(blocks)
         self.used_bytes -= size
         for block in blocks:

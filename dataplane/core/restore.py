@@ -388,11 +388,11 @@ def _make_blocks(
 def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, now: float) -> None:
     """Charge the blocks, and put each where its state says; the least recently used first."""
     pool = node.pool
-    by_tenant: dict[Tenant, list[Block]] = {}
+    charged: dict[tuple[Tenant, int], list[Block]] = {}
     for block in blocks:
-        by_tenant.setdefault(block.tenant, []).append(block)
-    for tenant, charged in by_tenant.items():
-        pool.charge(tenant, charged)
+        charged.setdefault((block.tenant, block.space), []).append(block)
+    for (tenant, _), some in charged.items():
+        pool.charge(tenant, some)
     invalid = rows.invalid().tolist()
     owners = zip(rows.owner.tolist(), rows.reservation.tolist(), strict=True)
     ready: list[Block] = []

@@ -102,20 +102,15 @@ class Usage:
 
     # ---- what happens
 
-    def charge(self, tenant: Tenant, blocks: Sequence[Block], nbytes: int) -> None:
-        """A tenant's blocks were charged with so many bytes in all."""
-        for space, size, _ in _by_space(blocks, nbytes):
-            self._settled(tenant, space).bytes += size
-
-    def release(self, tenant: Tenant, blocks: Sequence[Block], nbytes: int) -> None:
-        """Their bytes were given back."""
-        for space, size, _ in _by_space(blocks, nbytes):
-            self._settled(tenant, space).bytes -= size
+    def charge(self, tenant: Tenant, space: int, nbytes: int) -> None:
+        """Bytes were charged to a tenant; below 0: given back."""
+        self._settled(tenant, space).bytes += nbytes
 
     def evicted(self, tenant: Tenant, blocks: Sequence[Block], nbytes: int) -> None:
-        """Blocks, whose bytes were given back, made room."""
+        """Blocks made room: their bytes are given back."""
         for space, size, count in _by_space(blocks, nbytes):
             account = self._settled(tenant, space)
+            account.bytes -= size
             account.evicted_blocks += count
             account.evicted_bytes += size
 
@@ -209,9 +204,8 @@ class Usage:
 
 def _by_space(blocks: Sequence[Block], nbytes: int) -> Iterable[tuple[int, int, int]]:
     """Space, charged bytes and number of blocks that are charged with `nbytes` in all."""
-    space = blocks[0].space
-    if len(blocks) == 1 or all(block.space == space for block in blocks):
-        return ((space, nbytes, len(blocks)),)
+    if len({block.space for block in blocks}) == 1:
+        return ((blocks[0].space, nbytes, len(blocks)),)
     sums: dict[int, tuple[int, int]] = {}
     for block in blocks:
         size, count = sums.get(block.space, (0, 0))
