@@ -87,7 +87,7 @@ class Integrity:
                 budget.bytes -= block.nbytes
             read += block.nbytes
             try:
-                whole = self._whole(block)
+                whole = self.whole(block)
             except MemoryError:
                 self._refused(Code.OUT_OF_MEMORY, len(reported) - at)
                 break
@@ -95,7 +95,7 @@ class Integrity:
                 self._pool.totals.false_reports += 1
             else:
                 corrupt.append(block)
-        self._drop(client, corrupt, now)
+        self.drop(client, corrupt, now)
         return len(corrupt)
 
     def forget(self, client: int) -> None:
@@ -131,20 +131,26 @@ class Integrity:
                 and block.state is State.READY
                 and block.entry is not None
                 and block.space in spaces
-                and self._expected(block) != NONE
+                and self.has_checksum(block)
             ):
                 found[number] = block
         return list(found.values())
+
+    def has_checksum(self, block: Block) -> bool:
+        """Whether its engine gave a checksum with a READY block."""
+        return self._expected(block) != NONE
 
     def _expected(self, block: Block) -> bytes:
         cold = self._pool.table.memory.cold
         return cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
 
-    def _whole(self, block: Block) -> bool:
+    def whole(self, block: Block) -> bool:
+        """Whether the bytes of a block match its checksum. Raises MemoryError."""
         digest = self._memory.digest(block.slot.slab.segment.number, block.slot.offset, block.nbytes)
         return digest == self._expected(block)
 
-    def _drop(self, client: int, corrupt: list[Block], now: float) -> None:
+    def drop(self, client: int, corrupt: list[Block], now: float) -> None:
+        """READY blocks that were found corrupt, by an engine's report or by the data plane (0), are misses now."""
         if not corrupt:
             return
         pool = self._pool

@@ -169,6 +169,27 @@ def _duplicates(
     return faults
 
 
+def _quotas(snapshot: Snapshot) -> tuple[dict[int, QuotaSpec], list[Fault]]:
+    specs, faults = _records(snapshot, QuotaSpec, _check_quota)
+    faults += _duplicates("quotas", "tenant", specs)
+    return specs, faults[:MAX_FAULTS]
+
+
+def _policies(snapshot: Snapshot) -> tuple[dict[int, PolicySpec], list[Fault]]:
+    specs, faults = _records(snapshot, PolicySpec, _check_policy)
+    faults += _duplicates("policies", "name", specs)
+    return specs, faults[:MAX_FAULTS]
+
+
+def _pins(snapshot: Snapshot, held: Mapping[str, bytes]) -> tuple[dict[int, PinSpec], list[Fault]]:
+    specs, faults = _records(snapshot, PinSpec, _check_pin)
+    faults += _duplicates("pins", "name", specs)
+    if not faults:
+        faults = _check_bodies(specs, held)
+    faults = faults or _check_number(specs.values(), held)
+    return specs, faults[:MAX_FAULTS]
+
+
 @dataclass(slots=True)
 class Intent:
     """What the management plane wants, as far as this node has applied it."""
@@ -209,22 +230,36 @@ class Intent:
         if faults:
             return faults
         if snapshot.type == "quotas":
-            faults = self._apply_quotas(snapshot, now)
+            quotas, faults = _quotas(snapshot)
+            if not faults:
+                self._apply_quotas(quotas, now)
         elif snapshot.type == "policies":
-            faults = self._apply_policies(snapshot, now)
+            policies, faults = _policies(snapshot)
+            if not faults:
+                self._apply_policies(policies, now)
         else:
-            faults = self._apply_pins(snapshot, bodies, now)
+            held = {**self.bodies, **bodies}
+            pins, faults = _pins(snapshot, held)
+            if not faults:
+                self._apply_pins(pins, held, now)
         if not faults:
             self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return faults
 
+    def faults(self, snapshot: Snapshot, bodies: Mapping[str, bytes]) -> list[Fault]:
+        """What `apply` would find wrong with a snapshot. Changes nothing."""
+        faults = self.stale(snapshot)
+        if faults:
+            return faults
+        if snapshot.type == "quotas":
+            return _quotas(snapshot)[1]
+        if snapshot.type == "policies":
+            return _policies(snapshot)[1]
+        return _pins(snapshot, {**self.bodies, **bodies})[1]
+
     # ---- quotas
 
-    def _apply_quotas(self, snapshot: Snapshot, now: float) -> list[Fault]:
-        specs, faults = _records(snapshot, QuotaSpec, _check_quota)
-        faults += _duplicates("quotas", "tenant", specs)
-        if faults:
-            return faults[:MAX_FAULTS]
+    def _apply_quotas(self, specs: Mapping[int, QuotaSpec], now: float) -> None:
         pool = self.pool
         wanted = {spec.tenant: spec for spec in specs.values()}
         before = pool.tenants.managed()
@@ -248,7 +283,6 @@ class Intent:
         self.share_out()
         pool.settle_pins({*before, *pool.tenants.managed()}, now)
         self.settle(now)
-        return []
 
     def share_out(self) -> None:
         """Put limits, weights and effective floors into the accounts; again when the capacity changed."""
@@ -278,13 +312,8 @@ class Intent:
 
     # ---- policies
 
-    def _apply_policies(self, snapshot: Snapshot, now: float) -> list[Fault]:
-        specs, faults = _records(snapshot, PolicySpec, _check_policy)
-        faults += _duplicates("policies", "name", specs)
-        if faults:
-            return faults[:MAX_FAULTS]
+    def _apply_policies(self, specs: Mapping[int, PolicySpec], now: float) -> None:
         self.put_in_force(next(iter(specs.values()), PolicySpec(POLICY_IN_FORCE)), now)
-        return []
 
     def put_in_force(self, spec: PolicySpec, now: float) -> None:
         """Change the eviction policy; nothing cached is dropped."""
@@ -301,15 +330,7 @@ class Intent:
 
     # ---- pins
 
-    def _apply_pins(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
-        specs, faults = _records(snapshot, PinSpec, _check_pin)
-        faults += _duplicates("pins", "name", specs)
-        held = {**self.bodies, **bodies}
-        if not faults:
-            faults = _check_bodies(specs, held)
-        faults = faults or _check_number(specs.values(), held)
-        if faults:
-            return faults[:MAX_FAULTS]
+    def _apply_pins(self, specs: Mapping[int, PinSpec], held: Mapping[str, bytes], now: float) -> None:
         pins = self.pool.pins
         wanted = {spec.name: spec for spec in specs.values()}
         touched: list[Pin] = []
@@ -335,7 +356,6 @@ class Intent:
         self._repin(touched, now)
         self.bodies = {spec.keys_digest: held[spec.keys_digest] for spec in specs.values()}
         self.expire_pins(now)
-        return []
 
     def expire_pins(self, now: float) -> None:
         """End pins whose time is over."""

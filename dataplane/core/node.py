@@ -19,6 +19,8 @@ from dataplane.core.engines import Engine, Reservation, check_newcomer, live_nam
 from dataplane.core.integrity import Integrity
 from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
+from dataplane.core.listing import list_blocks
+from dataplane.core.lookups import look_up
 from dataplane.core.names import EngineEnd, Names, SpaceName
 from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
@@ -30,9 +32,18 @@ from dataplane.core.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.stats import Counts, node_stats
 from dataplane.core.storing import Granted, Storing, check_keys
 from dataplane.core.uses import Uses
+from dataplane.core.verifying import Verifying
 from dataplane.eviction.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import MAX_TRACE_PART_BYTES, Prefix, Scope
+from dataplane.protocol.control import (
+    MAX_TRACE_PART_BYTES,
+    CachedBlock,
+    ListBlocks,
+    Lookup,
+    Prefix,
+    Scope,
+    SpaceHits,
+)
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Lease, Report, Reserve
 from dataplane.protocol.events import (
     AdmissionChanged,
@@ -105,6 +116,7 @@ class Node:
         self.storing = Storing(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
         self.intent = Intent(self.pool, self.room)
         self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
+        self.verifying = Verifying(self.pool, self.integrity, self.emit)
         self.engines: dict[int, Engine] = {}
         self.adopted_blocks = 0
         """Blocks that were here when this process began."""
@@ -322,6 +334,7 @@ class Node:
         self.intent.expire_pins(now)
         for sweep in self.pool.sweeps.step():
             self.emit(SweepDone(now, sweep.number, sweep.kind, sweep.blocks))
+        self.verifying.step(now)
         self.pool.bury(now)
         policy = self.intent.policy
         if policy.high_watermark < 1.0:
@@ -356,6 +369,18 @@ class Node:
     def demote(self, scope: Scope, now: float) -> int:
         """Make blocks the first victims; the sweep's number. Raises ProtocolError."""
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
+
+    def clear(self, now: float, *, permanent: bool) -> int:
+        """Make everything unreadable from now on, also under permanent pins when told so; the sweep's number."""
+        return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
+
+    def look_up(self, message: Lookup) -> tuple[list[SpaceHits], int]:
+        """What engines would find of a chain, and what to ask for next (0: nothing). Raises ProtocolError."""
+        return look_up(self.pool, message)
+
+    def list_blocks(self, message: ListBlocks) -> tuple[list[CachedBlock], int]:
+        """What is cached, and what to ask for next (0: nothing). Raises ProtocolError."""
+        return list_blocks(self.pool, self._leases, message)
 
     def _open_reservations(self) -> list[Reservation]:
         return [each for engine in self.engines.values() for each in engine.reservations.values()]

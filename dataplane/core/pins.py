@@ -183,7 +183,7 @@ class PinTable:
         if not bundle.pins:
             self._unlist(bundle)
         elif pin.spec.strength == bundle.strength:
-            strength = _strongest({each.spec.strength for each in bundle.pins})
+            strength = strongest({each.spec.strength for each in bundle.pins})
             if strength != bundle.strength:
                 self._replace(bundle, strength)
 
@@ -227,10 +227,10 @@ class PinTable:
         for pin in pins:
             pin.resident += 1
             pin.bytes += block.charge
-        strongest = _strongest({pin.strength for pin in pins})
-        if strongest == "soft":
+        rank = strongest({pin.strength for pin in pins})
+        if rank == "soft":
             return Rank.SOFT, ()
-        if strongest == "permanent":
+        if rank == "permanent":
             self.permanent[block] = None
         displaced: list[Block] = []
         if not self._fits(block) and not (block in self.permanent and self._displace(block, displaced)):
@@ -362,5 +362,6 @@ class PinTable:
         return [pin for pin, end in ends if end is not None and end <= now]
 
 
-def _strongest(strengths: Collection[Strength]) -> Strength:
+def strongest(strengths: Collection[Strength]) -> Strength:
+    """The strongest of some strengths."""
     return next(each for each in STRENGTHS if each in strengths)

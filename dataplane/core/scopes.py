@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dataplane.core.engines import Reservation
+from dataplane.core.lineage import among
 from dataplane.core.pool import Pool
 from dataplane.core.prefixes import HotPrefix, Measure, Prefixes
-from dataplane.core.sweeps import Kind
+from dataplane.core.quotas import Tenant
+from dataplane.core.sweeps import Begun, Kind
 from dataplane.core.touching import touching
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_PREFIXES, Prefix, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import HOT_KEY, pack_keys
+from dataplane.protocol.layout import HOT_KEY, I64, pack_keys
 from dataplane.protocol.salts import check_salt
 
 MAX_LOOKED_UP = 8192
@@ -24,32 +26,65 @@ MAX_LOOKED_UP = 8192
 
 def sweep(pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[Reservation], now: float) -> int:
     """Begin to invalidate or demote what a scope names; the sweep's number. Raises ProtocolError."""
+    if _whole(scope):
+        raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
     keys = _check(scope)
-    spaces = _spaces(pool, scope)
-    tenant = None if scope.tenant is None else pool.tenants.by_salt.get(scope.tenant)
-    nothing = scope.tenant is not None and tenant is None
-    begun = pool.sweeps.start(
-        kind, tenant, frozenset() if nothing else spaces, keys, pool.pins.permanent, now
-    )
-    if kind == "invalidate" and not nothing:
-        writing = [
-            reservation
-            for reservation in open_reservations
-            if reservation.stamp < begun.before
-            and (tenant is None or reservation.tenant is tenant)
-            and (spaces is None or reservation.space in spaces)
-        ]
-        if keys and writing:
-            behind = pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
-            writing = touching(writing, np.concatenate((pack_keys(keys), behind)))
-        for reservation in writing:
-            reservation.invalid = True
+    tenant, spaces = _named(pool, scope)
+    begun = pool.sweeps.start(kind, tenant, spaces, keys, pool.pins.permanent, now)
+    if kind == "invalidate":
+        _never_publish(pool, begun, tenant, spaces, keys, open_reservations)
     return begun.sweep
 
 
+def clear(pool: Pool, open_reservations: Iterable[Reservation], now: float, *, permanent: bool) -> int:
+    """Begin to invalidate everything, with `permanent` also what permanent pins want; the sweep's number."""
+    begun = pool.sweeps.start("invalidate", None, None, (), () if permanent else pool.pins.permanent, now)
+    _never_publish(pool, begun, None, None, (), open_reservations)
+    return begun.sweep
+
+
+def meant(pool: Pool, scope: Scope) -> I64:
+    """Descriptors of the readable blocks of a scope, nothing behind its keys; without any field, of all of them.
+
+    Raises ProtocolError.
+    """
+    keys = _check(scope)
+    tenant, spaces = _named(pool, scope)
+    numbers = pool.sweeps.select(tenant, spaces)
+    if not keys:
+        return numbers
+    return numbers[among(pool.table.memory.hot[numbers, HOT_KEY : HOT_KEY + 4], keys)]
+
+
+def _never_publish(
+    pool: Pool,
+    begun: Begun,
+    tenant: Tenant | None,
+    spaces: frozenset[int] | None,
+    keys: Sequence[bytes],
+    open_reservations: Iterable[Reservation],
+) -> None:
+    """What is being written of a scope is invalidated before it is there."""
+    writing = [
+        reservation
+        for reservation in open_reservations
+        if reservation.stamp < begun.before
+        and (tenant is None or reservation.tenant is tenant)
+        and (spaces is None or reservation.space in spaces)
+    ]
+    if keys and writing:
+        behind = pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
+        writing = touching(writing, np.concatenate((pack_keys(list(keys)), behind)))
+    for reservation in writing:
+        reservation.invalid = True
+
+
+def _whole(scope: Scope) -> bool:
+    """Whether no field narrows a scope."""
+    return scope.tenant is None and scope.model is None and scope.space is None and not scope.keys
+
+
 def _check(scope: Scope) -> list[bytes]:
-    if scope.tenant is None and scope.model is None and scope.space is None and not scope.keys:
-        raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
     if scope.tenant is not None:
         try:
             check_salt(scope.tenant)
@@ -65,15 +100,22 @@ def _check(scope: Scope) -> list[bytes]:
     return [scope.keys[at : at + KEY_BYTES] for at in range(0, len(scope.keys), KEY_BYTES)]
 
 
-def _spaces(pool: Pool, scope: Scope) -> frozenset[int] | None:
-    """Numbers of the spaces that are meant; None for all of them."""
-    if scope.model is None and scope.space is None:
+def _named(pool: Pool, scope: Scope) -> tuple[Tenant | None, frozenset[int] | None]:
+    """The tenant and the numbers of the spaces that are meant, None for all; no spaces for an unknown tenant."""
+    tenant = None if scope.tenant is None else pool.tenants.by_salt.get(scope.tenant)
+    if scope.tenant is not None and tenant is None:
+        return None, frozenset()
+    return tenant, spaces_of(pool, scope.model, scope.space)
+
+
+def spaces_of(pool: Pool, model: str | None, identity: str | None) -> frozenset[int] | None:
+    """Numbers of the spaces of a model, or with an identity; None for all of them."""
+    if model is None and identity is None:
         return None
     return frozenset(
         number
         for number, space in pool.spaces.by_number.items()
-        if (scope.model is None or space.model == scope.model)
-        and (scope.space is None or space.identity() == scope.space)
+        if (model is None or space.model == model) and (identity is None or space.identity() == identity)
     )
 
 

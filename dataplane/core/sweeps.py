@@ -153,6 +153,10 @@ class Sweeps:
             self._advance(sweep)
         return Begun(sweep.number, before, numbers)
 
+    def select(self, tenant: Tenant | None, spaces: frozenset[int] | None) -> I64:
+        """Descriptors of readable blocks of a tenant and of some spaces; None: of all."""
+        return self._matching(self._readable(), tenant, spaces)
+
     def _sweep(self, kind: Kind) -> Sweep:
         """A new sweep; when there are too many, the newest of its kind, which takes this over as well."""
         if len(self.active) >= MAX_ACTIVE:

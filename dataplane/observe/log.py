@@ -27,6 +27,7 @@ from dataplane.protocol.events import (
     SegmentRetired,
     SnapshotApplied,
     SnapshotRefused,
+    VerifyDone,
     name_of,
 )
 
@@ -42,6 +43,7 @@ NOTICES = (
     SegmentCreated,
     SegmentRetired,
     PinExpired,
+    VerifyDone,
 )
 
 log = structlog.stdlib.get_logger()

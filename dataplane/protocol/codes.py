@@ -92,6 +92,7 @@ class Code(IntEnum):
     UNKNOWN_PREFIX = 106, "No hot prefix has this label (any more); list them again."
     BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
     CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
+    UNKNOWN_VERIFICATION = 109, "No verification has this number (any more); begin another one."
 
 
 _BY_NUMBER = {int(code): code for code in Code}

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from dataplane.protocol.events import NodeStats
+from dataplane.protocol.spaces import Space
 
 VERSION = 3
 SnapshotType = Literal["quotas", "pins", "policies"]
@@ -21,6 +22,8 @@ SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies")
 MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
 MAX_RECORDS = 100_000
 MAX_PREFIXES = 1000
+MAX_LISTED_BLOCKS = 500
+"""In one answer."""
 MAX_TRACE_PART_BYTES = 256 * 1024
 """Whoever asks for a trace must not keep engines waiting."""
 
@@ -105,6 +108,8 @@ class Snapshot(msgspec.Struct, tag_field="op", tag="snapshot", forbid_unknown_fi
     digest: str
     body: bytes
     traceparent: str = ""
+    dry_run: bool = False
+    """Only say what would be answered: nothing is applied, remembered or told to anybody."""
 
 
 class Bodies(msgspec.Struct, tag_field="op", tag="bodies", forbid_unknown_fields=True):
@@ -151,6 +156,59 @@ class Demote(msgspec.Struct, tag_field="op", tag="demote", forbid_unknown_fields
     scope: Scope
 
 
+class Clear(msgspec.Struct, tag_field="op", tag="clear", forbid_unknown_fields=True):
+    """Invalidate everything. Answered with `Swept`."""
+
+    nonce: str
+    permanent: bool = False
+    """Also what permanent pins hold; the pins stay, and hold what is stored anew."""
+
+
+class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
+    """What an engine of a model would find of a chain, space by space. Touches nothing. Answered with `Looked`."""
+
+    nonce: str
+    model: str
+    keys: bytes
+    """Packed keys of a chain, first block first."""
+    tenant: str | None = None
+    """Salt: blocks of other tenants are misses. None: whoever stored them."""
+    after: int = 0
+    """`Looked.next` of the part before; 0 for the first."""
+
+
+class ListBlocks(msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True):
+    """What is cached, part by part; what is there all the time is in exactly one part. Answered with `Blocks`."""
+
+    nonce: str
+    tenant: str | None = None
+    """Salt; '' is the default tenant."""
+    model: str | None = None
+    space: str | None = None
+    """One space, by its identity (32 hex digits)."""
+    keys: bytes = b""
+    """Packed keys: only blocks of these; none for all."""
+    after: int = 0
+    """`Blocks.next` of the part before; 0 for the first."""
+    limit: int = 100
+    """At most MAX_LISTED_BLOCKS."""
+
+
+class Verify(msgspec.Struct, tag_field="op", tag="verify", forbid_unknown_fields=True):
+    """Hold blocks against their checksums in the background; corrupt ones are dropped. Answered with `Verified`."""
+
+    nonce: str
+    scope: Scope = Scope()
+    """Without any field: all blocks. Its keys mean their own blocks, not what was stored behind them."""
+
+
+class Verification(msgspec.Struct, tag_field="op", tag="verification", forbid_unknown_fields=True):
+    """How far a verification is. Answered with `Verified`."""
+
+    nonce: str
+    number: int
+
+
 class ListPrefixes(msgspec.Struct, tag_field="op", tag="list_prefixes", forbid_unknown_fields=True):
     """Hot prefixes of the last hour. Answered with `Prefixes`."""
 
@@ -187,7 +245,21 @@ class Resize(msgspec.Struct, tag_field="op", tag="resize", forbid_unknown_fields
 
 
 ControlRequest = (
-    Hello | Snapshot | Bodies | Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
+    Hello
+    | Snapshot
+    | Bodies
+    | Describe
+    | Invalidate
+    | Demote
+    | Clear
+    | Lookup
+    | ListBlocks
+    | Verify
+    | Verification
+    | ListPrefixes
+    | PrefixKeys
+    | Trace
+    | Resize
 )
 
 # ---- node to management plane
@@ -266,6 +338,95 @@ class Swept(msgspec.Struct, tag_field="op", tag="swept"):
     """Number of the sweep, as events and `NodeStats.sweeps` name it."""
 
 
+class SpaceHits(msgspec.Struct):
+    """What one space has of a chain."""
+
+    identity: str
+    """32 hex digits."""
+    space: Space
+    hits: dict[str, int]
+    """Blocks that a reader gets, from the first one without a gap, by the tier they are in."""
+    resident: dict[str, int]
+    """Readable blocks of the chain, behind gaps too, by tier."""
+
+
+class Looked(msgspec.Struct, tag_field="op", tag="looked"):
+    nonce: str
+    spaces: list[SpaceHits]
+    """Spaces of the model that engines of this node have or had, also those that hold nothing of the chain."""
+    next: int
+    """Ask for the other spaces with this number; 0 when there are no more."""
+
+
+class CachedBlock(msgspec.Struct):
+    """One block that is not free."""
+
+    key: str
+    """64 hex digits."""
+    tenant: str
+    """Salt."""
+    model: str
+    space: str
+    """Identity, 32 hex digits."""
+    tier: str
+    state: str
+    """`ready`, `reserved` (being written), `quarantined`, or `invalidated`: a miss that is still there."""
+    bytes: int
+    charged_bytes: int
+    """With padding."""
+    leases: int
+    """Held at this moment, by engines' own counters."""
+    pins: list[str]
+    """Names of pins that want it; at most 8."""
+    strength: str
+    """Of the strongest of them; empty without any."""
+    guaranteed: bool
+    """Inside the pin budgets: it may not go."""
+    stored_at: float
+    used_at: float
+    hits: int
+    """Times it was used since it was stored."""
+    checksum: str
+    """32 hex digits; empty: it has none."""
+    parent: str
+    """Key of the block before it, 64 hex digits; empty: the first of its chain, or its engine did not say."""
+    descriptor: int
+    segment: int
+    offset: int
+
+
+class Blocks(msgspec.Struct, tag_field="op", tag="blocks"):
+    nonce: str
+    blocks: list[CachedBlock]
+    """May be empty although more are to come: one message looks at a bounded number of blocks."""
+    next: int
+    """Ask for what comes after with this number; 0 when there is no more."""
+
+
+class VerificationState(msgspec.Struct):
+    """How far a verification is."""
+
+    number: int
+    """As the event `verify.done` names it."""
+    blocks: int
+    """That it was begun for."""
+    checked: int
+    """Read and held against their checksums, corrupt ones included."""
+    corrupt: int
+    without_checksum: int
+    gone: int
+    """Evicted or invalidated meanwhile."""
+    unread: int
+    """Too large to be read without keeping engines waiting, or the machine refused."""
+    started_at: float
+    ended_at: float | None
+
+
+class Verified(msgspec.Struct, tag_field="op", tag="verified"):
+    nonce: str
+    state: VerificationState
+
+
 class Prefix(msgspec.Struct):
     """One hot prefix, as far as the node still knows it."""
 
@@ -319,7 +480,19 @@ class ControlRefused(msgspec.Struct, tag_field="op", tag="refused"):
 
 
 ControlReply = (
-    Welcome | Ack | Nack | NeedBodies | Description | Swept | Prefixes | TracePart | Resized | ControlRefused
+    Welcome
+    | Ack
+    | Nack
+    | NeedBodies
+    | Description
+    | Swept
+    | Looked
+    | Blocks
+    | Verified
+    | Prefixes
+    | TracePart
+    | Resized
+    | ControlRefused
 )
 
 

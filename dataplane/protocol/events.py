@@ -351,6 +351,16 @@ class SweepDone(msgspec.Struct, tag_field="event", tag="sweep.done"):
     blocks: int
 
 
+class VerifyDone(msgspec.Struct, tag_field="event", tag="verify.done"):
+    """A verification came to its end."""
+
+    at: float
+    verification: int
+    checked: int
+    corrupt: int
+    without_checksum: int
+
+
 class AdmissionChanged(msgspec.Struct, tag_field="event", tag="admission.changed"):
     """The admission gate closed (asks for a second sighting) or opened."""
 
@@ -410,6 +420,7 @@ Event = (
     | MemoryAdopted
     | BlockCorrupt
     | SweepDone
+    | VerifyDone
     | AdmissionChanged
     | PoolResized
     | SnapshotApplied

@@ -19,16 +19,22 @@ from dataplane.protocol.control import (
     MAX_SNAPSHOT_BYTES,
     VERSION,
     Ack,
+    Blocks,
     Bodies,
+    Clear,
     ControlRefused,
     ControlReply,
     ControlRequest,
     Demote,
     Describe,
     Description,
+    Fault,
     Hello,
     Invalidate,
+    ListBlocks,
     ListPrefixes,
+    Looked,
+    Lookup,
     Nack,
     NeedBodies,
     Observed,
@@ -40,6 +46,9 @@ from dataplane.protocol.control import (
     Swept,
     Trace,
     TracePart,
+    Verification,
+    Verified,
+    Verify,
     Welcome,
 )
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
@@ -51,7 +60,8 @@ MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
-Action = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
+Act = Invalidate | Demote | Clear | Verify | Resize
+Question = Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace
 log = structlog.stdlib.get_logger()
 
 
@@ -149,23 +159,37 @@ class ControlServer:
             return self._snapshot(peer, message)
         if isinstance(message, Bodies):
             return self._bodies(peer, message)
-        return self._act(message)
+        if isinstance(message, Act):
+            return self._act(message)
+        return self._look(message)
 
-    def _act(self, message: Action) -> ControlReply:
+    def _act(self, message: Act) -> ControlReply:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
             return Swept(message.nonce, node.invalidate(message.scope, now))
         if isinstance(message, Demote):
             return Swept(message.nonce, node.demote(message.scope, now))
+        if isinstance(message, Clear):
+            return Swept(message.nonce, node.clear(now, permanent=message.permanent))
+        if isinstance(message, Verify):
+            return Verified(message.nonce, node.verifying.start(message.scope, now))
+        node.resize(message.capacity_bytes, now)
+        return self._resized(message)
+
+    def _look(self, message: Question) -> ControlReply:
+        node, now = self._node, self._clock()
+        if isinstance(message, Lookup):
+            return Looked(message.nonce, *node.look_up(message))
+        if isinstance(message, ListBlocks):
+            return Blocks(message.nonce, *node.list_blocks(message))
+        if isinstance(message, Verification):
+            return Verified(message.nonce, node.verifying.state(message.number))
         if isinstance(message, ListPrefixes):
             found = node.hot_prefixes(message.by, message.tenant, message.limit, now)
             return Prefixes(message.nonce, found)
         if isinstance(message, PrefixKeys):
             return Prefixes(message.nonce, [node.hot_prefix(message.label, now)])
-        if isinstance(message, Trace):
-            return TracePart(message.nonce, *node.trace(message.since, message.after))
-        node.resize(message.capacity_bytes, now)
-        return self._resized(message)
+        return TracePart(message.nonce, *node.trace(message.since, message.after))
 
     def _resized(self, message: Resize) -> ControlReply:
         pool = self._node.pool
@@ -235,6 +259,8 @@ class ControlServer:
 
     def _apply(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
         now = self._clock()
+        if snapshot.dry_run:
+            return self._tried(snapshot, self._node.intent.faults(snapshot, bodies), now)
         faults = self._node.intent.apply(snapshot, bodies, now)
         if faults:
             self._node.emit(SnapshotRefused(now, snapshot.type, snapshot.generation, len(faults)))
@@ -245,6 +271,14 @@ class ControlServer:
             SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent)
         )
         return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, self._clock() - now)
+
+    def _tried(self, snapshot: Snapshot, faults: list[Fault], began: float) -> ControlReply:
+        """The answer that a snapshot would get."""
+        if faults:
+            observed = self._node.intent.observed.get(snapshot.type)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        seconds = self._clock() - began
+        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, seconds)
 
     def close(self) -> None:
         self.socket.close()
@@ -263,6 +297,8 @@ def _check_numbers(message: ControlRequest) -> None:
     if isinstance(message, Trace):
         if not isfinite(message.since):
             raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.since}", "since")
+        _check_count(message.after, "after")
+    elif isinstance(message, (Lookup, ListBlocks)):
         _check_count(message.after, "after")
     elif isinstance(message, Snapshot):
         _check_count(message.generation, "generation")

@@ -13,11 +13,14 @@ from dataplane.client import attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control import (
     Bodies,
+    Clear,
     Demote,
     Describe,
     Hello,
     Invalidate,
+    ListBlocks,
     ListPrefixes,
+    Lookup,
     PinSpec,
     PolicySpec,
     PrefixKeys,
@@ -26,6 +29,8 @@ from dataplane.protocol.control import (
     Scope,
     Snapshot,
     Trace,
+    Verification,
+    Verify,
     digest_of,
 )
 from tests.dataplane import factories as make
@@ -46,6 +51,11 @@ OPS = (
     "describe",
     "invalidate",
     "demote",
+    "clear",
+    "lookup",
+    "list_blocks",
+    "verify",
+    "verification",
     "list_prefixes",
     "prefix_keys",
     "trace",
@@ -76,20 +86,31 @@ BODIES = st.one_of(
     ),
 )
 SNAPSHOTS = st.builds(
-    lambda kind, body, generation, right: Snapshot(
-        kind, "fuzz", generation, "n", digest_of(body) if right else "0" * 64, body
+    lambda kind, body, generation, right, dry: Snapshot(
+        kind, "fuzz", generation, "n", digest_of(body) if right else "0" * 64, body, dry_run=dry
     ),
     st.sampled_from(["quotas", "pins", "policies"]),
     BODIES,
     INTEGERS,
     st.booleans(),
+    st.booleans(),
 ).map(encode)
 SCOPES = st.builds(Scope, *[st.one_of(st.none(), TEXT)] * 3)
+KEYS = st.one_of(
+    st.binary(max_size=70),
+    st.integers(0, 20).map(lambda count: make.packed(make.keys(count))),
+    st.just(make.packed(make.keys(2)) * 2),
+)
 MESSAGES = st.one_of(
     SNAPSHOTS,
     st.builds(Bodies, TEXT, st.dictionaries(TEXT, st.binary(max_size=64), max_size=3)).map(encode),
     st.builds(Invalidate, TEXT, SCOPES).map(encode),
     st.builds(Demote, TEXT, SCOPES).map(encode),
+    st.builds(Clear, TEXT, st.booleans()).map(encode),
+    st.builds(Lookup, TEXT, TEXT, KEYS, st.one_of(st.none(), TEXT), INTEGERS).map(encode),
+    st.builds(ListBlocks, TEXT, *[st.one_of(st.none(), TEXT)] * 3, KEYS, INTEGERS, INTEGERS).map(encode),
+    st.builds(Verify, TEXT, SCOPES).map(encode),
+    st.builds(Verification, TEXT, INTEGERS).map(encode),
     st.builds(
         ListPrefixes, TEXT, st.sampled_from(["bytes", "hits"]), st.one_of(st.none(), TEXT), INTEGERS
     ).map(encode),
@@ -99,6 +120,9 @@ MESSAGES = st.one_of(
     any_of(Hello, "hello"),
     any_of(Describe, "describe"),
     any_of(Invalidate, "invalidate"),
+    any_of(Lookup, "lookup"),
+    any_of(ListBlocks, "list_blocks"),
+    any_of(Verify, "verify"),
     any_of(Trace, "trace"),
     any_of(Resize, "resize"),
     st.tuples(st.sampled_from(OPS), st.dictionaries(TEXT, PIECES, max_size=5)).map(

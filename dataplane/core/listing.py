@@ -1,0 +1,104 @@
+"""What is cached, block by block, for people: part by part, each after a bounded number of descriptors.
+
+Descriptors never move, so their number is the cursor: whatever stays meanwhile is listed exactly once.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from dataplane.core.blocks import Block
+from dataplane.core.books import ROW_TENANT_OWNER
+from dataplane.core.leases import LeaseTable
+from dataplane.core.lineage import among
+from dataplane.core.pins import strongest
+from dataplane.core.pool import Pool
+from dataplane.core.scopes import spaces_of
+from dataplane.core.storing import check_keys
+from dataplane.protocol.checksums import NONE
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import COLD_CHECKSUM, HOT_KEY, HOT_SPACE_SEGMENT, I64
+from dataplane.protocol.salts import check_salt
+from dataplane.protocol.states import STATE_MASK, State
+
+LOOKED_AT = 32_768
+"""Descriptors that one message looks at."""
+MAX_PINS_SHOWN = 8
+_LOW32 = np.uint64(0xFFFFFFFF)
+_STATE = np.uint64(STATE_MASK)
+
+
+def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[list[CachedBlock], int]:
+    """The next blocks, and what to ask for then (0: nothing). Raises ProtocolError."""
+    if not 1 <= message.limit <= MAX_LISTED_BLOCKS:
+        raise ProtocolError(
+            Code.BAD_FIELD, f"expected 1 to {MAX_LISTED_BLOCKS}, got {message.limit}", "limit"
+        )
+    last = min(pool.table.max_blocks, message.after + LOOKED_AT)
+    numbers = _matching(pool, message, message.after, last)
+    following = last if last < pool.table.max_blocks else 0
+    if len(numbers) > message.limit:
+        numbers = numbers[: message.limit]
+        following = int(numbers[-1]) + 1
+    held = leases.counts(numbers)
+    chosen = [pool.table.blocks[number] for number in numbers.tolist()]
+    identities = {
+        number: pool.spaces.by_number[number].identity() for number in {each.space for each in chosen}
+    }
+    blocks = [
+        _described(pool, block, identities[block.space], count)
+        for block, count in zip(chosen, held, strict=True)
+    ]
+    return blocks, following
+
+
+def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
+    """Descriptors from `first` to before `last` that are not FREE and that are asked for."""
+    hot = pool.table.memory.hot[first:last]
+    chosen = (pool.table.memory.control[first:last] & _STATE) != 0
+    if message.tenant is not None:
+        check_salt(message.tenant)
+        tenant = pool.tenants.by_salt.get(message.tenant)
+        number = 0 if tenant is None else tenant.number
+        chosen &= (pool.table.books.rows[first:last, ROW_TENANT_OWNER] & _LOW32) == np.uint64(number)
+    spaces = spaces_of(pool, message.model, message.space)
+    if spaces is not None:
+        chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(sorted(spaces), np.uint64))
+    if message.keys:
+        check_keys(message.keys)
+        keys = [message.keys[at : at + KEY_BYTES] for at in range(0, len(message.keys), KEY_BYTES)]
+        chosen &= among(hot[:, HOT_KEY : HOT_KEY + 4], keys)
+    return np.flatnonzero(chosen) + first
+
+
+def _described(pool: Pool, block: Block, space: str, leases: int) -> CachedBlock:
+    pins = [pin.name for bundle in block.pins for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
+    state = block.state
+    kept = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+    ready = state is State.READY
+    return CachedBlock(
+        key=block.key.hex(),
+        tenant=block.tenant.salt,
+        model=pool.spaces.model(block.space),
+        space=space,
+        tier="l1",
+        state="invalidated" if ready and (block.doomed or pool.invalid(block)) else state.name.lower(),
+        bytes=block.nbytes,
+        charged_bytes=block.charge,
+        leases=leases,
+        pins=pins[:MAX_PINS_SHOWN],
+        strength=strongest({bundle.strength for bundle in block.pins}) if block.pins else "",
+        guaranteed=block.guaranteed,
+        stored_at=block.stamp / 1e9,
+        used_at=block.used_at,
+        hits=block.hits,
+        checksum=kept.hex() if ready and kept != NONE else "",
+        parent=block.parent.hex(),
+        descriptor=block.number,
+        segment=block.slot.slab.segment.number,
+        offset=block.slot.offset,
+    )

@@ -1,0 +1,48 @@
+"""Clearing is the invalidation of everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.layout import H_INVALID_COUNT
+from tests.core.tenancy import PAGE, bench_of, fill
+from tests.core.test_sweeps import seen, settle
+from tests.dataplane import factories as make
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+def test_everything_goes_at_once_but_what_permanent_pins_hold_unless_told_so(*, permanent: bool) -> None:
+    bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
+    kept, pinned, loose = make.keys(4, "kept"), make.keys(4, "pinned"), make.keys(4, "loose")
+    for chain in (kept, pinned, loose):
+        engine.store(chain, PAGE, tenant="a")
+    fill(engine, "b", 20)
+    bench.apply(*make.pins([make.pin("kept", kept, strength="permanent"), make.pin("pinned", pinned)]))
+    bench.node.clear(bench.now, permanent=permanent)
+    left = 0 if permanent else 4
+    assert [seen(engine, chain) for chain in (kept, pinned, loose)] == [left, 0, 0]
+    settle(bench)
+    assert len(bench.node.pool.table.blocks) == left
+    assert bench.index.header[H_INVALID_COUNT] == 0
+    assert engine.store(kept, PAGE, tenant="a").written == 4 - left
+    assert bench.pin("kept").guaranteed == 4, "the pin holds what is stored anew"
+    assert bench.faults() == []
+
+
+def test_what_is_leased_goes_with_its_lease_and_what_is_being_written_is_not_published() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(4)
+    engine.store(chain, PAGE)
+    engine.acquire(chain[:2])
+    opened = engine.reserve(make.keys(2, "open"), PAGE)
+    bench.node.clear(bench.now, permanent=False)
+    with pytest.raises(ProtocolError) as raised:
+        engine.commit(opened.reservation)
+    assert raised.value.code is Code.INVALIDATED
+    settle(bench)
+    assert len(bench.node.pool.table.blocks) == 2
+    engine.let_go()
+    settle(bench)
+    assert not bench.node.pool.table.blocks
+    assert bench.faults() == []

@@ -1,0 +1,144 @@
+"""Blocks are listed as they are, each once, a bounded number of descriptors a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dataplane.core import listing
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, Scope
+from dataplane.protocol.engine import Commit
+from tests.core.tenancy import PAGE, bench_of, fill
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
+
+ONE, TWO, OTHER = make.space(dtype="bf16"), make.space(dtype="fp8"), make.space("other")
+
+
+def listed(bench: Bench, **fields: Any) -> list[CachedBlock]:
+    """All parts of a listing."""
+    found: list[CachedBlock] = []
+    after = 0
+    while True:
+        part, after = bench.node.list_blocks(ListBlocks("n", after=after, **fields))
+        found += part
+        if not after:
+            return found
+
+
+def hexes(chain: list[bytes]) -> list[str]:
+    return [key.hex() for key in chain]
+
+
+def test_a_block_is_told_with_all_that_is_known_of_it() -> None:
+    bench, engine = bench_of(64, spaces=(ONE,), pin_budget_bytes=64 * PAGE)
+    chain = make.keys(2)
+    granted = engine.reserve(chain, 4000, tenant="a")
+    sums = b"".join(bytes([1 + at]) * 16 for at in range(2))
+    bench.node.commit(engine.client, Commit(1, granted.reservation, b"", sums), bench.now)
+    bench.apply(*make.pins([make.pin("system", chain, strength="permanent"), make.pin("more", chain[:1])]))
+    stored = bench.now
+    bench.pass_time(5)
+    engine.acquire(chain)
+    bench.pass_time(5)
+    engine.acquire(chain[:1])
+    bench.pass_time(5)
+    first, second = listed(bench)
+    assert (first.key, second.key) == tuple(hexes(chain))
+    assert (first.tenant, first.model, first.space) == ("a", make.MODEL, ONE.identity())
+    assert (first.tier, first.state, first.bytes) == ("l1", "ready", 4000)
+    assert first.charged_bytes >= 4000
+    assert (first.leases, second.leases) == (2, 1)
+    assert (sorted(first.pins), second.pins) == (["more", "system"], ["system"])
+    assert (first.strength, first.guaranteed) == ("permanent", True)
+    assert first.stored_at == pytest.approx(stored)
+    assert first.used_at == pytest.approx(bench.now)
+    assert (first.hits, second.hits) == (2, 1)
+    assert (first.checksum, second.checksum) == ("01" * 16, "02" * 16)
+    assert (first.parent, second.parent) == ("", first.key)
+
+
+def test_states_are_told_also_of_what_is_no_hit() -> None:
+    bench, engine = bench_of(64)
+    chain = make.keys(6)
+    engine.store(chain[:2], PAGE, tenant="a")
+    engine.acquire(chain[:1])
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    engine.reserve(make.keys(1, "open"), PAGE, tenant="b")
+    assert [each.state for each in listed(bench)] == ["invalidated", "invalidated", "reserved"]
+    bench.pass_time(0.1)
+    assert [(each.state, each.leases) for each in listed(bench)] == [("invalidated", 1), ("reserved", 0)]
+    assert [each.tenant for each in listed(bench, tenant="b")] == ["b"], "a reserved block is somebody's too"
+
+
+def test_filters_narrow_each_other() -> None:
+    bench, engine = bench_of(1536, spaces=(ONE, TWO, OTHER))
+    chain = make.keys(3)
+    for space in range(3):
+        for tenant in ("a", "b", ""):
+            engine.store(make.keys(3, tenant), PAGE, tenant=tenant, space=space)
+    engine.store(chain, PAGE, tenant="a")
+
+    def count(**fields: Any) -> int:
+        return len(listed(bench, **fields))
+
+    assert count() == 30
+    assert (count(tenant="a"), count(tenant="b"), count(tenant=""), count(tenant="nobody")) == (12, 9, 9, 0)
+    assert (count(model=make.MODEL), count(model="other"), count(model="?")) == (21, 9, 0)
+    assert (count(space=ONE.identity()), count(space="0" * 32)) == (12, 0)
+    assert count(model="other", space=ONE.identity()) == 0
+    assert count(tenant="b", space=TWO.identity()) == 3
+    keys = make.packed([*make.keys(2, "b"), make.key("unknown")])
+    assert count(keys=keys) == 6
+    assert count(keys=keys, space=ONE.identity()) == 2
+    assert count(keys=keys, tenant="a") == 0
+
+
+def test_every_block_is_in_exactly_one_part_whatever_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, engine = bench_of(300)
+    fill(engine, "a", 250)
+    every = sorted(each.descriptor for each in listed(bench, limit=MAX_LISTED_BLOCKS))
+    assert len(every) == 250
+    for looked_at, limit in ((32_768, 7), (16, 7), (16, 100), (5, 1)):
+        monkeypatch.setattr(listing, "LOOKED_AT", looked_at)
+        assert [each.descriptor for each in listed(bench, limit=limit)] == every
+
+
+def test_what_comes_and_goes_meanwhile_does_not_disturb_the_rest() -> None:
+    bench, engine = bench_of(256)
+    chain = make.keys(100)
+    engine.store(chain, PAGE)
+    found, after = bench.node.list_blocks(ListBlocks("n", limit=10))
+    bench.node.invalidate(Scope(keys=make.packed(chain[50:51])), bench.now)
+    bench.pass_time(1)
+    fill(engine, "b", 30)
+    while after:
+        part, after = bench.node.list_blocks(ListBlocks("n", limit=10, after=after))
+        found += part
+    keys = [each.key for each in found]
+    assert len(keys) == len(set(keys))
+    assert set(hexes(chain[:50])) <= set(keys)
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "field"),
+    [
+        (ListBlocks("n", limit=0), Code.BAD_FIELD, "limit"),
+        (ListBlocks("n", limit=MAX_LISTED_BLOCKS + 1), Code.BAD_FIELD, "limit"),
+        (ListBlocks("n", tenant="a@b"), Code.BAD_SALT, "tenant"),
+        (ListBlocks("n", keys=b"short"), Code.BAD_KEYS, "keys"),
+    ],
+)
+def test_a_wrong_question_names_its_field(message: ListBlocks, code: Code, field: str) -> None:
+    bench, _ = bench_of(8)
+    with pytest.raises(ProtocolError) as raised:
+        bench.node.list_blocks(message)
+    assert (raised.value.code, raised.value.field) == (code, field)
+
+
+def test_a_cursor_beyond_the_end_is_the_end() -> None:
+    bench, engine = bench_of(64)
+    fill(engine, "a", 8)
+    assert bench.node.list_blocks(ListBlocks("n", after=1 << 40)) == ([], 0)
