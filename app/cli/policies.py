@@ -5,29 +5,53 @@ from typing import Any
 import click
 
 from app.cli import show
-from app.cli.client import call, find, json_option, print_json, url_option, wait_option
+from app.cli.client import (
+    ANY_STATE,
+    call,
+    find,
+    held_state,
+    json_option,
+    print_json,
+    segment,
+    url_option,
+    wait_option,
+)
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
 
-_PATH = f"/api/v1/policies/{POLICY_IN_FORCE}"
-_FIELDS = ("algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark", "note")
+_FIELDS = (
+    "algorithm",
+    "admission",
+    "admission_idle_s",
+    "high_watermark",
+    "low_watermark",
+    "note",
+    "priority",
+    "selector",
+)
+_KEPT = (*_FIELDS, "managed_by")
+_name = click.argument("name", default=POLICY_IN_FORCE)
 
 
 @click.group()
 def policies() -> None:
-    """How victims are chosen. One record, `default`, is in force."""
+    """How victims are chosen. `default` is for every node that no policy with a selector is for."""
 
 
 @policies.command("list")
 @url_option
 @json_option
 def list_policies(url: str | None, as_json: bool) -> None:
-    """Show the policy, and what nodes have in force."""
+    """Show all policies, and what nodes have in force."""
     answer = call(url, "GET", "/api/v1/policies")
     if as_json:
         print_json(answer)
         return
-    rows = [[*_described(p), show.applied(p), p["note"]] for p in answer["items"]]
-    show.table("Policy", ["algorithm", "admission", "watermarks", "state", "note"], rows)
+    rows = [
+        [p["name"], _reach(p), str(p["priority"]), *_described(p), show.applied(p), p["note"]]
+        for p in answer["items"]
+    ]
+    columns = ["name", "nodes", "priority ", "algorithm", "admission", "watermarks", "state", "note"]
+    show.table(f"Policies ({answer['total']})", columns, rows)
     rows = [
         [
             node,
@@ -54,13 +78,15 @@ def list_policies(url: str | None, as_json: bool) -> None:
 
 
 @policies.command("get")
+@_name
 @url_option
-def get_policy(url: str | None) -> None:
-    """Show the policy record as JSON."""
-    print_json(call(url, "GET", _PATH))
+def get_policy(name: str, url: str | None) -> None:
+    """Show a policy as JSON."""
+    print_json(call(url, "GET", _path(name)))
 
 
 @policies.command("set")
+@_name
 @click.option("--algorithm", type=click.Choice(ALGORITHMS), help="In which order blocks go.")
 @click.option(
     "--admission/--no-admission", default=None, help="Under pressure, admit only keys that were seen before."
@@ -69,41 +95,81 @@ def get_policy(url: str | None) -> None:
 @click.option("--high-watermark", type=float, help="Evict ahead of need above this share of the pool.")
 @click.option("--low-watermark", type=float, help="Down to this share of the pool.")
 @click.option("--note", help="For people.")
+@click.option("--priority", type=int, help="Of several that match a node, the highest is in force.")
+@click.option(
+    "--selector",
+    metavar="LABEL=VALUE",
+    multiple=True,
+    help="Only for nodes with this label; may be given several times.",
+)
 @url_option
 @wait_option
 @json_option
 def set_policy(
+    name: str,
     algorithm: str | None,
     admission: bool | None,
     admission_idle: float | None,
     high_watermark: float | None,
     low_watermark: float | None,
     note: str | None,
+    priority: int | None,
+    selector: tuple[str, ...],
     url: str | None,
     wait: str | None,
     as_json: bool,
 ) -> None:
-    """Set the policy. Options that are left out keep what the record has, or are the defaults of a new one."""
-    values = (algorithm, admission, admission_idle, high_watermark, low_watermark, note)
-    changed = {name: value for name, value in zip(_FIELDS, values, strict=True) if value is not None}
+    """Set a policy. Options that are left out keep what the record has, or are the defaults of a new one."""
+    values = (
+        algorithm,
+        admission,
+        admission_idle,
+        high_watermark,
+        low_watermark,
+        note,
+        priority,
+        _labels(selector),
+    )
+    changed = {field: value for field, value in zip(_FIELDS, values, strict=True) if value is not None}
     if not changed:
         raise click.UsageError("expected at least one option that says what to set")
-    held: dict[str, Any] = find(url, _PATH) or {}
-    kept = {name: held[name] for name in _FIELDS if name in held}
-    answer = call(url, "PUT", _PATH, {**kept, **changed}, {"wait": wait})
+    held: dict[str, Any] | None = find(url, _path(name))
+    kept = {} if held is None else {field: held[field] for field in _KEPT}
+    answer = call(url, "PUT", _path(name), {**kept, **changed}, {"wait": wait}, held_state(held))
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"policy: {', '.join(_described(answer))}; {show.applied(answer)}")
+        click.echo(f"{name}: {', '.join(_described(answer))}; {show.applied(answer)}")
 
 
 @policies.command("unset")
+@_name
 @url_option
 @wait_option
-def unset_policy(url: str | None, wait: str | None) -> None:
-    """Forget the policy record; nodes go back to their defaults."""
-    call(url, "DELETE", _PATH, None, {"wait": wait})
-    click.echo("policy: record deleted; nodes use their defaults")
+def unset_policy(name: str, url: str | None, wait: str | None) -> None:
+    """Forget a policy; its nodes get another that matches, or go back to their defaults."""
+    call(url, "DELETE", _path(name), None, {"wait": wait}, ANY_STATE)
+    click.echo(f"{name}: policy deleted")
+
+
+def _path(name: str) -> str:
+    return f"/api/v1/policies/{segment(name)}"
+
+
+def _labels(pairs: tuple[str, ...]) -> dict[str, str] | None:
+    """None: nothing was said. Raises UsageError."""
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if any("=" not in pair for pair in pairs):
+        raise click.UsageError("expected --selector LABEL=VALUE")
+    return found or None
+
+
+def _reach(policy: dict[str, Any]) -> str:
+    """The nodes that a policy is for, by label."""
+    selector = policy["selector"]
+    return (
+        "all others" if selector is None else ",".join(f"{name}={value}" for name, value in selector.items())
+    )
 
 
 def _described(policy: dict[str, Any]) -> list[str]:

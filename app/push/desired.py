@@ -13,6 +13,7 @@ from app.push.plan import Wanted
 from app.store import generations, identity, pins, policies, quotas
 from app.store.database import Database
 from dataplane.protocol.control import (
+    POLICY_IN_FORCE,
     SNAPSHOT_TYPES,
     PinSpec,
     PolicySpec,
@@ -82,6 +83,7 @@ async def _policies(session: AsyncSession) -> bytes:
         [
             PolicySpec(**{name: getattr(row, name) for name in policies.SPEC_COLUMNS})
             for row in await policies.all_policies(session)
+            if row.name == POLICY_IN_FORCE
         ]
     )
 

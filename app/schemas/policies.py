@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.records import ManagedBy, Selector
 from app.schemas.status import RecordStatus
 from dataplane.protocol.control import Algorithm
 from dataplane.protocol.events import PolicyStats
@@ -37,6 +38,15 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="Down to this share; 0.5 to the high watermark. 1 when left out."),
     ] = msgspec.UNSET
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
+    """Every policy but `default` has one."""
+    priority: Annotated[
+        int,
+        Meta(
+            description="Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0."
+        ),
+    ] = 0
 
 
 class PolicyAnswer(msgspec.Struct, frozen=True):
@@ -49,6 +59,12 @@ class PolicyAnswer(msgspec.Struct, frozen=True):
     high_watermark: float
     low_watermark: float
     note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that it is for; null: all that no other policy is for."""
+    priority: int
+    etag: str
+    """For `If-Match`."""
     generation: int
     """The generation of `policies` that last changed this record."""
     created_at: float
@@ -61,5 +77,8 @@ class PolicyAnswer(msgspec.Struct, frozen=True):
 class PolicyList(msgspec.Struct, frozen=True):
     items: list[PolicyAnswer]
     total: int
+    """Of all pages."""
+    next_cursor: str
+    """For the next page; empty on the last."""
     in_force: dict[str, PolicyStats]
     """By node that is not lost; also when there is no record."""

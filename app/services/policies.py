@@ -1,29 +1,35 @@
-"""The policy: intent about how victims are chosen, and what nodes have in force. One record, named `default`."""
+"""Policies: intent about how victims are chosen, and what nodes have in force.
+
+The one named `default` is for every node that no other is for; all others have a selector, and of several that match a
+node the highest `priority` is in force there.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast
 
-import msgspec
-
+from app.errors import NotFound
 from app.ingest.fleet import Fleet
 from app.schemas.policies import PolicyAnswer, PolicyList, PolicyPut
 from app.services import checks
 from app.services.callers import Caller
-from app.services.changes import Changes
+from app.services.changes import Change, Changes
+from app.services.merge import patched
+from app.services.policy_intent import RULES, PolicyIntent, resolve
+from app.services.preconditions import ANY, Expected, etag
 from app.services.progress import Progress
 from app.store import policies
 from app.store.database import Database
+from app.store.listing import Wanted
 from app.store.policies import PolicyRow
-from dataplane.protocol.control import POLICY_IN_FORCE, Algorithm, PolicySpec
+from dataplane.protocol.control import POLICY_IN_FORCE, Algorithm
 from dataplane.protocol.events import PolicyStats
 
-MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
-MIN_WATERMARK = 0.5
-_FIELDS = tuple(name for name in PolicyPut.__struct_fields__ if name != "note")
+_WRITTEN = (*RULES, "note", "managed_by", "selector", "priority")
+"""Fields of a record that people write."""
 
 
 class Policies:
-    """Get, put, delete; a put of what is already there changes nothing."""
+    """Get, put, patch, delete; a put of what is already there changes nothing."""
 
     def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
         self._database = database
@@ -33,53 +39,83 @@ class Policies:
 
     async def get(self, name: str) -> PolicyAnswer:
         """Raises Invalid, NotFound."""
-        _check_name(name)
+        checks.pin_name(name)
         async with self._database.read() as session:
             row = await policies.get(session, name)
         if row is None:
-            raise checks.missing("policy record", name, "; nodes use their defaults")
+            raise _missing(name)
         return self._answer(row)
 
-    async def page(self) -> PolicyList:
+    async def page(self, wanted: Wanted, filters: policies.Filters) -> PolicyList:
+        """Raises Invalid."""
         async with self._database.read() as session:
-            rows = await policies.all_policies(session)
-        return PolicyList(self.answers(rows), len(rows), self.in_force())
+            page = await policies.page(session, wanted, filters)
+        return PolicyList(self.answers(page.rows), page.total, page.next_cursor, self.in_force())
 
     async def put(
-        self, name: str, intent: PolicyPut, by: Caller, wait_s: float = 0.0
+        self, name: str, intent: PolicyPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
     ) -> tuple[PolicyAnswer, bool]:
-        """The record, and whether it is new. Raises Invalid."""
-        _check_name(name)
-        spec = _resolve(intent)
+        """The record, and whether it is new. Raises Invalid, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        asked = resolve(name, intent)
         async with self._changes.begin(by, "policies") as change:
             row = await policies.get(change.session, name)
+            expected.check(*_state(name, row))
             created = row is None
-            before = None if row is None else _audited(row)
-            if row is None:
-                row = PolicyRow(name=name, created_at=change.now)
-                change.session.add(row)
-            for field in _FIELDS:
-                setattr(row, field, getattr(spec, field))
-            row.note = intent.note
-            after = _audited(row)
-            if before != after:
-                row.generation, row.updated_at = change.generations["policies"], change.now
-                change.made("policies", "create" if created else "update", name, before, after)
+            row = await self.write(change, row, asked)
         if wait_s:
             await self._progress.wait("policies", row.generation, wait_s)
         return self._answer(row), created
 
-    async def delete(self, name: str, by: Caller, wait_s: float = 0.0) -> None:
-        """Raises Invalid, NotFound."""
-        _check_name(name)
+    async def patch(
+        self, name: str, patch: dict[str, Any], by: Caller, expected: Expected = ANY, wait_s: float = 0.0
+    ) -> PolicyAnswer:
+        """Lay a JSON merge patch over the record. Raises what `put` does, and NotFound."""
+        checks.pin_name(name)
         async with self._changes.begin(by, "policies") as change:
             row = await policies.get(change.session, name)
             if row is None:
-                raise checks.missing("policy record", name, "; nodes use their defaults")
-            change.made("policies", "delete", name, _audited(row), None)
-            await change.session.delete(row)
+                raise _missing(name)
+            expected.check(*_state(name, row))
+            intent = patched(PolicyPut, _as_put(row), patch)
+            row = await self.write(change, row, resolve(name, intent))
+        if wait_s:
+            await self._progress.wait("policies", row.generation, wait_s)
+        return self._answer(row)
+
+    async def write(self, change: Change, row: PolicyRow | None, asked: PolicyIntent) -> PolicyRow:
+        """Make the record what is asked, inside of a change of `policies`."""
+        spec = asked.spec
+        before = None if row is None else _audited(row)
+        if row is None:
+            row = PolicyRow(name=spec.name, created_at=change.now)
+            change.session.add(row)
+        for name in RULES:
+            setattr(row, name, getattr(spec, name))
+        row.note, row.managed_by = asked.note, asked.managed_by
+        row.selector, row.priority = asked.selector, asked.priority
+        after = _audited(row)
+        if before != after:
+            row.generation, row.updated_at = change.generations["policies"], change.now
+            change.made("policies", "create" if before is None else "update", spec.name, before, after)
+        return row
+
+    async def delete(self, name: str, by: Caller, expected: Expected = ANY, wait_s: float = 0.0) -> None:
+        """Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by, "policies") as change:
+            row = await policies.get(change.session, name)
+            if row is None:
+                raise _missing(name)
+            expected.check(*_state(name, row))
+            await self.remove(change, row)
         if wait_s:
             await self._progress.wait("policies", change.generations["policies"], wait_s)
+
+    async def remove(self, change: Change, row: PolicyRow) -> None:
+        """Inside of a change of `policies`."""
+        change.made("policies", "delete", row.name, _audited(row), None)
+        await change.session.delete(row)
 
     def answers(self, rows: Sequence[PolicyRow]) -> list[PolicyAnswer]:
         return [self._answer(row) for row in rows]
@@ -97,6 +133,10 @@ class Policies:
             high_watermark=row.high_watermark,
             low_watermark=row.low_watermark,
             note=row.note,
+            managed_by=row.managed_by,
+            selector=row.selector,
+            priority=row.priority,
+            etag=etag(row.generation),
             generation=row.generation,
             created_at=row.created_at,
             updated_at=row.updated_at,
@@ -105,42 +145,20 @@ class Policies:
         )
 
 
-def _check_name(name: str) -> None:
-    faults = checks.Faults()
-    if name != POLICY_IN_FORCE:
-        faults.add(
-            "name", f"expected {POLICY_IN_FORCE!r}, the one policy that is in force, got {name[:128]!r}"
-        )
-    faults.stop()
-
-
-def _resolve(intent: PolicyPut) -> PolicySpec:
-    """What is left out has its default. Raises Invalid with every fault found, also when all is left out."""
-    faults = checks.Faults()
-    given = {name: value for name in _FIELDS if (value := getattr(intent, name)) is not msgspec.UNSET}
-    if not given:
-        faults.add("algorithm", f"expected at least one of {', '.join(_FIELDS)}")
-    spec = PolicySpec(POLICY_IN_FORCE, **given)
-    _check(spec, faults)
-    faults.check("note", lambda: checks.note(intent.note))
-    faults.stop()
-    return spec
-
-
-def _check(intent: PolicySpec, faults: checks.Faults) -> None:
-    if not MIN_IDLE_S <= intent.admission_idle_s <= MAX_IDLE_S:
-        faults.add(
-            "admission_idle_s",
-            f"expected {MIN_IDLE_S:g} to {MAX_IDLE_S:g} s, got {intent.admission_idle_s:g}",
-        )
-    high, low = intent.high_watermark, intent.low_watermark
-    if not MIN_WATERMARK <= high <= 1:
-        faults.add("high_watermark", f"expected {MIN_WATERMARK:g} to 1, got {high:g}")
-    if not MIN_WATERMARK <= low <= 1:
-        faults.add("low_watermark", f"expected {MIN_WATERMARK:g} to 1, got {low:g}")
-    elif low > high:
-        faults.add("low_watermark", f"expected at most high_watermark, {high:g}, got {low:g}")
+def _missing(name: str) -> NotFound:
+    more = "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else ""
+    return checks.missing("policy", name, more)
 
 
 def _audited(row: PolicyRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in (*_FIELDS, "note")}
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _as_put(row: PolicyRow) -> dict[str, Any]:
+    """The record as the body that would make it."""
+    return {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+
+
+def _state(name: str, row: PolicyRow | None) -> tuple[str, str | None]:
+    """What a caller may expect something of."""
+    return f"policy {name!r}", None if row is None else etag(row.generation)

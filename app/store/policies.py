@@ -1,12 +1,15 @@
-"""Policy records: how victims are chosen. The one named `default` is in force."""
+"""Policy records: how victims are chosen, and on which nodes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.store import listing
 from app.store.base import EMPTY, Base, Labels, Name, Seconds, Whole
+from app.store.listing import Page, Wanted
 
 
 class PolicyRow(Base):
@@ -39,5 +42,33 @@ async def get(session: AsyncSession, name: str) -> PolicyRow | None:
 
 
 async def all_policies(session: AsyncSession) -> Sequence[PolicyRow]:
-    """By name; there is at most one as long as only `default` is taken."""
+    """By name."""
     return (await session.scalars(sa.select(PolicyRow).order_by(PolicyRow.name))).all()
+
+
+@dataclass(frozen=True)
+class Filters:
+    """None: any."""
+
+    algorithm: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": PolicyRow.name,
+    "algorithm": PolicyRow.algorithm,
+    "priority": PolicyRow.priority,
+    "generation": PolicyRow.generation,
+    "created_at": PolicyRow.created_at,
+    "updated_at": PolicyRow.updated_at,
+}
+
+
+async def page(session: AsyncSession, wanted: Wanted, filters: Filters) -> Page[PolicyRow]:
+    """One page, by name unless sorted otherwise. Raises Invalid."""
+    where: list[sa.ColumnElement[bool]] = []
+    if filters.algorithm is not None:
+        where.append(PolicyRow.algorithm == filters.algorithm)
+    if filters.managed_by is not None:
+        where.append(PolicyRow.managed_by == filters.managed_by)
+    return await listing.page(session, PolicyRow, PolicyRow.name, _SORTABLE, wanted, *where)

@@ -55,7 +55,7 @@ async def test_a_policy_is_set_by_parts_and_unset(plane: Plane, node: FakeNode) 
     assert (await larder(plane, "policies", "set", "--algorithm", "arc", "--admission"))[0] == 0
     marks = ("--high-watermark", "0.9", "--low-watermark", "0.8")
     code, out, _ = await larder(plane, "policies", "set", *marks)
-    assert (code, out) == (0, "policy: arc, second touch below 240 s idle, 90 % to 80 %; applied\n")
+    assert (code, out) == (0, "default: arc, second touch below 240 s idle, 90 % to 80 %; applied\n")
     assert (node.policies[0].algorithm, node.policies[0].admission) == ("arc", True)
     _, out, _ = await larder(plane, "policies", "list")
     assert "node-a" in out

@@ -1,4 +1,4 @@
-"""The policy: one record, checked, pushed, and shown beside what nodes have in force."""
+"""Policies: checked, pushed, and shown beside what nodes have in force."""
 
 from typing import Any
 
@@ -67,12 +67,76 @@ async def test_a_put_that_says_nothing_keeps_the_record(plane: Plane) -> None:
     assert (await plane.get(P))["algorithm"] == "lru", "a put is the whole intent"
 
 
-async def test_only_the_policy_that_is_in_force_has_a_record(plane: Plane) -> None:
-    for method in ("GET", "PUT", "DELETE"):
-        body: dict[str, Any] | None = {} if method == "PUT" else None
-        response = await plane.http.request(method, "/api/v1/policies/night", json=body)
-        assert response.status_code == 422
-        assert "'default', the one policy that is in force" in response.json()["detail"]
+async def test_a_name_that_cannot_be_is_told(plane: Plane) -> None:
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        body: dict[str, Any] | None = {"algorithm": "lru"} if method in ("PUT", "PATCH") else None
+        response = await plane.http.request(method, "/api/v1/policies/a b", json=body)
+        assert (response.status_code, response.json()["errors"][0]["path"]) == (422, "name")
+
+
+async def test_every_policy_but_the_default_says_for_which_nodes_it_is(plane: Plane, node: FakeNode) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("night", {"algorithm": "lru"}, "selector"),
+        ("night", {"algorithm": "lru", "selector": {}}, "selector"),
+        ("night", {"algorithm": "lru", "selector": {"Zone": "a"}}, "selector"),
+        ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": -1}, "priority"),
+        ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": 1001}, "priority"),
+        ("default", {"algorithm": "lru", "selector": {"zone": "a"}}, "selector"),
+        ("default", {"algorithm": "lru", "priority": 1}, "priority"),
+    ]
+    for name, fields, field in cases:
+        response = await plane.http.put(f"/api/v1/policies/{name}", json=fields)
+        assert (response.status_code, [e["path"] for e in response.json()["errors"]]) == (422, [field]), (
+            fields
+        )
+    made = await plane.http.put(
+        "/api/v1/policies/night", json={"algorithm": "arc", "selector": {"zone": "a"}, "priority": 7}
+    )
+    assert made.status_code == 201
+    assert (made.json()["selector"], made.json()["priority"]) == ({"zone": "a"}, 7)
+    assert (await plane.http.put(f"{P}?wait=2s", json={"algorithm": "lru"})).json()["status"]["applied"]
+
+
+async def test_a_policy_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+    async def send(method: str, body: Any = None, **headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await plane.http.request(method, P, json=body, headers=named, auth=lambda request: request)
+
+    assert (await send("PATCH", {"algorithm": "arc"}, if_match="*")).status_code == 404
+    etag = (await send("PUT", WHOLE, if_none_match="*")).headers["etag"]
+    assert (await plane.http.get(P)).headers["etag"] == etag
+    for method, body in (("PUT", WHOLE), ("PATCH", {"algorithm": "arc"}), ("DELETE", None)):
+        assert (await send(method, body)).status_code == 428
+        assert (await send(method, body, if_match='"999"')).status_code == 412
+    patched = await send("PATCH", {"algorithm": "arc", "note": None}, if_match=etag)
+    assert (patched.status_code, patched.json()["algorithm"], patched.json()["note"]) == (200, "arc", "")
+    assert patched.json()["admission_idle_s"] == 60
+    wrong = await send("PATCH", {"high_watermark": 0.5}, if_match="*")
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "low_watermark")
+    assert (await send("PATCH", {"selector": {"zone": "a"}}, if_match="*")).status_code == 422
+    assert (await send("DELETE", if_match=patched.headers["etag"])).status_code == 204
+
+
+async def test_policies_are_listed_by_page_sort_and_filter(plane: Plane) -> None:
+    for number, algorithm in enumerate(("lru", "arc", "lru")):
+        body = {
+            "algorithm": algorithm,
+            "selector": {"zone": "a"},
+            "priority": number,
+            "managed_by": algorithm,
+        }
+        assert (await plane.http.put(f"/api/v1/policies/p{number}", json=body)).is_success
+
+    async def names(query: str) -> list[str]:
+        return [item["name"] for item in (await plane.get(f"/api/v1/policies?{query}"))["items"]]
+
+    assert await names("") == ["p0", "p1", "p2"]
+    assert await names("sort=-priority") == ["p2", "p1", "p0"]
+    assert await names("algorithm=lru") == ["p0", "p2"]
+    assert await names("managed_by=arc") == ["p1"]
+    first = await plane.get("/api/v1/policies?limit=2")
+    assert (len(first["items"]), first["total"]) == (2, 3)
+    assert await names(f"limit=2&cursor={first['next_cursor']}") == ["p2"]
 
 
 async def test_what_nodes_have_in_force_is_shown_with_and_without_a_record(

@@ -215,7 +215,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The policy record, if there is one, and what nodes have in force */
+        /** Policies, by name, and what nodes have in force */
         get: operations["listPolicies"];
         put?: never;
         post?: never;
@@ -232,16 +232,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The policy record named `default` */
+        /** One policy */
         get: operations["getPolicy"];
-        /** Set the policy; live, the cache is kept */
+        /** Set a policy; live, the cache is kept */
         put: operations["putPolicy"];
         post?: never;
-        /** Forget the policy; nodes go back to their defaults */
+        /** Forget a policy; its nodes get another one that matches, or go back to their defaults */
         delete: operations["deletePolicy"];
         options?: never;
         head?: never;
-        patch?: never;
+        /** Change some fields of a policy (JSON merge patch: null takes a field back to its default) */
+        patch: operations["patchPolicy"];
         trace?: never;
     };
     "/api/v1/prefixes": {
@@ -601,14 +602,20 @@ export interface components {
             /** @enum {string} */
             algorithm: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
             created_at: number;
+            etag: string;
             generation: number;
             high_watermark: number;
             in_force: {
                 [key: string]: components["schemas"]["PolicyStats"];
             };
             low_watermark: number;
+            managed_by: string;
             name: string;
             note: string;
+            priority: number;
+            selector: {
+                [key: string]: string;
+            } | null;
             status: components["schemas"]["RecordStatus"];
             updated_at: number;
         };
@@ -618,6 +625,7 @@ export interface components {
                 [key: string]: components["schemas"]["PolicyStats"];
             };
             items: components["schemas"]["PolicyAnswer"][];
+            next_cursor: string;
             total: number;
         };
         /** PolicyPut */
@@ -633,10 +641,24 @@ export interface components {
             /** @description Down to this share; 0.5 to the high watermark. 1 when left out. */
             low_watermark?: number;
             /**
+             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @default
+             */
+            managed_by: string;
+            /**
              * @description For people; at most 1,024 characters.
              * @default
              */
             note: string;
+            /**
+             * @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0.
+             * @default 0
+             */
+            priority: number;
+            /** @description Only for nodes that have all these labels; null: for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
         };
         /** PolicyStats */
         PolicyStats: {
@@ -2422,7 +2444,18 @@ export interface operations {
     };
     listPolicies: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only of this algorithm. */
+                algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop" | null;
+                /** @description Only of this owner. */
+                managed_by?: string | null;
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -2438,6 +2471,21 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
@@ -2449,6 +2497,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2591,7 +2648,12 @@ export interface operations {
                 /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+                /** @description `*`: only when there is no such record yet. */
+                "If-None-Match"?: string | null;
+            };
             path: {
                 name: string;
             };
@@ -2648,6 +2710,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
@@ -2668,6 +2739,15 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2710,7 +2790,10 @@ export interface operations {
                 /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
             path: {
                 name: string;
             };
@@ -2725,19 +2808,13 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
@@ -2767,8 +2844,168 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchPolicy: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": {
+                    [key: string]: unknown;
+                };
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
                 headers: {
                     [name: string]: unknown;
                 };
