@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
@@ -29,12 +31,22 @@ def _await_supervisor(fd: int) -> Handover:
     return wait(fd)
 
 
+def _environ(join_token_file: str | None) -> Mapping[str, str]:
+    """The environment, with what the command line says in it."""
+    if join_token_file is None:
+        return os.environ
+    return {**os.environ, "LARDER_DATAPLANE__JOIN_TOKEN_FILE": join_token_file}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 wrong settings."""
     # structlog takes rich, which costs a quarter of the start, wherever it is installed; this process never draws.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     parser = argparse.ArgumentParser(prog="python -m dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
+    parser.add_argument(
+        "--join-token-file", help="file with the token that lets this node into a fleet; needed once"
+    )
     parser.add_argument(
         "--print-config", action="store_true", help="print the settings in force as JSON and exit"
     )
@@ -47,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (SupervisorGone, OSError):
             return 0
     try:
-        settings = load(options.config)
+        settings = load(options.config, _environ(options.join_token_file))
     except SettingsError as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 2
@@ -57,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     from zmq import ZMQError
 
     from dataplane.compose import serve
+    from dataplane.membership import JoinFailed
     from dataplane.observe.log import configure
     from dataplane.state import StateInUse
     from dataplane.transport.engine import SocketInUse
@@ -67,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 2
-    except (UnsupportedMachine, SocketInUse, StateInUse, ZMQError, OSError, MemoryError) as error:
+    except (UnsupportedMachine, JoinFailed, SocketInUse, StateInUse, ZMQError, OSError, MemoryError) as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 1
     finally:

@@ -9,6 +9,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -20,12 +21,15 @@ from dataplane.core.leases import LeaseTable
 from dataplane.core.names import Names
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.ports import Fence
+from dataplane.membership import STEP_S, JoinFailed, membership
 from dataplane.observe.bus import Bus
 from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
 from dataplane.protocol.control import Snapshot
 from dataplane.protocol.events import NodeStarted, NodeStopping
+from dataplane.protocol.join import Joined
 from dataplane.protocol.layout import H_CLOSED
+from dataplane.protocol.settings import SettingsError
 from dataplane.remembrance import Remembrance
 from dataplane.settings import Settings, check_machine
 from dataplane.state import StateDirectory
@@ -70,6 +74,14 @@ class DataPlane:
         gc.disable()
         self._state = StateDirectory(Path(settings.common.state_dir))
         self._state.lock(WRITER_ENDS_S if handover is not None else 0.0)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        if handover is not None and settings.table.join_token_file:
+            raise SettingsError(
+                "dataplane.join_token_file: the data plane that `larder up` starts belongs to it; "
+                "start one that joins with `larder dataplane`"
+            )
+        self._membership = None if handover is not None else membership(settings, self._context)
+        self._join_failed: JoinFailed | None = None
         self._server: EngineServer | None = None
         self._overflowed = False
         self.clock = steady_clock()
@@ -85,9 +97,12 @@ class DataPlane:
         self._begin_prefault()
         self._remembrance = Remembrance(self._state, self.node.intent)
         self._remembrance.apply(self.clock())
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.node.drain(on=self._state.draining())
         _make_parent(settings.common.events_url)
-        self._publisher = Publisher(self._context, settings.common.events_url)
+        gate = None if self._membership is None else self._membership.gate
+        self._publisher = Publisher(
+            self._context, settings.common.events_url, gate if _is_tcp(settings.common.events_url) else None
+        )
         server = self._server = EngineServer(
             self._loop,
             self.node,
@@ -104,18 +119,40 @@ class DataPlane:
             self._context,
             settings.common.control_url,
             self.node,
-            Introduction(os.getpid(), settings.common.engine_socket, self._publisher.url),
+            Introduction(
+                os.getpid(), settings.common.engine_socket, self._publisher.url, settings.table.labels
+            ),
             lambda: self._publisher.seq,
             self.clock,
             self._acknowledged,
+            self._drained,
+            gate if _is_tcp(settings.common.control_url) else None,
         )
         self._loop.register_zmq(self._control.socket, self._control.on_readable)
+        self._join()
         self._bus.subscribe(log_event)
         self._bus.subscribe(self._publisher)
         self._loop.every(settings.table.tick_s, self._tick)
         self._loop.every(settings.table.stats_interval_s, self._publish_stats)
         self._loop.every(REMEMBER_INTERVAL_S, self._remembrance.refresh)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
+
+    def _join(self) -> None:
+        """Let the management plane of the fleet know of this node, where it is to be in one."""
+        if self._membership is None:
+            return
+        self._loop.register_zmq(self._membership.gate.socket, self._membership.gate.on_readable)
+        self._membership.begin(
+            self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
+        )
+        self._loop.every(STEP_S, self._membership.step)
+
+    def _joined(self, joined: Joined) -> None:
+        self._control.introduction = replace(self._control.introduction, events_url=joined.events_url)
+
+    def _not_joined(self, error: JoinFailed) -> None:
+        self._join_failed = error
+        self.stop()
 
     def _core(
         self,
@@ -164,7 +201,7 @@ class DataPlane:
             self._prefault.resize(self.node.options.capacity_bytes)
 
     def run(self) -> None:
-        """Serve until `stop`, then leave nothing behind."""
+        """Serve until `stop`, then leave nothing behind. Raises JoinFailed when a first join was refused."""
         options = self.node.options
         self.node.emit(
             NodeStarted(self.clock(), options.name, options.epoch, os.getpid(), options.capacity_bytes)
@@ -175,6 +212,8 @@ class DataPlane:
             self.node.emit(NodeStopping(self.clock()))
             self._tick()
             self.close()
+        if self._join_failed is not None:
+            raise self._join_failed
 
     def stop(self) -> None:
         """End `run` soon; safe in a signal handler."""
@@ -188,6 +227,8 @@ class DataPlane:
             self._server.close()
         self._control.close()
         self._publisher.close()
+        if self._membership is not None:
+            self._membership.close()
         self._context.term()
         for url in self._endpoints:
             if url.startswith("ipc://"):
@@ -205,6 +246,14 @@ class DataPlane:
     def _acknowledged(self, snapshot: Snapshot) -> None:
         """A snapshot is in force: written down, and seen in the node's state before its answer is."""
         self._remembrance.acknowledged(snapshot)
+        self._publish_stats()
+        self._bus.publish(self.node.take_events())
+        self._bus.deliver()
+
+    def _drained(self, on: bool) -> None:
+        """The node takes nothing new, or takes it again: kept, and seen in its state before the answer is."""
+        log.info("node.draining" if on else "node.taking_again", node=self.node.options.name)
+        self._state.keep_draining(on=on)
         self._publish_stats()
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
@@ -265,6 +314,11 @@ def _prefault_failed(name: str, error: OSError) -> None:
         error=error.strerror,
         effect="nothing is taken ahead for a while; the pool is served as before",
     )
+
+
+def _is_tcp(url: str) -> bool:
+    """Sockets in the file system are guarded by its modes."""
+    return url.startswith("tcp://")
 
 
 def _make_parent(url: str) -> None:

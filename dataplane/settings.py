@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
+from dataplane.protocol import labels as label_rules
 from dataplane.protocol import settings as shared
+from dataplane.protocol.join import is_loopback, url_fault
 from dataplane.protocol.layout import MAX_BLOCKS
 from dataplane.protocol.settings import Common, SettingsError
 from dataplane.tiers.pages import (
@@ -23,6 +26,15 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
 
     node: str = ""
     """Name of this node; default the host's name and a few digits, kept in the state directory."""
+    labels: dict[str, str] = {}
+    """What is true of this machine, so that records can say where they hold: `gpu=h200,zone=a` in the environment."""
+    join_token_file: str = ""
+    """File with the join token that lets this node into a fleet; needed once."""
+    advertise_control_url: str = ""
+    """Where the management plane reaches the control socket; default its own URL, with the address it comes from
+    in place of 0.0.0.0."""
+    advertise_events_url: str = ""
+    """The same for the events."""
     segment_bytes: int = 64 << 20
     """Size of one memory segment, 2 MiB to 1 GiB; larger blocks get segments of their own size."""
     max_blocks: int = 0
@@ -131,12 +143,33 @@ def _check(settings: Settings) -> None:
                 )
     if table.mlock and not table.prefault:
         raise SettingsError("dataplane.mlock: needs dataplane.prefault, which takes and locks the pages")
-    for name, url in (
-        ("control_url", settings.common.control_url),
-        ("events_url", settings.common.events_url),
-    ):
-        if not url.startswith(("ipc://", "tcp://127.0.0.1:", "tcp://[::1]:")):
+    if fault := label_rules.fault(table.labels):
+        raise SettingsError(f"dataplane.labels: {fault}")
+    _check_endpoints(settings)
+
+
+def joined_file(state_dir: str) -> Path:
+    """Where a data plane keeps what it learned when it joined a fleet."""
+    return Path(state_dir) / "joined.json"
+
+
+def _check_endpoints(settings: Settings) -> None:
+    """Off this machine, only sockets that know whom to let in: the node must have joined, or be about to."""
+    common, table = settings.common, settings.table
+    joins = bool(table.join_token_file) or joined_file(common.state_dir).exists()
+    for name, url in (("control_url", common.control_url), ("events_url", common.events_url)):
+        if not url.startswith(("ipc://", "tcp://")):
+            raise SettingsError(f"{name}: expected an ipc:// or tcp:// endpoint, got {url!r}")
+        if not joins and not is_loopback(url):
             raise SettingsError(
-                f"{name}: expected ipc:// or a loopback tcp:// endpoint, got {url!r}: "
-                "the control and event sockets are neither encrypted nor authenticated yet"
+                f"{name}: {url!r} can be reached from other machines, and this node has not joined a fleet, so that it "
+                "would not know whom to let in. Give it a join token (`larder nodes token create` where the "
+                "management plane runs, then LARDER_DATAPLANE__JOIN_TOKEN_FILE or --join-token-file here), or use "
+                "ipc:// or tcp://127.0.0.1"
             )
+    for name, url in (
+        ("dataplane.advertise_control_url", table.advertise_control_url),
+        ("dataplane.advertise_events_url", table.advertise_events_url),
+    ):
+        if url and (fault := url_fault(url)):
+            raise SettingsError(f"{name}: {fault}")

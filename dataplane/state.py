@@ -97,6 +97,23 @@ class StateDirectory:
             log.warning("node.name_not_kept", node=name, reason=error.strerror)
         return name
 
+    # ---- draining
+
+    def draining(self) -> bool:
+        """Whether the node was draining when it was last told."""
+        return (self._path / "draining").exists()
+
+    def keep_draining(self, *, on: bool) -> None:
+        """Remember it over a restart; a disk that does not take it is told of, and the node drains all the same."""
+        path = self._path / "draining"
+        try:
+            if on:
+                self._replace(path, b"")
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("draining.not_kept", on=on, reason=error.strerror)
+
     # ---- snapshots
 
     def load(self, kind: SnapshotType) -> Remembered | None:

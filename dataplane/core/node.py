@@ -162,6 +162,10 @@ class Node:
         before = resumable(self.engines.get(message.resume), message, pid, self.pool)
         if before is not None:
             return self._resume(before, message, now)
+        if self.storing.draining:
+            raise ProtocolError(
+                Code.DRAINING, "an operator drains this node: it takes no new engines; attach to another one"
+            )
         check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients)
         client = self._next_client
         try:
@@ -365,6 +369,10 @@ class Node:
     def invalidate(self, scope: Scope, now: float) -> int:
         """Make blocks unreadable from now on; the sweep's number. Raises ProtocolError."""
         return scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
+
+    def drain(self, *, on: bool) -> None:
+        """Take nothing new in, neither engines nor blocks, or take it again. What is here is served as before."""
+        self.storing.draining = on
 
     def demote(self, scope: Scope, now: float) -> int:
         """Make blocks the first victims; the sweep's number. Raises ProtocolError."""

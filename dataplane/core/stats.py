@@ -52,6 +52,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         node=node.options.name,
         epoch=node.options.epoch,
         adopted_blocks=node.adopted_blocks,
+        draining=node.storing.draining,
         uptime_s=now - node.started_at,
         armed=node.intent.armed,
         pool=pool.stats(),

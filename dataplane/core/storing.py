@@ -49,6 +49,8 @@ class Storing:
         self._room = room
         self._ttl_s = reservation_ttl_s
         self._count_refused = refused
+        self.draining = False
+        """Nothing new is taken in."""
         self.on_asked: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
         """Told of every chain that an engine wants to store: packed keys, and how many leading ones were there."""
 
@@ -184,6 +186,8 @@ class Storing:
         pool = self._pool
         size = slot_bytes(message.nbytes, pool.spaces.by_number[message.space].block_bytes)
         wanted = len(missing)
+        if self.draining:
+            return {}, Code.DRAINING
         if size > pool.slabs.capacity_bytes:
             return {}, Code.TOO_LARGE
         if len(engine.reservations) + len(engine.expired) >= MAX_OPEN_RESERVATIONS:

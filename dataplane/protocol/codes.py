@@ -77,6 +77,10 @@ class Code(IntEnum):
         "The pool is under pressure and the admission filter saw the key for the first time; "
         "it is admitted when it is stored again.",
     )
+    DRAINING = (
+        70,
+        "An operator drains this node: it takes no new engines and stores nothing more; reads go on.",
+    )
 
     # Said by the client library alone; never on the wire.
     UNAVAILABLE = 80, "No data plane is reachable; counted as a miss."

@@ -15,6 +15,7 @@ import msgspec
 
 from dataplane.protocol.events import NodeStats
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.usage import ReadUsage, UsageRead
 
 VERSION = 3
 SnapshotType = Literal["quotas", "pins", "policies"]
@@ -244,8 +245,16 @@ class Resize(msgspec.Struct, tag_field="op", tag="resize", forbid_unknown_fields
     capacity_bytes: int
 
 
+class Drain(msgspec.Struct, tag_field="op", tag="drain", forbid_unknown_fields=True):
+    """Take no new engines and store nothing more, also after a restart, or take them again. Answered with `Drained`."""
+
+    nonce: str
+    on: bool
+
+
 ControlRequest = (
     Hello
+    | Drain
     | Snapshot
     | Bodies
     | Describe
@@ -260,6 +269,7 @@ ControlRequest = (
     | PrefixKeys
     | Trace
     | Resize
+    | ReadUsage
 )
 
 # ---- node to management plane
@@ -285,6 +295,8 @@ class Welcome(msgspec.Struct, tag_field="op", tag="welcome"):
     events_url: str
     capacity_bytes: int
     observed: dict[str, Observed]
+    labels: dict[str, str] = {}
+    """What the node says of its machine."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -470,6 +482,11 @@ class Resized(msgspec.Struct, tag_field="op", tag="resized"):
     capacity_bytes: int
 
 
+class Drained(msgspec.Struct, tag_field="op", tag="drained"):
+    nonce: str
+    on: bool
+
+
 class ControlRefused(msgspec.Struct, tag_field="op", tag="refused"):
     """A message that was not understood; nothing was done."""
 
@@ -492,6 +509,8 @@ ControlReply = (
     | Prefixes
     | TracePart
     | Resized
+    | Drained
+    | UsageRead
     | ControlRefused
 )
 

@@ -208,6 +208,8 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     sweeps: list[SweepStats] = []
     adopted_blocks: int = 0
     """Blocks taken over from the data plane process before this one."""
+    draining: bool = False
+    """It takes no new engines and stores nothing more."""
 
 
 # ---- things that happened

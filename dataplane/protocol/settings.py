@@ -24,6 +24,8 @@ CONFIG_VARIABLE = "LARDER_CONFIG"
 MAX_SOCKET_PATH_BYTES = 103
 URL_VARIABLE = "LARDER_URL"
 """Where the command line finds the API; no setting of a process."""
+TOKEN_VARIABLE = "LARDER_TOKEN"
+"""What the command line proves itself with; no setting of a process."""
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
 
@@ -74,7 +76,7 @@ def read(
     for name, text in environ.items():
         if (
             not name.startswith(PREFIX)
-            or name in (CONFIG_VARIABLE, URL_VARIABLE)
+            or name in (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
             or name.startswith(TEST_VARIABLES)
         ):
             continue
@@ -169,6 +171,19 @@ def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], s
         raise SettingsError(f"{path}: not TOML: {error}") from None
 
 
+def _pairs(text: str, name: str) -> dict[str, str]:
+    """`gpu=h200,zone=a` as a table. Raises SettingsError."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or key.strip() in pairs:
+            raise SettingsError(
+                f"{name}: expected key=value pairs between commas, each key once, got {part!r}"
+            )
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
 def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) -> T:
     if not isinstance(tree, dict):
         raise SettingsError(f"{prefix.rstrip('.')}: expected a table in {origin.file}")
@@ -181,8 +196,12 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) 
                 raise SettingsError(f"{origin.of(prefix + name)}: {error}") from None
     for field in msgspec.structs.fields(kind):
         text = values.get(field.name)
-        if isinstance(text, str) and get_origin(field.type) is list:  # only the environment has no lists
+        if not isinstance(text, str):
+            continue
+        if get_origin(field.type) is list:  # only the environment has no lists, and no tables
             values[field.name] = [part.strip() for part in text.split(",") if part.strip()]
+        elif get_origin(field.type) is dict:
+            values[field.name] = _pairs(text, origin.of(prefix + field.name))
     unknown = values.keys() - set(kind.__struct_fields__)
     if unknown:
         raise SettingsError(f"{origin.of(prefix + min(unknown))}: there is no such setting")

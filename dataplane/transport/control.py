@@ -28,6 +28,8 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    Drain,
+    Drained,
     Fault,
     Hello,
     Invalidate,
@@ -52,6 +54,8 @@ from dataplane.protocol.control import (
     Welcome,
 )
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
+from dataplane.protocol.usage import ReadUsage, UsageRead
+from dataplane.transport.curve import Gate
 
 MAX_PENDING = 4
 MAX_LABEL_CHARACTERS = 128
@@ -60,8 +64,8 @@ MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
-Act = Invalidate | Demote | Clear | Verify | Resize
-Question = Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace
+Act = Invalidate | Drain | Demote | Clear | Verify | Resize
+Question = Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
 log = structlog.stdlib.get_logger()
 
 
@@ -82,6 +86,7 @@ class Introduction:
     pid: int
     engine_socket: str
     events_url: str
+    labels: dict[str, str]
 
 
 class ControlServer:
@@ -96,27 +101,39 @@ class ControlServer:
         last_seq: Callable[[], int],
         clock: Callable[[], float],
         acknowledged: Callable[[Snapshot], None] = lambda snapshot: None,
+        drained: Callable[[bool], None] = lambda on: None,
+        gate: Gate | None = None,
     ) -> None:
+        """`gate` says who may connect, for a socket that others than this user can reach."""
         if url.startswith("ipc://"):
             Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES + 4096)
         self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.setsockopt(zmq.IPV6, int("[" in url))
+        self._gate = gate
+        if gate is not None:
+            gate.guard(self.socket, "control")
         self.socket.bind(url)
+        self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._node = node
-        self._introduction = introduction
+        self.introduction = introduction
         self._last_seq = last_seq
         self._clock = clock
         self._acknowledged = acknowledged
+        self._drained = drained
         self._pending: dict[bytes, _Pending] = {}
 
     def on_readable(self) -> bool:
         """Answer waiting messages, a bounded number a turn: engines go first. True when some may be left."""
         for _ in range(MESSAGES_PER_TURN):
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                received = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
+            if self._gate is not None and not self._gate.admits(received[-1]):
+                continue
+            frames = [frame.bytes for frame in received]
             reply = self._answer(frames)
             if reply is not None:
                 self._send(frames[0], reply)
@@ -167,6 +184,10 @@ class ControlServer:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
             return Swept(message.nonce, node.invalidate(message.scope, now))
+        if isinstance(message, Drain):
+            node.drain(on=message.on)
+            self._drained(message.on)
+            return Drained(message.nonce, message.on)
         if isinstance(message, Demote):
             return Swept(message.nonce, node.demote(message.scope, now))
         if isinstance(message, Clear):
@@ -189,7 +210,9 @@ class ControlServer:
             return Prefixes(message.nonce, found)
         if isinstance(message, PrefixKeys):
             return Prefixes(message.nonce, [node.hot_prefix(message.label, now)])
-        return TracePart(message.nonce, *node.trace(message.since, message.after))
+        if isinstance(message, Trace):
+            return TracePart(message.nonce, *node.trace(message.since, message.after))
+        return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))
 
     def _resized(self, message: Resize) -> ControlReply:
         pool = self._node.pool
@@ -213,12 +236,13 @@ class ControlServer:
             version=VERSION,
             node=options.name,
             epoch=options.epoch,
-            pid=self._introduction.pid,
+            pid=self.introduction.pid,
             release=__version__,
-            engine_socket=self._introduction.engine_socket,
-            events_url=self._introduction.events_url,
+            engine_socket=self.introduction.engine_socket,
+            events_url=self.introduction.events_url,
             capacity_bytes=options.capacity_bytes,
             observed=self._observed(),
+            labels=self.introduction.labels,
         )
 
     def _observed(self) -> dict[str, Observed]:
@@ -299,6 +323,10 @@ def _check_numbers(message: ControlRequest) -> None:
             raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.since}", "since")
         _check_count(message.after, "after")
     elif isinstance(message, (Lookup, ListBlocks)):
+        _check_count(message.after, "after")
+    elif isinstance(message, ReadUsage):
+        if not isfinite(message.noted):
+            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.noted}", "noted")
         _check_count(message.after, "after")
     elif isinstance(message, Snapshot):
         _check_count(message.generation, "generation")

@@ -8,6 +8,7 @@ import zmq
 
 from dataplane.protocol.codec import encode
 from dataplane.protocol.events import Event, name_of
+from dataplane.transport.curve import Gate
 
 HIGH_WATER_MARK = 100_000
 
@@ -15,10 +16,19 @@ HIGH_WATER_MARK = 100_000
 class Publisher:
     """Bus subscriber. Frames: topic, sequence number (u64 little-endian), MessagePack. Never waits."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        url: str,
+        gate: Gate | None = None,
+    ) -> None:
+        """`gate` says who may connect, for a socket that others than this user can reach."""
         self._socket = context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.IPV6, int("[" in url))
+        if gate is not None:
+            gate.guard(self._socket, "events")
         self._socket.bind(url)
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.seq = 0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.protocol import control, engine, events
+from dataplane.protocol import control, engine, events, join, usage
 from dataplane.protocol.codec import decode, decoder, encode, split_path
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.spaces import Space
@@ -43,6 +43,7 @@ BLOCK = control.CachedBlock(
     segment=5,
     offset=8192,
 )
+USED = usage.UsageCounters(1, "a", "llama", "f" * 32, 5, 512, 256, 2, 8192, 1, 4096, {"pool_full": 3})
 TENANT = events.TenantStats(
     tenant="a",
     bytes=4096,
@@ -84,6 +85,7 @@ STATS = events.NodeStats(
     sweeps=[events.SweepStats(1, "demote", 2, 3)],
     adopted_blocks=1,
     observed={"quotas": events.ObservedDigest(7, "d" * 64, "store-1")},
+    draining=True,
 )
 
 EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
@@ -137,13 +139,17 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.ListPrefixes("n", "hits", "", 5),
             control.PrefixKeys("n", "p-1"),
             control.Trace("n", 1.5, 7),
+            usage.ReadUsage("n", 1.5, 7),
             control.Resize("n", 4096),
+            control.Drain("n", True),
         ],
     ),
     "control answers": (
         control.ControlReply,
         [
-            control.Welcome(1, "node-1", "ab", 2, "0.1", "/e.sock", "ipc:///ev", 4096, {"quotas": OBSERVED}),
+            control.Welcome(
+                1, "node-1", "ab", 2, "0.1", "/e.sock", "ipc:///ev", 4096, {"quotas": OBSERVED}, {"a": "b"}
+            ),
             control.Ack("quotas", 7, "n", "d" * 64, 0.5),
             control.Nack("pins", 7, "n", [FAULT], OBSERVED),
             control.NeedBodies("n", ["d" * 64]),
@@ -154,8 +160,17 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Verified("n", control.VerificationState(3, 9, 8, 1, 1, 0, 0, 1.5, 2.5)),
             control.Prefixes("n", [control.Prefix("p-1", "team-a", "llama", 1, 2, 4096, 0, 1, 1.5, KEY)]),
             control.TracePart("n", b"{}\n", 8),
+            usage.UsageRead("n", 1.5, [USED], 8),
             control.Resized("n", 4096),
+            control.Drained("n", True),
             control.ControlRefused("malformed", "expected", "field", "n"),
+        ],
+    ),
+    "join answers": (
+        join.JoinReply,
+        [
+            join.Joined("node-1", ["k" * 40], "tcp://10.0.0.1:1", "tcp://10.0.0.1:2"),
+            join.JoinRefused("bad_token", "expected"),
         ],
     ),
     "events": (
@@ -200,6 +215,8 @@ def frozen() -> dict[str, dict[str, str]]:
         for page, (_, examples) in EXAMPLES.items()
         if examples
     }
+    asks = join.Join(1, "node-1", "0.1", {"a": "b"}, "tcp://10.0.0.1:1", "tcp://10.0.0.1:2", "t1", KEY)
+    pages["join questions"] = {"join": encode(asks).hex()}
     pages["bodies"] = {
         "quotas": control.encode_quotas([control.QuotaSpec("b"), control.QuotaSpec("a", 4096)]).hex(),
         "pins": control.encode_pins(

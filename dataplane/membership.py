@@ -1,0 +1,311 @@
+"""To which fleet this node belongs: how it joins, what it keeps of it, and whom it lets in from then on.
+
+A node joins once, by a token. What it learned is kept beside its key, so that later starts need no token: it then only
+says where it can be reached, at once and now and then. Whoever refuses a node at its first join is right, and the data
+plane ends; a node that was in a fleet goes on serving engines, whatever it is told.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import zmq
+
+from dataplane import __version__
+from dataplane.protocol.join import (
+    MAX_MANAGERS,
+    PASSING,
+    VERSION,
+    BadToken,
+    Join,
+    Joined,
+    JoinRefused,
+    JoinToken,
+    host_of,
+    is_key,
+    is_loopback,
+    parse_token,
+)
+from dataplane.protocol.settings import SettingsError
+from dataplane.settings import Settings, joined_file
+from dataplane.transport.curve import BadKeyFile, Gate, key_pair
+from dataplane.transport.join import JoinLink
+
+STEP_S = 0.05
+ANSWER_S = 3.0
+FIRST_RETRY_S = 0.5
+MOST_RETRY_S = 30.0
+ANNOUNCE_S = 300.0
+"""Between two times that a member says where it is: a management plane that lost its database learns of it again."""
+MAX_TOKEN_FILE_BYTES = 16 * 1024
+
+log = structlog.stdlib.get_logger()
+
+
+class JoinFailed(Exception):
+    """The node was not let in, and has never been in a fleet."""
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """What is kept of a join, as JSON in the state directory."""
+
+    node: str
+    key: str
+    """Public key of the management plane's join socket."""
+    addresses: list[str]
+    managers: list[str]
+    """Public keys that may connect to this node."""
+
+
+class Membership:
+    """Joins when told to begin, and moves on a little at each `step`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        context: zmq.Context[zmq.Socket[bytes]],
+        token: JoinToken | None,
+        fleet: Fleet | None,
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._token = token
+        self._fleet = fleet
+        self._path = joined_file(settings.common.state_dir)
+        try:
+            self._pair = key_pair(self._path.with_name("curve.key"))
+        except BadKeyFile as error:
+            raise SettingsError(str(error)) from None
+        self.gate = Gate(context, self._pair)
+        self._by_token = token is not None and (fleet is None or fleet.key != token.key)
+        self._admit()
+        self._link: JoinLink | None = None
+        self._tries = 0
+        self._next_at = 0.0
+        self._told = ""
+        self._answered = False
+        """The management plane said yes or no since this process began."""
+        self._node = self._control_url = self._events_url = ""
+        self._on_joined: Callable[[Joined], None] = lambda joined: None
+        self._on_failed: Callable[[JoinFailed], None] = lambda error: None
+
+    def begin(
+        self,
+        node: str,
+        control_url: str,
+        events_url: str,
+        on_joined: Callable[[Joined], None],
+        on_failed: Callable[[JoinFailed], None],
+    ) -> None:
+        """The sockets are bound to these URLs: the first `step` says so to the management plane."""
+        table = self._settings.table
+        self._node = node
+        self._control_url = table.advertise_control_url or control_url
+        self._events_url = table.advertise_events_url or events_url
+        self._on_joined, self._on_failed = on_joined, on_failed
+
+    def step(self) -> None:
+        """Ask, take an answer, or give a question up. Never waits."""
+        now = time.monotonic()
+        if self._link is None:
+            if now >= self._next_at:
+                self._ask(now)
+            return
+        answer = self._link.answer()
+        if answer is None and now < self._next_at:
+            return
+        url = self._link.url
+        self._hang_up()
+        if isinstance(answer, Joined):
+            self._joined(answer, now)
+        elif isinstance(answer, JoinRefused):
+            self._refused(answer, now)
+        else:
+            self._later(
+                now,
+                "join.unanswered",
+                f"{url} did not answer: nobody is there, or it does not have the key that the token names",
+            )
+
+    # ---- asking
+
+    def _ask(self, now: float) -> None:
+        if self._by_token:
+            assert self._token is not None
+            key, addresses = self._token.key, self._token.addresses
+            ident, secret = self._token.id, self._token.secret
+        else:
+            assert self._fleet is not None
+            key, addresses, ident, secret = self._fleet.key, self._fleet.addresses, "", b""
+        message = Join(
+            version=VERSION,
+            node=self._node,
+            release=__version__,
+            labels=self._settings.table.labels,
+            control_url=self._control_url,
+            events_url=self._events_url,
+            token=ident,
+            secret=secret,
+        )
+        url = addresses[self._tries % len(addresses)]
+        try:
+            self._link = JoinLink(self._context, url, key, self._pair, message)
+        except zmq.ZMQError as error:
+            self._later(now, "join.failed", f"{url}: {error}")
+            return
+        self._next_at = now + ANSWER_S
+
+    def _later(self, now: float, event: str, reason: str) -> None:
+        self._tries += 1
+        self._next_at = now + min(FIRST_RETRY_S * 2 ** min(self._tries - 1, 16), MOST_RETRY_S)
+        if reason != self._told:  # a management plane that is away for a week is no news every half minute
+            self._told = reason
+            log.warning(event, reason=reason, effect="asked again until it answers; engines are served")
+
+    # ---- answers
+
+    def _joined(self, answer: Joined, now: float) -> None:
+        managers = [key for key in answer.managers if is_key(key)]
+        if not managers or len(answer.managers) > MAX_MANAGERS:
+            self._later(now, "join.failed", "the management plane named no key that may talk to this node")
+            return
+        if self._by_token:
+            assert self._token is not None
+            key, addresses = self._token.key, self._token.addresses
+        else:
+            assert self._fleet is not None
+            key, addresses = self._fleet.key, self._fleet.addresses
+        fleet = Fleet(node=self._node, key=key, addresses=addresses, managers=managers)
+        if fleet != self._fleet:
+            self._keep(fleet)
+        if self._by_token or self._told:
+            log.info(
+                "node.in_fleet", node=self._node, control_url=answer.control_url, events_url=answer.events_url
+            )
+        self._fleet, self._by_token, self._told, self._tries = fleet, False, "", 0
+        self._answered = True
+        self._next_at = now + ANNOUNCE_S
+        self._admit()
+        self._on_joined(answer)
+
+    def _keep(self, fleet: Fleet) -> None:
+        """A disk that does not take it costs the next start a token, not this one its fleet."""
+        making = self._path.with_suffix(".new")
+        try:
+            fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.encode(fleet))
+                file.flush()
+                os.fsync(fd)
+            making.replace(self._path)
+        except OSError as error:
+            log.warning("fleet.not_kept", reason=error.strerror, effect="the next start needs a join token")
+
+    def _refused(self, answer: JoinRefused, now: float) -> None:
+        reason = f"{answer.code}: {answer.message}"[:500]
+        if answer.code in PASSING:
+            self._later(now, "join.put_off", reason)
+        elif (
+            answer.code == "unknown_node"
+            and self._token is not None
+            and not self._by_token
+            and not self._answered
+        ):
+            self._answered = self._by_token = True  # forgotten, and started again with a token
+            self._admit()
+            self._next_at = now
+        elif self._fleet is None:
+            self._next_at = float("inf")
+            self._on_failed(JoinFailed(f"the management plane refused this node: {reason}"))
+        else:
+            self._by_token, self._answered, self._tries = False, True, 0
+            self._admit()
+            self._next_at = now + ANNOUNCE_S
+            log.error(
+                "join.refused",
+                reason=reason,
+                effect="engines are served by what is in force; to join again, start with a new token",
+            )
+
+    def _admit(self) -> None:
+        self.gate.admit([] if self._fleet is None else self._fleet.managers, undecided=self._by_token)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def close(self) -> None:
+        self._hang_up()
+        self.gate.close()
+
+
+def membership(settings: Settings, context: zmq.Context[zmq.Socket[bytes]]) -> Membership | None:
+    """What the settings and the state directory say; None for a node on its own. Raises SettingsError."""
+    token, fleet = _token(settings), _fleet(settings)
+    if token is None and fleet is None:
+        return None
+    _check_reachable(settings, token.addresses if token is not None else [])
+    return Membership(settings, context, token, fleet)
+
+
+def _token(settings: Settings) -> JoinToken | None:
+    path = settings.table.join_token_file
+    if not path:
+        return None
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            text = file.read(MAX_TOKEN_FILE_BYTES).decode("ascii")
+        return parse_token(text)
+    except FileNotFoundError:
+        if joined_file(settings.common.state_dir).exists():
+            return None  # it was needed once
+        raise SettingsError(f"dataplane.join_token_file: {path} does not exist") from None
+    except OSError as error:
+        raise SettingsError(f"dataplane.join_token_file: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"dataplane.join_token_file: {path}: expected text") from None
+    except BadToken as error:
+        raise SettingsError(f"dataplane.join_token_file: {path}: {error}") from None
+
+
+def _fleet(settings: Settings) -> Fleet | None:
+    path = joined_file(settings.common.state_dir)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        fleet = msgspec.json.decode(data, type=Fleet)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        fleet = None
+    if fleet is not None and all(map(is_key, [fleet.key, *fleet.managers])) and fleet.addresses:
+        return fleet
+    if settings.table.join_token_file:
+        log.warning("fleet.set_aside", file=str(path), effect="the node joins by its token")
+        path.replace(path.with_suffix(".corrupt"))
+        return None
+    raise SettingsError(f"{path}: does not say which fleet this node is in; remove it and give a join token")
+
+
+def _check_reachable(settings: Settings, addresses: list[str]) -> None:
+    """A management plane on another machine cannot reach what only this one can. Raises SettingsError."""
+    if not any(host_of(address) and not is_loopback(address) for address in addresses):
+        return
+    common, table = settings.common, settings.table
+    for name, port, url in (
+        ("control_url", 8472, table.advertise_control_url or common.control_url),
+        ("events_url", 8473, table.advertise_events_url or common.events_url),
+    ):
+        if is_loopback(url):
+            raise SettingsError(
+                f"{name}: {url!r} cannot be reached from the management plane at {addresses[0]}; "
+                f"set for instance LARDER_{name.upper()}=tcp://0.0.0.0:{port}"
+            )

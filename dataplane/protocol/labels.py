@@ -1,0 +1,43 @@
+"""Labels of nodes: what is true of a machine, so that records can say where they hold.
+
+Written as in Kubernetes: a key is a name of at most 63 characters, after `prefix/` if somebody wants one; a value has
+at most 63 characters. Letters, digits, `-`, `_` and `.` inside, a letter or digit at both ends; a value may be empty.
+"""
+
+import re
+from collections.abc import Mapping
+
+MAX_LABELS = 32
+MAX_PART_CHARACTERS = 63
+MAX_PREFIX_CHARACTERS = 253
+_PART = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
+_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?\Z", re.ASCII)
+
+
+def fault(labels: Mapping[str, str]) -> str:
+    """What is wrong with these labels, in one sentence; "" when nothing is."""
+    if len(labels) > MAX_LABELS:
+        return f"expected at most {MAX_LABELS} labels, got {len(labels)}"
+    for key, value in labels.items():
+        prefix, slash, name = key.rpartition("/")
+        if slash and (len(prefix) > MAX_PREFIX_CHARACTERS or not _PREFIX.match(prefix)):
+            return f"label {key[:80]!r}: expected a DNS name of at most {MAX_PREFIX_CHARACTERS} characters before '/'"
+        if not _fits(name):
+            return f"label {key[:80]!r}: expected a name of {_EXPECTED}"
+        if value and not _fits(value):
+            return f"label {key[:80]!r}: expected a value of {_EXPECTED}, got {value[:80]!r}"
+    return ""
+
+
+_EXPECTED = (
+    f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+)
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= MAX_PART_CHARACTERS and _PART.match(text) is not None
+
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str] | None) -> bool:
+    """Whether a node with these labels is meant; None means every node."""
+    return selector is None or all(labels.get(key) == value for key, value in selector.items())

@@ -1,0 +1,335 @@
+"""A data plane joins a fleet by a token, and from then on lets in whom that fleet named, over CURVE alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from dataplane.client import attach
+from dataplane.protocol.codec import encode
+from dataplane.protocol.control import VERSION, Hello, Welcome
+from dataplane.protocol.join import Joined, with_host
+from tests.dataplane import factories as make
+from tests.dataplane.keeper import Keeper
+from tests.dataplane.plane import WAIT_S, Plane, wait_for
+
+QUIET_MS = 500
+"""Long enough for an answer that must not come, were it to come."""
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    with Keeper() as keeper:
+        yield keeper
+
+
+def member(make_plane: Callable[..., Plane], keeper: Keeper, **settings: str) -> Plane:
+    """A data plane on loopback TCP that will ask this management plane; not started."""
+    plane = make_plane(
+        control_url="tcp://127.0.0.1:*",
+        events_url="tcp://127.0.0.1:*",
+        dataplane__node="node-a",
+        dataplane__labels="gpu=h200,zone=a",
+        **settings,
+    )
+    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder)
+    return plane
+
+
+def ask(socket: zmq.Socket[bytes], message: object = None) -> bytes | None:
+    """The answer to a hello (or another message), or None when none comes."""
+    socket.send(encode(message or Hello(VERSION, "test")))
+    return socket.recv() if socket.poll(QUIET_MS) else None
+
+
+def welcome(keeper: Keeper, url: str, key: str) -> Welcome:
+    socket = keeper.control(url, key)
+    socket.send(encode(Hello(VERSION, "test")))
+    assert socket.poll(int(WAIT_S * 1000)), "the node answers its management plane"
+    answer = msgspec.msgpack.decode(socket.recv(), type=Welcome)
+    socket.close()
+    return answer
+
+
+def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper).start()
+    join, key = keeper.let_in()
+    assert (join.node, join.labels) == ("node-a", {"gpu": "h200", "zone": "a"})
+    assert (join.token, join.secret) == ("t1", b"s" * 32)
+    told = welcome(keeper, join.control_url, key)
+    assert (told.node, told.labels) == (join.node, join.labels)
+    events = keeper.events(join.events_url, key)
+    assert events.poll(int(WAIT_S * 1000)), "the node's events come"
+    mode = stat.S_IMODE((plane.folder / "curve.key").stat().st_mode)
+    assert mode == 0o600
+    assert b"sssss" not in (plane.folder / "joined.json").read_bytes(), "the token's secret is not kept"
+    assert plane.stop() == 0
+
+
+def test_who_has_no_admitted_key_gets_no_answer_and_no_event(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper).start()
+    join, key = keeper.let_in()
+    stranger = zmq.curve_keypair()
+    strange = stranger[0].decode(), stranger[1]
+    assert welcome(keeper, join.control_url, key).node == "node-a"
+    assert ask(keeper.control(join.control_url, key, strange)) is None
+    assert ask(keeper.plain(zmq.DEALER, join.control_url)) is None
+    assert not keeper.events(join.events_url, key, strange).poll(QUIET_MS * 2)
+    plain = keeper.plain(zmq.SUB, join.events_url)
+    plain.subscribe(b"")
+    assert not plain.poll(QUIET_MS * 2)
+    wrong_server = keeper.control(join.control_url, keeper.public)
+    assert ask(wrong_server) is None, "the node proves its own key, too"
+    wait_for(lambda: "peer.refused" in plane.log(), "the refusal is told")
+
+
+def test_nobody_is_let_in_before_the_node_has_joined_and_who_came_too_early_is_let_in_then(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    member(make_plane, keeper).start()
+    join, key = keeper.refuse("unavailable")
+    early = keeper.control(join.control_url, key)
+    assert ask(early) is None
+    keeper.let_in()
+    assert early.poll(int(WAIT_S * 1000)), "what was said too early is answered"
+
+
+def test_a_restart_needs_no_token(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
+    plane = member(make_plane, keeper).start()
+    _, key = keeper.let_in()
+    wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
+    plane.kill()
+    Path(plane.settings["dataplane__join_token_file"]).unlink()
+    plane.start()
+    join, same = keeper.let_in()
+    assert (join.token, join.secret, same) == ("", b"", key)
+    assert welcome(keeper, join.control_url, key).node == "node-a"
+    del plane.settings["dataplane__join_token_file"]
+    plane.stop()
+    plane.start()
+    assert keeper.let_in()[1] == key
+
+
+def test_engines_and_the_management_plane_are_served_while_the_join_socket_is_away(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper).start()
+    join, key = keeper.let_in()
+    wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
+    plane.kill()
+    plane.settings["control_url"] = join.control_url
+    plane.start()
+    assert welcome(keeper, join.control_url, key).node == "node-a", "without an answer to its second join"
+    with attach(plane.socket, [make.space()]) as client:
+        assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
+
+
+@pytest.mark.parametrize("code", ["bad_token", "token_expired", "token_used_up", "name_taken", "unheard_of"])
+def test_a_first_join_that_is_refused_ends_the_data_plane_with_a_sentence(
+    make_plane: Callable[..., Plane], keeper: Keeper, code: str
+) -> None:
+    plane = member(make_plane, keeper).start()
+    keeper.refuse(code)
+    assert plane.process.wait(timeout=WAIT_S) == 1
+    assert f"{code}: that is how it is" in plane.log()
+    assert "Traceback" not in plane.log()
+    assert not (plane.folder / "joined.json").exists()
+
+
+def test_a_refusal_that_passes_is_tried_again(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
+    plane = member(make_plane, keeper).start()
+    keeper.refuse("rate_limited")
+    keeper.refuse("unavailable")
+    join, key = keeper.let_in()
+    assert welcome(keeper, join.control_url, key).node == "node-a"
+    assert plane.alive
+
+
+def test_a_forgotten_node_goes_on_serving_engines_and_joins_again_by_a_token_at_its_next_start(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper).start()
+    keeper.let_in()
+    wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
+    plane.stop()
+    token = plane.settings.pop("dataplane__join_token_file")
+    plane.start()
+    keeper.refuse("unknown_node")
+    wait_for(lambda: "join.refused" in plane.log(), "the refusal is told")
+    with attach(plane.socket, [make.space()]) as client:
+        assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
+    plane.stop()
+    plane.settings["dataplane__join_token_file"] = token
+    plane.start()
+    keeper.refuse("unknown_node")
+    join, key = keeper.let_in()
+    assert join.token == "t1"
+    assert welcome(keeper, join.control_url, key).node == "node-a"
+
+
+def test_a_node_tries_every_address_of_its_token(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
+    plane = member(make_plane, keeper)
+    token = keeper.token(addresses=["tcp://127.0.0.1:1", keeper.url])
+    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, token)
+    plane.start()
+    assert keeper.let_in()[0].node == "node-a"
+
+
+def test_a_token_of_another_management_plane_reaches_nobody(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper)
+    other = zmq.curve_keypair()[0].decode()
+    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, keeper.token(key=other))
+    plane.start()
+    wait_for(lambda: "join.unanswered" in plane.log(), "it says that nobody answers")
+    assert not keeper.asked(0)
+    assert plane.alive
+
+
+def test_a_key_that_is_no_longer_named_is_not_listened_to_although_it_is_connected(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper).start()
+    join, key = keeper.let_in()
+    socket = keeper.control(join.control_url, key)
+    socket.send(encode(Hello(VERSION, "test")))
+    assert socket.poll(int(WAIT_S * 1000))
+    socket.recv()
+    wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
+    plane.stop()
+    plane.settings["control_url"] = join.control_url
+    plane.start()
+    another = zmq.curve_keypair()[0].decode()
+    keeper.let_in(another)
+    wait_for(lambda: another in (plane.folder / "joined.json").read_text(), "the new key is kept")
+    assert ask(socket) is None
+
+
+def test_an_advertised_url_is_what_the_management_plane_is_told(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    member(
+        make_plane,
+        keeper,
+        dataplane__advertise_control_url="tcp://node-a.example:8472",
+        dataplane__advertise_events_url="tcp://node-a.example:8473",
+    ).start()
+    join, _ = keeper.let_in()
+    assert (join.control_url, join.events_url) == ("tcp://node-a.example:8472", "tcp://node-a.example:8473")
+
+
+def test_a_wildcard_address_is_told_with_its_port_and_events_are_named_as_the_answer_says(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper)
+    plane.settings.update(control_url="tcp://0.0.0.0:*", events_url="tcp://0.0.0.0:*")
+    plane.start()
+    join, key = keeper.answer(
+        lambda join: Joined(
+            join.node,
+            [keeper.public],
+            with_host(join.control_url, "127.0.0.1"),
+            with_host(join.events_url, "127.0.0.1"),
+        )
+    )
+    assert join.control_url.startswith("tcp://0.0.0.0:")
+    reached = with_host(join.control_url, "127.0.0.1")
+    assert welcome(keeper, reached, key).events_url == with_host(join.events_url, "127.0.0.1")
+
+
+def test_sockets_in_the_file_system_stay_plain(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
+    plane = make_plane(dataplane__node="node-a")
+    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder)
+    plane.start()
+    join, _ = keeper.let_in()
+    assert join.control_url == plane.control_url
+    assert plane.describe().node == "node-a"
+
+
+# ---- what cannot be
+
+
+def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dataplane", *arguments],
+        env={**clean, "LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "4MiB", **environ},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "larder-join-1.", "larder-join-1.abc", "hunter2", "larder-join-1.%%%", "\xff"]
+)
+def test_a_file_that_holds_no_token_ends_the_start_and_is_not_repeated(socket_dir: Path, text: str) -> None:
+    file = socket_dir / "token"
+    file.write_bytes(text.encode("latin-1"))
+    done = run(socket_dir, "--join-token-file", str(file))
+    refused(done, "dataplane.join_token_file", str(file))
+    assert "hunter2" not in done.stderr
+
+
+def test_a_token_file_that_does_not_exist_ends_the_start(socket_dir: Path) -> None:
+    refused(run(socket_dir, "--join-token-file", "/no/such/token"), "/no/such/token does not exist")
+
+
+def test_a_node_that_nobody_could_reach_says_which_setting_to_change(
+    socket_dir: Path, keeper: Keeper
+) -> None:
+    file = keeper.token_file(socket_dir, keeper.token(addresses=["tcp://192.0.2.1:8471"]))
+    done = run(socket_dir, "--join-token-file", file)
+    refused(done, "control_url", "LARDER_CONTROL_URL=tcp://0.0.0.0:8472")
+
+
+def test_plain_sockets_that_others_can_reach_are_refused_with_what_to_do(socket_dir: Path) -> None:
+    done = run(socket_dir, LARDER_CONTROL_URL="tcp://0.0.0.0:8472")
+    assert done.returncode == 2
+    assert "larder nodes token create" in done.stderr
+
+
+def test_a_key_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper) -> None:
+    file = keeper.token_file(socket_dir)
+    key = socket_dir / "curve.key"
+    key.write_bytes(zmq.curve_keypair()[1])
+    key.chmod(0o644)
+    done = run(socket_dir, "--join-token-file", file)
+    refused(done, str(key), "0600", "0644")
+    assert key.read_text() not in done.stderr
+    key.write_bytes(b"nonsense")
+    key.chmod(0o600)
+    refused(run(socket_dir, "--join-token-file", file), str(key), "CURVE")
+
+
+def test_a_damaged_record_of_the_fleet_is_told_and_a_token_replaces_it(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper)
+    (plane.folder / "joined.json").write_text('{"managers": 3')
+    done = run(plane.folder)
+    refused(done, "joined.json")
+    plane.start()
+    assert keeper.let_in()[0].token == "t1"
+    assert (plane.folder / "joined.corrupt").exists()
