@@ -15,7 +15,7 @@ from litestar.openapi.spec import Components, License
 from app import __version__
 from app.compose import Parts, Runtime, build
 from app.errors import LarderError
-from app.http import actions, audit, nodes, overview, pins, policies, prefixes, pushes, quotas
+from app.http import actions, audit, nodes, overview, pins, policies, prefixes, pushes, quotas, tenants
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
@@ -67,6 +67,7 @@ def _litestar(parts: Parts) -> Litestar:
             quotas.router,
             pins.router,
             policies.router,
+            tenants.router,
             prefixes.router,
             nodes.router,
             pushes.router,
@@ -86,6 +87,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "quotas": parts.quotas,
                 "pins": parts.pins,
                 "policies": parts.policies,
+                "tenants": parts.tenants,
                 "prefixes": parts.prefixes,
                 "nodes": parts.nodes,
                 "pushes": parts.pushes,

@@ -36,6 +36,7 @@ from app.services.progress import Progress
 from app.services.pushes import Pushes
 from app.services.quotas import Quotas
 from app.services.resize import Resizing
+from app.services.tenants import Tenants
 from app.services.traces import Traces
 from app.settings import Settings
 from app.store import migrate
@@ -61,6 +62,7 @@ class Parts:
     quotas: Quotas
     pins: Pins
     policies: Policies
+    tenants: Tenants
     prefixes: PrefixService
     nodes: Nodes
     pushes: Pushes
@@ -89,6 +91,7 @@ def build(settings: Settings) -> Parts:
     prefixes = PrefixService(operations)
     pins = Pins(database, changes, progress, fleet, prefixes)
     policies = Policies(database, changes, progress, fleet)
+    quotas = Quotas(database, changes, progress, fleet)
     nodes = Nodes(progress, fleet)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
@@ -115,9 +118,10 @@ def build(settings: Settings) -> Parts:
         desired=desired,
         history=history,
         progress=progress,
-        quotas=Quotas(database, changes, progress, fleet),
+        quotas=quotas,
         pins=pins,
         policies=policies,
+        tenants=Tenants(database, changes, fleet, quotas),
         prefixes=prefixes,
         nodes=nodes,
         pushes=Pushes(database),

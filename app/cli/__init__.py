@@ -11,6 +11,7 @@ _COMMANDS = {
     "up": ("app.cli.up:up", "Start Larder: API, dashboard and data plane."),
     "status": ("app.cli.status:status", "Show nodes, pool, tenants and pins."),
     "quotas": ("app.cli.quotas:quotas", "A tenant's share of the pool."),
+    "tenants": ("app.cli.tenants:tenants", "Who keeps something, with or without a quota."),
     "pins": ("app.cli.pins:pins", "Prefixes that must stay."),
     "policies": ("app.cli.policies:policies", "How victims are chosen."),
     "prefixes": ("app.cli.prefixes:prefixes", "What was served most in the last hour."),
@@ -24,7 +25,14 @@ _COMMANDS = {
 }
 
 
-_ALIASES = {"quota": "quotas", "pin": "pins", "policy": "policies", "node": "nodes", "prefix": "prefixes"}
+_ALIASES = {
+    "quota": "quotas",
+    "pin": "pins",
+    "policy": "policies",
+    "node": "nodes",
+    "prefix": "prefixes",
+    "tenant": "tenants",
+}
 """What people type as well; not listed."""
 
 

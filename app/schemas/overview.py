@@ -7,39 +7,10 @@ from app.observe.facts import Fact
 from app.schemas.nodes import NodeAnswer
 from app.schemas.pins import PinAnswer
 from app.schemas.policies import PolicyAnswer
+from app.schemas.tenants import TenantAnswer
 from dataplane.protocol.events import PoolStats, Totals
 
-__all__ = ["Fact", "Overview", "Rates", "Series", "TenantAnswer"]
-
-
-class TenantAnswer(msgspec.Struct, frozen=True):
-    """A tenant over all nodes: its numbers, and its quota when it has one."""
-
-    tenant: str
-    bytes: int
-    blocks: int
-    limit_bytes: int | None
-    floor_bytes: int
-    effective_floor_bytes: int | None
-    """What is really guaranteed on every node; null when no node has told."""
-    weight: float
-    pin_budget_bytes: int | None
-    pinned_bytes: int
-    store_rate_bytes: int | None
-    on_exceed: str
-    mode: str
-    would_refuse_blocks: int
-    over_limit: bool
-    managed: bool
-    """A quota record exists."""
-    requested_blocks: int
-    hit_blocks: int
-    stored_blocks: int
-    evicted_blocks: int
-    refused_blocks: int
-    refused: dict[str, int]
-    """Refused blocks by code name."""
-    note: str
+__all__ = ["Fact", "Overview", "Rates", "Series"]
 
 
 class Overview(msgspec.Struct, frozen=True):

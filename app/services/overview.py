@@ -1,7 +1,7 @@
 """The dashboard's whole state, put together at most once for each change."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,19 +9,17 @@ import msgspec
 from app.ingest.fleet import Fleet
 from app.ingest.history import History, Series, series
 from app.observe.facts import FactHub
-from app.schemas.overview import Overview, TenantAnswer
+from app.schemas.overview import Overview
 from app.services.nodes import Nodes
 from app.services.pins import Pins
 from app.services.policies import Policies
 from app.services.progress import Progress
-from app.services.tenants import SUMMED, Standing, standings
+from app.services.tenants import merged
 from app.store import pins, policies, quotas
 from app.store.database import Database
 from app.store.listing import Wanted
-from app.store.quotas import QuotaRow
 from dataplane.protocol.control import POLICY_IN_FORCE
-from dataplane.protocol.events import NodeStats, PoolStats, TenantStats, Totals
-from dataplane.protocol.salts import shown
+from dataplane.protocol.events import PoolStats, Totals
 
 MOST_ROWS = 500
 SHARED_S = 0.9
@@ -59,8 +57,11 @@ class OverviewService:
             quota_rows = await quotas.all_quotas(session)
             policy_row = await policies.get(session, POLICY_IN_FORCE)
             pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), None)
+            pin_counts = await pins.counts(session)
         stats = self._fleet.stats()
-        tenants = merge_tenants(stats, quota_rows)
+        tenants = sorted(
+            merged(stats, quota_rows, pin_counts), key=lambda answer: (-answer.bytes, answer.tenant)
+        )
         living = self._fleet.living()
         refused: dict[str, int] = {}
         for node in stats:
@@ -104,31 +105,3 @@ def total(kind: type[S], parts: Iterable[S]) -> S:
 
 def _together(values: list[Any]) -> Any:
     return all(values) if values and isinstance(values[0], bool) else sum(values)
-
-
-def merge_tenants(stats: Iterable[NodeStats], rows: Sequence[QuotaRow]) -> list[TenantAnswer]:
-    """Every tenant that keeps something or has a quota, largest first."""
-    records = {shown(row.tenant): row for row in rows}
-    found = {**{name: Standing() for name in records}, **standings(stats)}
-    answers = [_tenant(name, now, records.get(name)) for name, now in found.items()]
-    return sorted(answers, key=lambda answer: (-answer.bytes, answer.tenant))
-
-
-def _tenant(name: str, now: Standing, record: QuotaRow | None) -> TenantAnswer:
-    share = record or now.latest or TenantStats(tenant=name)
-    return TenantAnswer(
-        tenant=name,
-        limit_bytes=share.limit_bytes,
-        floor_bytes=share.floor_bytes,
-        weight=share.weight,
-        pin_budget_bytes=share.pin_budget_bytes,
-        store_rate_bytes=share.store_rate_bytes,
-        on_exceed=share.on_exceed,
-        mode=share.mode,
-        effective_floor_bytes=now.effective_floor(share.floor_bytes),
-        over_limit=now.over_limit,
-        refused=now.refused,
-        managed=record is not None,
-        note="" if record is None else record.note,
-        **{field: getattr(now, field) for field in SUMMED},
-    )

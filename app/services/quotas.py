@@ -13,7 +13,7 @@ from app.services.merge import patched
 from app.services.preconditions import ANY, Expected, etag
 from app.services.progress import Progress
 from app.services.quota_intent import SHARE, QuotaIntent, resolve
-from app.services.tenants import Standing, standings
+from app.services.standing import Standing, standings
 from app.store import quotas
 from app.store.database import Database
 from app.store.listing import Wanted
@@ -63,9 +63,7 @@ class Quotas:
             expected.check(*_state(asked.spec.tenant, row))
             created = row is None
             row = await self.write(change, row, asked)
-        if wait_s:
-            await self._progress.wait("quotas", row.generation, wait_s)
-        return self.answers([row])[0], created
+        return await self.settled(row, wait_s), created
 
     async def patch(
         self, tenant: str, patch: dict[str, Any], by: Caller, expected: Expected = ANY, wait_s: float = 0.0
@@ -80,6 +78,10 @@ class Quotas:
             expected.check(*_state(salt, row))
             intent = patched(QuotaPut, _as_put(row), patch)
             row = await self.write(change, row, resolve(tenant, intent))
+        return await self.settled(row, wait_s)
+
+    async def settled(self, row: QuotaRow, wait_s: float) -> QuotaAnswer:
+        """The record's answer, once nodes applied or refused it, or the time is over."""
         if wait_s:
             await self._progress.wait("quotas", row.generation, wait_s)
         return self.answers([row])[0]

@@ -1,61 +1,126 @@
-"""How tenants stand over all nodes: what each node says, put together."""
+"""Tenants: what nodes tell of them and what is recorded, put together."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from app.errors import Conflict
+from app.ingest.fleet import Fleet
+from app.schemas.quotas import QuotaAnswer, QuotaPut
+from app.schemas.tenants import AdoptPost, TenantAnswer, TenantList
+from app.services import checks
+from app.services.callers import Caller
+from app.services.changes import Changes
+from app.services.quota_intent import resolve
+from app.services.quotas import Quotas
+from app.services.standing import SUMMED, Standing, standings
+from app.store import pins, quotas
+from app.store.database import Database
+from app.store.listing import Wanted, page_of
+from app.store.quotas import QuotaRow
 from dataplane.protocol.events import NodeStats, TenantStats
+from dataplane.protocol.salts import shown
 
-SUMMED = (
-    "bytes",
-    "blocks",
-    "pinned_bytes",
-    "would_refuse_blocks",
-    "requested_blocks",
-    "hit_blocks",
-    "stored_blocks",
-    "evicted_blocks",
-    "refused_blocks",
+_SORTABLE = (
+    "tenant",
+    *SUMMED,
+    "limit_bytes",
+    "floor_bytes",
+    "effective_floor_bytes",
+    "weight",
+    "pin_budget_bytes",
+    "store_rate_bytes",
+    "pins",
+    "hit_ratio",
 )
 
 
-@dataclass
-class Standing:
-    """One tenant over all nodes that are not lost."""
+class Tenants:
+    """List, get, adopt. A tenant exists when it keeps something, has a pin or has a quota; nodes tell of their largest
+    tenants only."""
 
-    bytes: int = 0
-    blocks: int = 0
-    pinned_bytes: int = 0
-    would_refuse_blocks: int = 0
-    requested_blocks: int = 0
-    hit_blocks: int = 0
-    stored_blocks: int = 0
-    evicted_blocks: int = 0
-    refused_blocks: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    over_limit: bool = False
-    floors: list[tuple[int, int]] = field(default_factory=list)
-    """Floor and effective floor, as each node told them."""
-    latest: TenantStats | None = None
-    """As one node has it: the share in force there."""
+    def __init__(self, database: Database, changes: Changes, fleet: Fleet, quota_service: Quotas) -> None:
+        self._database = database
+        self._changes = changes
+        self._fleet = fleet
+        self._quotas = quota_service
 
-    def add(self, told: TenantStats) -> None:
-        for name in SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(told, name))
-        for code, count in told.refused.items():
-            self.refused[code] = self.refused.get(code, 0) + count
-        self.over_limit |= told.over_limit
-        self.floors.append((told.floor_bytes, told.effective_floor_bytes))
-        self.latest = told
+    async def page(self, wanted: Wanted, managed: bool | None, by: Caller) -> TenantList:
+        """Of the tenants that the caller sees. Raises Invalid."""
+        found = [
+            answer
+            for answer in await self._all()
+            if by.sees_shown(answer.tenant) and managed in (None, answer.managed)
+        ]
+        page = page_of(found, lambda answer: answer.tenant, _BY_NAME, wanted)
+        return TenantList(list(page.rows), page.total, page.next_cursor)
 
-    def effective_floor(self, floor_bytes: int) -> int | None:
-        """The least that nodes guarantee of this floor; None when none has told since it is the floor."""
-        return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
+    async def get(self, tenant: str, by: Caller) -> TenantAnswer:
+        """Raises Invalid, Forbidden, NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        for answer in await self._all():
+            if answer.tenant == shown(salt):
+                return answer
+        raise checks.missing(
+            "tenant", tenant, "; a tenant is known once it keeps something, or has a quota or a pin"
+        )
+
+    async def adopt(self, tenant: str, asked: AdoptPost, by: Caller, wait_s: float = 0.0) -> QuotaAnswer:
+        """Make a quota record for a tenant that has none. Raises Invalid, Forbidden, NotFound, Conflict,
+        FloorsExceedCapacity."""
+        intent = resolve(tenant, QuotaPut(limit_bytes=None, floor_bytes=asked.floor_bytes, note=asked.note))
+        salt = intent.spec.tenant
+        known = await self.get(tenant, by)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, salt)
+            if row is not None:
+                raise Conflict(
+                    f"tenant {known.tenant!r} has a quota already: change it at /api/v1/quotas/{known.tenant}"
+                )
+            row = await self._quotas.write(change, None, intent)
+        return await self._quotas.settled(row, wait_s)
+
+    async def _all(self) -> list[TenantAnswer]:
+        async with self._database.read() as session:
+            rows = await quotas.all_quotas(session)
+            pin_counts = await pins.counts(session)
+        return merged(self._fleet.stats(), rows, pin_counts)
 
 
-def standings(stats: Iterable[NodeStats]) -> dict[str, Standing]:
-    """By shown name; a tenant that no node lists among its largest is missing."""
-    found: dict[str, Standing] = {}
-    for node in stats:
-        for tenant in node.tenants:
-            found.setdefault(tenant.tenant, Standing()).add(tenant)
-    return found
+def merged(
+    stats: Iterable[NodeStats], rows: Sequence[QuotaRow], pin_counts: Mapping[str, int]
+) -> list[TenantAnswer]:
+    """Every tenant that keeps something, or has a quota or a pin; `pin_counts` are by salt."""
+    records = {shown(row.tenant): row for row in rows}
+    pinned = {shown(salt): count for salt, count in pin_counts.items()}
+    found = {**{name: Standing() for name in (*records, *pinned)}, **standings(stats)}
+    return [_answer(name, now, records.get(name), pinned.get(name, 0)) for name, now in found.items()]
+
+
+def _answer(name: str, now: Standing, record: QuotaRow | None, pin_count: int) -> TenantAnswer:
+    share = record or now.latest or TenantStats(tenant=name)
+    return TenantAnswer(
+        tenant=name,
+        limit_bytes=share.limit_bytes,
+        floor_bytes=share.floor_bytes,
+        weight=share.weight,
+        pin_budget_bytes=share.pin_budget_bytes,
+        store_rate_bytes=share.store_rate_bytes,
+        on_exceed=share.on_exceed,
+        mode=share.mode,
+        effective_floor_bytes=now.effective_floor(share.floor_bytes),
+        over_limit=now.over_limit,
+        refused=now.refused,
+        managed=record is not None,
+        note="" if record is None else record.note,
+        pins=pin_count,
+        hit_ratio=now.hit_blocks / now.requested_blocks if now.requested_blocks else None,
+        **{field: getattr(now, field) for field in SUMMED},
+    )
+
+
+def _field(name: str) -> Callable[[TenantAnswer], Any]:
+    return lambda answer: getattr(answer, name)
+
+
+_BY_NAME = {name: _field(name) for name in _SORTABLE}

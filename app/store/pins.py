@@ -64,6 +64,12 @@ async def wanted(session: AsyncSession) -> Sequence[sa.RowMapping]:
     return (await session.execute(sa.select(*columns))).mappings().all()
 
 
+async def counts(session: AsyncSession) -> dict[str, int]:
+    """Records by tenant (salt)."""
+    query = sa.select(PinRow.tenant, sa.func.count()).group_by(PinRow.tenant)
+    return {row[0]: row[1] for row in await session.execute(query)}
+
+
 async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
     """Pins whose end is moved by hits."""
     return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()

@@ -194,7 +194,7 @@ async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: 
 
 async def test_the_overview_sums_what_nodes_say(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 100)
-    await plane.put_pin("p")
+    await plane.put_pin("p", tenant="acme")
     node.stats = msgspec.structs.replace(
         node.stats,
         tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)],

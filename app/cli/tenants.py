@@ -1,0 +1,78 @@
+"""`larder tenants …`."""
+
+import click
+
+from app.cli import show
+from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
+
+
+@click.group()
+def tenants() -> None:
+    """Who keeps something: with and without a quota. The empty salt is the tenant `_default`."""
+
+
+@tenants.command("list")
+@click.option("--managed/--unmanaged", default=None, help="Only those with, or without, a quota.")
+@click.option(
+    "--sort", help="A field to sort by, with - in front for descending; default -bytes.", default="-bytes"
+)
+@url_option
+@json_option
+def list_tenants(managed: bool | None, sort: str, url: str | None, as_json: bool) -> None:
+    """Show tenants, at most 1,000."""
+    query = {"managed": None if managed is None else str(managed).lower(), "sort": sort}
+    answer = call(url, "GET", "/api/v1/tenants", None, query)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            t["tenant"],
+            show.size(t["bytes"]),
+            show.size(t["limit_bytes"]) + (" (over)" if t["over_limit"] else ""),
+            show.floor(t["floor_bytes"], t["effective_floor_bytes"]),
+            str(t["blocks"]),
+            show.percent(t["hit_ratio"]),
+            str(t["pins"]),
+            str(t["refused_blocks"]),
+            "yes" if t["managed"] else "no",
+            t["note"],
+        ]
+        for t in answer["items"]
+    ]
+    columns = [
+        "tenant",
+        "used ",
+        "limit ",
+        "floor ",
+        "blocks ",
+        "hits ",
+        "pins ",
+        "refused ",
+        "quota",
+        "note",
+    ]
+    show.table(f"Tenants ({answer['total']})", columns, rows)
+
+
+@tenants.command("get")
+@click.argument("tenant")
+@url_option
+def get_tenant(tenant: str, url: str | None) -> None:
+    """Show how one tenant stands as JSON."""
+    print_json(call(url, "GET", f"/api/v1/tenants/{segment(tenant)}"))
+
+
+@tenants.command("adopt")
+@click.argument("tenant")
+@click.option("--floor", default="0", help="What no other tenant can take, such as 1GiB.")
+@click.option("--note", default="", help="For people.")
+@url_option
+@wait_option
+def adopt_tenant(tenant: str, floor: str, note: str, url: str | None, wait: str | None) -> None:
+    """Make a quota, without a cap, for a tenant that has none."""
+    body = {"floor_bytes": floor, "note": note}
+    answer = call(url, "POST", f"/api/v1/tenants/{segment(tenant)}/adopt", body, {"wait": wait})
+    click.echo(
+        f"{answer['tenant']}: quota made, no cap, floor {show.size(answer['floor_bytes'])}; {show.applied(answer)}"
+    )

@@ -1,0 +1,61 @@
+"""How tenants stand over all nodes: what each node says, put together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dataplane.protocol.events import NodeStats, TenantStats
+
+SUMMED = (
+    "bytes",
+    "blocks",
+    "pinned_bytes",
+    "would_refuse_blocks",
+    "requested_blocks",
+    "hit_blocks",
+    "stored_blocks",
+    "evicted_blocks",
+    "refused_blocks",
+)
+
+
+@dataclass
+class Standing:
+    """One tenant over all nodes that are not lost."""
+
+    bytes: int = 0
+    blocks: int = 0
+    pinned_bytes: int = 0
+    would_refuse_blocks: int = 0
+    requested_blocks: int = 0
+    hit_blocks: int = 0
+    stored_blocks: int = 0
+    evicted_blocks: int = 0
+    refused_blocks: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    over_limit: bool = False
+    floors: list[tuple[int, int]] = field(default_factory=list)
+    """Floor and effective floor, as each node told them."""
+    latest: TenantStats | None = None
+    """As one node has it: the share in force there."""
+
+    def add(self, told: TenantStats) -> None:
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(told, name))
+        for code, count in told.refused.items():
+            self.refused[code] = self.refused.get(code, 0) + count
+        self.over_limit |= told.over_limit
+        self.floors.append((told.floor_bytes, told.effective_floor_bytes))
+        self.latest = told
+
+    def effective_floor(self, floor_bytes: int) -> int | None:
+        """The least that nodes guarantee of this floor; None when none has told since it is the floor."""
+        return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
+
+
+def standings(stats: Iterable[NodeStats]) -> dict[str, Standing]:
+    """By shown name; a tenant that no node lists among its largest is missing."""
+    found: dict[str, Standing] = {}
+    for node in stats:
+        for tenant in node.tenants:
+            found.setdefault(tenant.tenant, Standing()).add(tenant)
+    return found

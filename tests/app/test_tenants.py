@@ -1,0 +1,121 @@
+"""Tenants: what nodes tell, quotas and pins in one list; and a quota made for who has none."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.errors import Forbidden
+from app.services.callers import Caller
+from app.store.listing import Wanted
+from dataplane.protocol.events import TenantStats
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+T = "/api/v1/tenants"
+TOLD = [
+    TenantStats(
+        "wild", bytes=500, blocks=5, requested_blocks=8, hit_blocks=2, refused_blocks=3, refused={"rate": 3}
+    ),
+    TenantStats("acme", bytes=120, blocks=2, limit_bytes=100, managed=True, over_limit=True),
+    TenantStats("_default", bytes=7, blocks=1),
+]
+
+
+@pytest.fixture
+async def told(plane: Plane, node: FakeNode) -> Plane:
+    """A plane whose node keeps something of three tenants; one has a quota, and a fourth has only a pin."""
+    await plane.put_quota("acme", 100)
+    await plane.put_pin("p", tenant="pinned")
+    node.stats = msgspec.structs.replace(node.stats, tenants=TOLD)
+    await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
+    return plane
+
+
+async def names(plane: Plane, query: str = "") -> list[str]:
+    return [item["tenant"] for item in (await plane.get(f"{T}?{query}"))["items"]]
+
+
+async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pin(told: Plane) -> None:
+    assert await names(told) == ["_default", "acme", "pinned", "wild"]
+    assert await names(told, "managed=true") == ["acme"]
+    assert await names(told, "managed=false") == ["_default", "pinned", "wild"]
+    wild = await told.get(f"{T}/wild")
+    assert (wild["bytes"], wild["hit_ratio"], wild["refused"], wild["managed"]) == (
+        500,
+        0.25,
+        {"rate": 3},
+        False,
+    )
+    acme = await told.get(f"{T}/acme")
+    assert (acme["managed"], acme["over_limit"], acme["limit_bytes"], acme["hit_ratio"]) == (
+        True,
+        True,
+        100,
+        None,
+    )
+    assert (await told.get(f"{T}/pinned"))["pins"] == 1
+    assert (await told.get(f"{T}/_default"))["bytes"] == 7
+    assert (await told.http.get(f"{T}/nobody")).status_code == 404
+    assert (await told.http.get(f"{T}/a@b")).status_code == 422
+
+
+async def test_tenants_are_sorted_by_any_number_page_by_page(told: Plane) -> None:
+    assert await names(told, "sort=-bytes") == ["wild", "acme", "_default", "pinned"]
+    assert await names(told, "sort=-refused_blocks&limit=1") == ["wild"]
+    assert (await names(told, "sort=limit_bytes"))[0] == "acme", "no limit comes after all limits"
+    assert (await names(told, "sort=hit_ratio"))[0] == "wild"
+    for sort in ("bytes", "-bytes", "limit_bytes", "-hit_ratio", "pins", ""):
+        whole, seen, cursor = await names(told, f"sort={sort}"), [], ""
+        while True:
+            page = await told.get(f"{T}?limit=1&sort={sort}&cursor={cursor}")
+            assert page["total"] == 4
+            seen += [item["tenant"] for item in page["items"]]
+            cursor = page["next_cursor"]
+            if not cursor:
+                break
+        assert seen == whole, sort
+    for query, field in (("sort=note", "sort"), ("cursor=!", "cursor"), ("managed=perhaps", "managed")):
+        wrong = await told.http.get(f"{T}?{query}")
+        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
+    named = (await told.get(f"{T}?limit=1&sort=bytes"))["next_cursor"]
+    assert (await told.http.get(f"{T}?sort=pins&cursor={named}")).status_code == 422
+
+
+async def adopt(plane: Plane, tenant: str, **body: Any) -> Any:
+    return await plane.http.post(f"{T}/{tenant}/adopt?wait=2s", json=body)
+
+
+async def test_who_has_no_quota_gets_one_that_takes_nothing_away(told: Plane, node: FakeNode) -> None:
+    made = await adopt(told, "wild", floor_bytes="1KiB", note="found")
+    assert made.status_code == 201, made.text
+    quota = made.json()
+    assert (quota["limit_bytes"], quota["floor_bytes"], quota["note"]) == (None, 1024, "found")
+    assert quota["status"]["applied"]
+    assert [(spec.tenant, spec.limit_bytes, spec.floor_bytes) for spec in node.quotas][1] == (
+        "wild",
+        None,
+        1024,
+    )
+    assert (await told.http.get(made.headers["location"])).headers["etag"] == made.headers["etag"]
+    again = await adopt(told, "wild")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
+    assert (await adopt(told, "nobody")).status_code == 404
+    assert (await adopt(told, "pinned", floor_bytes=-1)).json()["errors"][0]["path"] == "floor_bytes"
+    assert (await adopt(told, "pinned", limit_bytes=1)).json()["errors"][0]["path"] == "limit_bytes"
+    over = await adopt(told, "_default", floor_bytes="2GiB")
+    assert (over.status_code, over.json()["type"]) == (409, "urn:larder:problem:floors-exceed-capacity")
+    assert (await adopt(told, "_default")).status_code == 201
+    assert (await told.get(f"{T}/_default"))["managed"] is True
+
+
+async def test_who_is_limited_to_tenants_sees_theirs(told: Plane) -> None:
+    tenants = told.app.parts.tenants
+    mine = Caller(salts=frozenset({"acme", ""}))
+    page = await tenants.page(Wanted(10), None, mine)
+    assert ([item.tenant for item in page.items], page.total) == (["_default", "acme"], 2)
+    assert (await tenants.get("acme", mine)).tenant == "acme"
+    for tenant in ("wild", "nobody"):
+        with pytest.raises(Forbidden):
+            await tenants.get(tenant, mine)
