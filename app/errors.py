@@ -77,6 +77,10 @@ class TooManyRequests(LarderError):
 
     code = "too-many-requests"
 
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
 
 class UnsupportedMediaType(LarderError):
     code = "unsupported-media-type"
@@ -104,6 +108,10 @@ class StoreUnavailable(LarderError):
     """The database did not answer."""
 
     code = "store-unavailable"
+
+
+class StoreBusy(StoreUnavailable):
+    """The database works, and others held what was needed for too long."""
 
 
 class FloorsExceedCapacity(LarderError):

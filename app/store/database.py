@@ -12,18 +12,26 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from app.errors import StoreUnavailable
+from app.errors import LarderError, StoreBusy, StoreUnavailable
+from app.store.failures import meaning
+from app.store.watch import Kind, Watch
 from dataplane.protocol.settings import SettingsError
 
-BUSY_TIMEOUT_MS = 10_000
-"""How long a write waits for others, in this process and elsewhere, before it is refused."""
+BUSY_TIMEOUT_MS = 5_000
+"""SQLite: how long a write waits for others, in this process and elsewhere, before it is refused."""
+CONNECT_TIMEOUT_S = 3.0
+COMMAND_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_MS = 4_000
+"""Postgres: how long a connection may take to be made (or to become free), a statement to be answered, and a lock to be
+had. Who asks over HTTP hears within seconds that the database hangs."""
 _WRITE = "larder_write"
 _PATIENCE = "larder_patience_ms"
 _STEP_MS = 50
@@ -48,14 +56,24 @@ def full_url(given: str) -> sa.URL:
     return url
 
 
+@dataclass
+class _Step:
+    """How far a transaction got."""
+
+    committing: bool = False
+
+
 class Database:
     """The engine and its transactions. Opens connections on first use."""
 
     def __init__(self, given: str) -> None:
         """Raises SettingsError."""
-        url = full_url(given)
-        self._file = _File(url)
-        self.engine = _engine(url, self._file)
+        self.url = full_url(given)
+        self.watch = Watch()
+        self.origin = os.urandom(8).hex()
+        """Who we are among the processes that share the database."""
+        self._file = _File(self.url)
+        self.engine = _engine(self.url, self._file)
         self._writer = self.engine.execution_options(**{_WRITE: True})
         # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
@@ -64,25 +82,66 @@ class Database:
         else:
             self._reader = self.engine
 
+    @property
+    def path(self) -> str:
+        """SQLite's file; empty when there is none."""
+        return self._file.path
+
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
-        """A session whose statements all see the same moment; nothing is written."""
-        async with _translated(), AsyncSession(self._reader, expire_on_commit=False) as session:
-            yield session
+        """A session whose statements all see the same moment; nothing is written. Raises StoreUnavailable."""
+        async with self._told("read"), AsyncSession(self._reader, expire_on_commit=False) as session:
+            try:
+                yield session
+            except TimeoutError:  # the connection hangs: it must not be asked to roll back, nor be used again
+                with suppress(SQLAlchemyError, OSError):
+                    await session.invalidate()
+                raise
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
-        """A transaction: commits at the end of the block, or nothing happened at all."""
+        """A transaction: commits at the end of the block, or nothing happened at all; where nobody can know that,
+        StoreUnavailable says so. Raises Conflict when another transaction made the same record first."""
         async with (
-            _translated(),
+            self._told("write") as step,
             self._in_turn() as patience_ms,
-            AsyncSession(self._writer, expire_on_commit=False) as session,
-            session.begin(),
+            AsyncSession(self._writer, expire_on_commit=False, info={"origin": self.origin}) as session,
         ):
-            if patience_ms < BUSY_TIMEOUT_MS:
-                await session.connection(execution_options={_PATIENCE: patience_ms})
-            yield session
-            self._file.check()
+            try:
+                await session.begin()
+                if patience_ms < BUSY_TIMEOUT_MS:
+                    await session.connection(execution_options={_PATIENCE: patience_ms})
+                yield session
+                await session.flush()
+                self._file.check()
+                step.committing = True
+                await session.commit()
+            except BaseException as error:
+                with suppress(SQLAlchemyError, OSError):  # what went wrong first is what is told
+                    await (session.invalidate() if isinstance(error, TimeoutError) else session.rollback())
+                raise
+
+    @asynccontextmanager
+    async def _told(self, kind: Kind) -> AsyncIterator[_Step]:
+        """Drivers' errors as ours, and the watch kept up to date."""
+        step = _Step()
+        try:
+            yield step
+        except (SQLAlchemyError, OSError, *_driver_errors(self.url)) as error:
+            failure = meaning(error, committing=step.committing)
+            if failure is None:
+                raise
+            self._watched(kind, failure, error)
+            raise failure from error
+        except StoreUnavailable as failure:
+            self._watched(kind, failure, failure)
+            raise
+        else:
+            self.watch.worked(kind)
+
+    def _watched(self, kind: Kind, failure: LarderError, cause: Exception) -> None:
+        if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):
+            self.watch.failed(kind, str(cause).partition("\n")[0][:200] or failure.message)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[int]:
@@ -95,7 +154,7 @@ class Database:
             async with asyncio.timeout(BUSY_TIMEOUT_MS / 1000):
                 await self._turn.acquire()
         except TimeoutError:
-            raise StoreUnavailable("the database is busy with other changes; try again") from None
+            raise StoreBusy("the database is busy with other changes; try again") from None
         try:
             # In steps, so that a turn that came soon leaves the connection's setting as it is.
             waited_ms = int((time.monotonic() - asked) * 1000) // _STEP_MS * _STEP_MS
@@ -108,22 +167,25 @@ class Database:
         async with self.read() as session:
             await session.execute(sa.text("SELECT 1"))
 
+    def apart(self, **settings: Any) -> AsyncEngine:
+        """An engine for one connection that is nobody else's, and whose statements may take their time. The caller
+        disposes of it. `settings` are those of the driver's connect."""
+        if self.engine.dialect.name != "postgresql":
+            return _engine(self.url, self._file)
+        connect = {"timeout": CONNECT_TIMEOUT_S, **settings}
+        return create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
+
     async def close(self) -> None:
         await self.engine.dispose()
 
 
-@asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        raise StoreUnavailable("the database did not answer; try again") from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise StoreUnavailable("the database closed the connection; try again") from error
-        raise
-    except OSError as error:
-        raise StoreUnavailable("the database cannot be reached; try again") from error
+def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
+    """What the driver raises while it connects, when nobody wraps it yet."""
+    if url.get_backend_name() != "postgresql":
+        return ()
+    import asyncpg
+
+    return (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class _File:
@@ -132,24 +194,24 @@ class _File:
     def __init__(self, url: sa.URL) -> None:
         name = url.database if url.get_backend_name() == "sqlite" else None
         known = name is not None and name != ":memory:" and not name.startswith("file:")
-        self._path = os.path.abspath(name) if known and name else ""
+        self.path = os.path.abspath(name) if known and name else ""
         self._opened: tuple[int, int] | None = None
 
     def opened(self) -> None:
         """A connection has opened it."""
-        if self._path and self._opened is None:
+        if self.path and self._opened is None:
             self._opened = self._now()
 
     def check(self) -> None:
         """Raises StoreUnavailable."""
         if self._opened is not None and self._now() != self._opened:
             raise StoreUnavailable(
-                f"the database file {self._path} was removed or replaced while it was open: put it back, or start again"
+                f"the database file {self.path} was removed or replaced while it was open: put it back, or start again"
             )
 
     def _now(self) -> tuple[int, int] | None:
         try:
-            status = os.stat(self._path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
@@ -157,7 +219,18 @@ class _File:
 
 def _engine(url: sa.URL, file: _File) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        return create_async_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8)
+        return create_async_engine(
+            url,
+            pool_pre_ping=True,
+            pool_size=8,
+            max_overflow=8,
+            pool_timeout=CONNECT_TIMEOUT_S,
+            connect_args={
+                "timeout": CONNECT_TIMEOUT_S,
+                "command_timeout": COMMAND_TIMEOUT_S,
+                "server_settings": {"lock_timeout": str(LOCK_TIMEOUT_MS)},
+            },
+        )
     engine = create_async_engine(url, pool_size=8, max_overflow=8)
 
     def on_do_connect(*_: object) -> None:

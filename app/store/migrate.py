@@ -37,14 +37,17 @@ async def check(database: Database) -> None:
 
 
 async def _run(database: Database, work: Callable[[sa.Connection], None]) -> None:
-    url = database.engine.url
+    url = database.url
     if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    engine = database.apart()  # a migration of a large table takes longer than any request may
     try:
-        async with database.engine.execution_options(larder_write=True).connect() as connection:
+        async with engine.execution_options(larder_write=True).connect() as connection:
             await connection.run_sync(_locked, work)
     except OSError as error:
         raise StoreUnavailable(f"the database cannot be reached: {error}") from error
+    finally:
+        await engine.dispose()
 
 
 def _locked(connection: sa.Connection, work: Callable[[sa.Connection], None]) -> None:

@@ -267,7 +267,7 @@ async def test_sqlite_keeps_what_it_acknowledged(database: Database) -> None:
             (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         ]
-    assert values == ["wal", 2, 1, 10_000]
+    assert values == ["wal", 2, 1, 5_000]
 
 
 async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(database: Database) -> None:
