@@ -16,6 +16,7 @@ from dataplane.protocol.control import (
     Trace,
     digest_of,
 )
+from dataplane.protocol.usage import ReadUsage
 from tests.dataplane.plane import Plane
 
 HUGE = 2**64 - 1
@@ -28,6 +29,10 @@ HUGE = 2**64 - 1
         (Trace("n", 0.0, -1), "after"),
         (Trace("n", float("nan")), "since"),
         (Trace("n", float("inf")), "since"),
+        (ReadUsage("n", after=HUGE), "after"),
+        (ReadUsage("n", after=-1), "after"),
+        (ReadUsage("n", float("nan")), "noted"),
+        (ReadUsage("n", float("-inf")), "noted"),
         (ListPrefixes("n", "hits", None, HUGE), "limit"),
         (Resize("n", HUGE), "capacity_bytes"),
         (Resize("n", -(2**63)), "capacity_bytes"),
