@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.records import ManagedBy, Selector
 from app.schemas.status import RecordStatus
 from dataplane.protocol.control import Strength
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
@@ -47,6 +48,8 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
         float | str | None, Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset.")
     ] = None
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
 
 
 class PinAnswer(msgspec.Struct, frozen=True):
@@ -65,6 +68,9 @@ class PinAnswer(msgspec.Struct, frozen=True):
     expires_at: float | None
     """The end; of a pin that refreshes the latest that nodes report."""
     note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that it is for; null: all."""
     generation: int
     """The generation of `pins` that last changed this record."""
     created_at: float

@@ -29,6 +29,8 @@ class PinIntent:
     expires_at: float | None
     refresh_s: float | None
     note: str
+    managed_by: str
+    selector: dict[str, str] | None
 
 
 def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
@@ -38,6 +40,8 @@ def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
     model = faults.check("model", lambda: _model(intent, prefix))
     salt = faults.check("tenant", lambda: _salt(intent, prefix))
     note = faults.check("note", lambda: checks.note(intent.note))
+    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
+    selector = faults.check("selector", lambda: checks.labels(intent.selector))
     timed = "expires_at" if intent.ttl_s is None or intent.expires_at is not None else "ttl_s"
     expires_at = faults.check(timed, lambda: _expiry(intent, now))
     _check_strength(intent, faults)
@@ -52,12 +56,22 @@ def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
         assert salt is not None
         keys = chain(intent.tokens or [], salt, chunk_tokens=intent.chunk_tokens)
     faults.stop()
-    if model is None or salt is None or note is None or keys is None:
+    if model is None or salt is None or note is None or managed_by is None or keys is None:
         raise Invalid("the pin is not valid", faults.errors)
     body = b"".join(keys)
     refresh_s = intent.ttl_s if intent.refresh_on_hit else None
     return PinIntent(
-        model, salt, intent.strength, len(keys), body, digest_of(body), expires_at, refresh_s, note
+        model=model,
+        salt=salt,
+        strength=intent.strength,
+        key_count=len(keys),
+        body=body,
+        digest=digest_of(body),
+        expires_at=expires_at,
+        refresh_s=refresh_s,
+        note=note,
+        managed_by=managed_by,
+        selector=selector,
     )
 
 
@@ -108,19 +122,20 @@ def _expiry(intent: PinPut, now: float) -> float | None:
         return now + intent.ttl_s
     if intent.expires_at is None:
         return None
-    at = _moment(intent.expires_at)
+    at = moment(intent.expires_at)
     if not now < at <= now + MAX_TTL_S:
         raise ValueError("expected a moment in the future, within ten years")
     return at
 
 
-def _moment(value: float | str) -> float:
+def moment(value: float | str) -> float:
+    """Unix seconds, from these or from RFC 3339. Raises ValueError."""
     if not isinstance(value, str):
         return value
     try:
-        moment = datetime.fromisoformat(value)
+        parsed = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(f"expected RFC 3339 such as '2030-01-31T12:00:00Z', got {value[:40]!r}") from None
-    if moment.tzinfo is None:
+    if parsed.tzinfo is None:
         raise ValueError("expected a moment with an offset, such as '2030-01-31T12:00:00Z'")
-    return moment.timestamp()
+    return parsed.timestamp()

@@ -116,6 +116,8 @@ class Pins:
             keys_digest=row.keys_digest,
             expires_at=expires_at,
             note=row.note,
+            managed_by=row.managed_by,
+            selector=row.selector,
             generation=row.generation,
             created_at=row.created_at,
             updated_at=row.updated_at,
@@ -125,7 +127,9 @@ class Pins:
             guaranteed=sum(pin.guaranteed for pin in seen),
             degraded=sum(pin.degraded for pin in seen),
             expired=expired,
-            status=self._progress.status("pins", row.generation),
+            status=self._progress.status(
+                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at
+            ),
         )
 
 
@@ -141,6 +145,7 @@ def _fill(row: PinRow, intent: PinIntent) -> None:
     row.model, row.tenant, row.strength = intent.model, intent.salt, intent.strength
     row.key_count, row.keys_digest = intent.key_count, intent.digest
     row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
+    row.managed_by, row.selector = intent.managed_by, intent.selector
 
 
 def _audited(row: PinRow) -> dict[str, Any]:
@@ -154,4 +159,6 @@ def _audited(row: PinRow) -> dict[str, Any]:
         "expires_at": row.expires_at,
         "refresh_s": row.refresh_s,
         "note": row.note,
+        "managed_by": row.managed_by,
+        "selector": row.selector,
     }
