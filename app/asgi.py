@@ -15,7 +15,19 @@ from litestar.openapi.spec import Components, License
 from app import __version__
 from app.compose import Parts, Runtime, build
 from app.errors import LarderError
-from app.http import actions, audit, nodes, overview, pins, policies, prefixes, pushes, quotas, tenants
+from app.http import (
+    actions,
+    audit,
+    nodes,
+    overview,
+    pins,
+    policies,
+    prefixes,
+    pushes,
+    quotas,
+    tenants,
+    tokenizers,
+)
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
@@ -73,6 +85,7 @@ def _litestar(parts: Parts) -> Litestar:
             pushes.router,
             audit.router,
             actions.router,
+            tokenizers.router,
             overview.router,
             stream_events,
         ],
@@ -93,6 +106,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "pushes": parts.pushes,
                 "audit": parts.audit,
                 "actions": parts.actions,
+                "tokenizers": parts.tokenizers,
                 "resizing": parts.resizing,
                 "traces": parts.traces,
                 "overview": parts.overview,

@@ -37,6 +37,8 @@ from app.services.pushes import Pushes
 from app.services.quotas import Quotas
 from app.services.resize import Resizing
 from app.services.tenants import Tenants
+from app.services.tokenizers import Tokenizers
+from app.services.tokenizing import Tokenizing
 from app.services.traces import Traces
 from app.settings import Settings
 from app.store import migrate
@@ -68,6 +70,7 @@ class Parts:
     pushes: Pushes
     audit: Audit
     actions: Actions
+    tokenizers: Tokenizers
     resizing: Resizing
     traces: Traces
     overview: OverviewService
@@ -89,6 +92,7 @@ def build(settings: Settings) -> Parts:
     changes = Changes(database, fleet, hub)
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
+    tokenizers = Tokenizers(database, changes, Tokenizing())
     pins = Pins(database, changes, progress, fleet, prefixes)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
@@ -127,6 +131,7 @@ def build(settings: Settings) -> Parts:
         pushes=Pushes(database),
         audit=Audit(database),
         actions=Actions(operations, changes),
+        tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),
         overview=OverviewService(database, fleet, history, hub, progress, nodes, pins, policies),

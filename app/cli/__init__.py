@@ -13,6 +13,7 @@ _COMMANDS = {
     "quotas": ("app.cli.quotas:quotas", "A tenant's share of the pool."),
     "tenants": ("app.cli.tenants:tenants", "Who keeps something, with or without a quota."),
     "pins": ("app.cli.pins:pins", "Prefixes that must stay."),
+    "tokenizers": ("app.cli.tokenizers:tokenizers", "Tokenizers of models, for pins and look-ups by text."),
     "policies": ("app.cli.policies:policies", "How victims are chosen."),
     "prefixes": ("app.cli.prefixes:prefixes", "What was served most in the last hour."),
     "invalidate": ("app.cli.actions:invalidate", "Make blocks unreadable at once."),
@@ -30,7 +31,7 @@ _ALIASES = {
     "pin": "pins",
     "policy": "policies",
     "node": "nodes",
-    "prefix": "prefixes",
+    "prefix": "prefixes", "tokenizer": "tokenizers",
     "tenant": "tenants",
 }
 """What people type as well; not listed."""

@@ -3,9 +3,12 @@
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column, undefer
 
+from app.store import listing
 from app.store.base import Base, Digest, LongName, Name, Seconds, Whole
+from app.store.listing import Page, Wanted
 
 
 class TokenizerRow(Base):
@@ -16,8 +19,8 @@ class TokenizerRow(Base):
     model: Mapped[LongName]
     digest: Mapped[Digest]
     """SHA-256 of `file`, in hex."""
-    file: Mapped[bytes] = mapped_column(sa.LargeBinary())
-    """The tokenizer.json."""
+    file: Mapped[bytes] = mapped_column(sa.LargeBinary(), deferred=True)
+    """The tokenizer.json; read only where it is used, for it is large."""
     chat_template: Mapped[str | None] = mapped_column(sa.Text())
     special_tokens: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     """Such as bos_token and eos_token, for the template."""
@@ -26,3 +29,32 @@ class TokenizerRow(Base):
     revision: Mapped[Whole]
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": TokenizerRow.name,
+    "model": TokenizerRow.model,
+    "created_at": TokenizerRow.created_at,
+    "updated_at": TokenizerRow.updated_at,
+}
+
+
+async def get(session: AsyncSession, name: str) -> TokenizerRow | None:
+    return await session.get(TokenizerRow, name)
+
+
+async def of_model(session: AsyncSession, model: str) -> TokenizerRow | None:
+    """With its file."""
+    query = sa.select(TokenizerRow).where(TokenizerRow.model == model).options(undefer(TokenizerRow.file))
+    return await session.scalar(query)
+
+
+async def models(session: AsyncSession, most: int) -> list[str]:
+    """Models that have one, by name."""
+    query = sa.select(TokenizerRow.model).order_by(TokenizerRow.model).limit(most)
+    return list(await session.scalars(query))
+
+
+async def page(session: AsyncSession, wanted: Wanted) -> Page[TokenizerRow]:
+    """One page, by name unless sorted otherwise. Raises Invalid."""
+    return await listing.page(session, TokenizerRow, TokenizerRow.name, _SORTABLE, wanted)

@@ -1,0 +1,216 @@
+"""Tokenizers: registered for models, and text made tokens with them."""
+
+import asyncio
+import re
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from app.errors import Conflict, FieldError, Invalid
+from app.schemas.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
+from app.services import checks
+from app.services.callers import Caller
+from app.services.changes import Changes
+from app.services.preconditions import ANY, Expected, etag
+from app.services.tokenizing import Tokenizing
+from app.store import tokenizers
+from app.store.database import Database
+from app.store.listing import Wanted
+from app.store.tokenizers import TokenizerRow
+from app.texts.jobs import MAX_CHARACTERS, MAX_TEMPLATE_CHARACTERS, Job
+from dataplane.protocol.units import format_size
+
+MAX_FILE_BYTES = 32 << 20
+MAX_SPECIAL_CHARACTERS = 1024
+MAX_NAMED = 10
+"""Models that a refusal names."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+_TAKEN = frozenset({"messages", "add_generation_prompt"})
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a text became."""
+
+    tokens: list[int]
+    by: TokenizerUsed
+
+
+class Tokenizers:
+    """Get, put, delete; a put of what is already there changes nothing."""
+
+    def __init__(self, database: Database, changes: Changes, tokenizing: Tokenizing) -> None:
+        self._database = database
+        self._changes = changes
+        self._tokenizing = tokenizing
+
+    async def get(self, name: str) -> TokenizerAnswer:
+        """Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        async with self._database.read() as session:
+            row = await tokenizers.get(session, name)
+        if row is None:
+            raise checks.missing("tokenizer", name)
+        return _answer(row)
+
+    async def page(self, wanted: Wanted) -> TokenizerList:
+        """Raises Invalid."""
+        async with self._database.read() as session:
+            page = await tokenizers.page(session, wanted)
+        return TokenizerList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+
+    async def put(
+        self, name: str, asked: TokenizerPut, by: Caller, expected: Expected = ANY
+    ) -> tuple[TokenizerAnswer, bool]:
+        """The record, and whether it is new. Raises Invalid, Conflict, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        file = await asyncio.to_thread(_file, asked.tokenizer)
+        _check(asked, file)
+        digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
+        await self._tokenizing.run(Job(file, asked.chat_template), "tokenizer")
+        # Nodes are told of no tokenizer: the lock is what is needed of the type, so that a model gets one alone.
+        async with self._changes.begin(by, "pins") as change:
+            row = await tokenizers.get(change.session, name)
+            expected.check(*_state(name, row))
+            other = await tokenizers.of_model(change.session, asked.model)
+            if other is not None and other.name != name:
+                message = f"the model {asked.model!r} has the tokenizer {other.name!r} already"
+                raise Conflict(f"model: {message}", [FieldError("model", message)])
+            created = row is None
+            before = None if row is None else _audited(row)
+            if row is None:
+                row = TokenizerRow(name=name, revision=0, created_at=change.now, updated_at=change.now)
+            row.model, row.digest, row.file = asked.model, digest, file
+            row.chat_template, row.special_tokens = asked.chat_template, asked.special_tokens
+            row.add_special_tokens, row.note = asked.add_special_tokens, asked.note
+            after = _audited(row)
+            if before != after:
+                row.revision, row.updated_at = row.revision + 1, change.now
+                change.session.add(row)
+                change.noted("create" if created else "update", "tokenizer", name, before, after)
+        return _answer(row), created
+
+    async def delete(self, name: str, by: Caller, expected: Expected = ANY) -> None:
+        """Pins that were made with it stay as they are. Raises Invalid, NotFound, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by) as change:
+            row = await tokenizers.get(change.session, name)
+            if row is None:
+                raise checks.missing("tokenizer", name)
+            expected.check(*_state(name, row))
+            change.noted("delete", "tokenizer", name, _audited(row), None)
+            await change.session.delete(row)
+
+    async def encode(
+        self,
+        model: str,
+        text: str | None,
+        messages: Sequence[dict[str, Any]] | None,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> Encoded:
+        """Tokens of a text or of messages, as engines of the model see them. Raises Invalid, TooManyRequests."""
+        field = "messages" if text is None else "text"
+        _check_length(field, text, messages)
+        async with self._database.read() as session:
+            row = await tokenizers.of_model(session, model)
+            known = [] if row is not None else await tokenizers.models(session, MAX_NAMED + 1)
+        if row is None:
+            raise _unknown(field, model, known)
+        if messages is not None and row.chat_template is None:
+            message = f"the tokenizer {row.name!r} of {model!r} has no chat template; put it again with one"
+            raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+        job = Job(
+            row.file,
+            row.chat_template,
+            row.special_tokens or {},
+            row.add_special_tokens,
+            text,
+            None if messages is None else list(messages),
+            add_generation_prompt,
+        )
+        done = await self._tokenizing.run(job, field)
+        tokens = array("I", done.tokens)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        return Encoded(tokens.tolist(), TokenizerUsed(row.name, row.digest))
+
+
+def _file(given: dict[str, Any] | str) -> bytes:
+    return given.encode() if isinstance(given, str) else msgspec.json.encode(given)
+
+
+def _check(asked: TokenizerPut, file: bytes) -> None:
+    """Raises Invalid."""
+    faults = checks.Faults()
+    faults.check("model", lambda: checks.model(asked.model))
+    faults.check("note", lambda: checks.note(asked.note))
+    if len(file) > MAX_FILE_BYTES:
+        faults.add("tokenizer", f"expected at most {format_size(MAX_FILE_BYTES)}, got {len(file)} bytes")
+    if asked.chat_template is not None and len(asked.chat_template) > MAX_TEMPLATE_CHARACTERS:
+        message = f"expected at most {MAX_TEMPLATE_CHARACTERS} characters, got {len(asked.chat_template)}"
+        faults.add("chat_template", message)
+    if "\0" in (asked.chat_template or ""):
+        faults.add("chat_template", "expected no NUL characters")
+    for name, token in (asked.special_tokens or {}).items():
+        if _VARIABLE.fullmatch(name) is None or name in _TAKEN:
+            faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
+        elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
+            faults.add(
+                f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL"
+            )
+    faults.stop()
+
+
+def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any]] | None) -> None:
+    length = len(text or "") + sum(len(str(message)) for message in messages or ())
+    if length > MAX_CHARACTERS:
+        message = f"expected at most {MAX_CHARACTERS} characters, got {length}"
+        raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+
+
+def _unknown(field: str, model: str, known: list[str]) -> Invalid:
+    more = ", …" if len(known) > MAX_NAMED else ""
+    registered = (
+        f"registered are those of {', '.join(map(repr, known[:MAX_NAMED]))}{more}"
+        if known
+        else "none is registered"
+    )
+    message = (
+        f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers add', or send "
+        "tokens"
+    )
+    return Invalid(f"{field}: {message}", [FieldError(field, message)])
+
+
+def _state(name: str, row: TokenizerRow | None) -> tuple[str, str | None]:
+    """What a caller may expect something of."""
+    return f"tokenizer {name!r}", None if row is None else etag(row.revision)
+
+
+def _audited(row: TokenizerRow) -> dict[str, Any]:
+    """The digest stands for the file."""
+    names = ("model", "digest", "chat_template", "special_tokens", "add_special_tokens", "note")
+    return {name: getattr(row, name) for name in names}
+
+
+def _answer(row: TokenizerRow) -> TokenizerAnswer:
+    return TokenizerAnswer(
+        name=row.name,
+        model=row.model,
+        digest=row.digest,
+        chat_template=row.chat_template,
+        special_tokens=row.special_tokens,
+        add_special_tokens=row.add_special_tokens,
+        note=row.note,
+        revision=row.revision,
+        etag=etag(row.revision),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

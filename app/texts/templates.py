@@ -1,0 +1,92 @@
+"""Chat templates as Hugging Face writes them: Jinja in its sandbox, with a bound on what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from app.texts.jobs import MAX_CHARACTERS
+
+_FAILURES = (
+    TemplateError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
+
+
+class Unusable(Exception):
+    """A template that cannot be read, or fails on these messages; the text says why."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model said; it changes nothing of the text."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compiled(source: str) -> Template:
+    """Raises Unusable."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
+    try:
+        return environment.from_string(source)
+    except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
+        raise Unusable(f"the template cannot be read: {_said(error)}") from None
+
+
+def rendered(
+    template: Template,
+    messages: Sequence[Mapping[str, Any]],
+    special_tokens: Mapping[str, str],
+    *,
+    add_generation_prompt: bool,
+) -> str:
+    """Raises Unusable."""
+    variables = {**special_tokens, "messages": messages, "add_generation_prompt": add_generation_prompt}
+    pieces, length = [], 0
+    try:
+        for piece in template.generate(variables):
+            length += len(piece)
+            if length > MAX_CHARACTERS:
+                raise Unusable(f"the template made more than {MAX_CHARACTERS} characters of the messages")
+            pieces.append(piece)
+    except _FAILURES as error:
+        raise Unusable(f"the template failed on these messages: {_said(error)}") from None
+    return "".join(pieces)
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:300]
+
+
+def _refuse(message: Any) -> NoReturn:
+    raise TemplateError(str(message))
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
+    """Jinja's own would escape characters of HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
