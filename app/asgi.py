@@ -25,6 +25,7 @@ from app.http import (
     prefixes,
     pushes,
     quotas,
+    replicas,
     tenants,
     tokenizers,
 )
@@ -84,6 +85,7 @@ def _litestar(parts: Parts) -> Litestar:
             nodes.router,
             pushes.router,
             audit.router,
+            replicas.router,
             actions.router,
             tokenizers.router,
             overview.router,
@@ -105,6 +107,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "nodes": parts.nodes,
                 "pushes": parts.pushes,
                 "audit": parts.audit,
+                "replicas": parts.replicas,
                 "actions": parts.actions,
                 "tokenizers": parts.tokenizers,
                 "resizing": parts.resizing,

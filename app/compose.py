@@ -11,6 +11,7 @@ import structlog
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
+from app.errors import StoreUnavailable
 from app.http.edge import RequestCounts
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
@@ -19,6 +20,7 @@ from app.ingest.subscriber import IngestCounts, Subscriber
 from app.observe import metrics
 from app.observe.facts import FactHub
 from app.push.desired import Desired
+from app.push.lead import Lead
 from app.push.ledger import Ledger
 from app.push.link import Link
 from app.push.operations import Operations
@@ -35,6 +37,7 @@ from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.pushes import Pushes
 from app.services.quotas import Quotas
+from app.services.replicas import Replicas
 from app.services.resize import Resizing
 from app.services.tenants import Tenants
 from app.services.tokenizers import Tokenizers
@@ -42,12 +45,18 @@ from app.services.tokenizing import Tokenizing
 from app.services.traces import Traces
 from app.settings import Settings
 from app.store import migrate
+from app.store.claim import claim_of
 from app.store.database import Database
+from app.store.notify import Listener
 from dataplane.protocol.settings import to_environ
 
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
+LEAVE_S = 1.0
+WAIT_FIRST_S = 0.25
+WAIT_MOST_S = 2.0
+"""Pauses of a task that needs the database while that is away."""
 
 
 @dataclass
@@ -77,6 +86,8 @@ class Parts:
     registry: CollectorRegistry
     rollup: Rollup
     operations: Operations
+    lead: Lead
+    replicas: Replicas
     supervisor: Supervisor | None
     requests: RequestCounts = field(default_factory=RequestCounts)
     ingest: IngestCounts = field(default_factory=IngestCounts)
@@ -90,6 +101,7 @@ def build(settings: Settings) -> Parts:
     desired = Desired(database)
     progress = Progress(fleet, desired)
     changes = Changes(database, fleet, hub)
+    lead = Lead(claim_of(database, database.origin))
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
     tokenizers = Tokenizers(database, changes, Tokenizing())
@@ -111,6 +123,8 @@ def build(settings: Settings) -> Parts:
             metrics.EVENTS_LOST.name: ingest.lost,
             metrics.STREAMS.name: hub.listeners,
             metrics.FACTS_DROPPED.name: hub.dropped,
+            metrics.REPLICA_PUSHING.name: lead.pushing,
+            metrics.DATABASE_UP.name: not database.watch.away,
             metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
         },
     )
@@ -138,6 +152,8 @@ def build(settings: Settings) -> Parts:
         registry=metrics.registry_of(sources),
         rollup=Rollup(hub),
         operations=operations,
+        lead=lead,
+        replicas=Replicas(database, lead, fleet, hub),
         supervisor=supervisor,
         requests=requests,
         ingest=ingest,
@@ -171,6 +187,7 @@ class Runtime:
         self._tasks: list[asyncio.Task[None]] = []
         self._zmq: zmq.asyncio.Context | None = None
         self._link: Link | None = None
+        self._ledger = Ledger(parts.database)
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
@@ -178,8 +195,9 @@ class Runtime:
         parts = self.parts
         await migrate.upgrade(parts.database)
         await parts.desired.refresh()
-        ledger = Ledger(parts.database)
-        await ledger.load(parts.fleet, time.monotonic())
+        await self._ledger.load(parts.fleet, time.monotonic())
+        await parts.replicas.beat()
+        await parts.lead.step()
         self._zmq = zmq.asyncio.Context()
         url = parts.settings.common.control_url
         self._link = Link(url, f"larder-{os.getpid()}", self._zmq)
@@ -188,11 +206,18 @@ class Runtime:
             self._link,
             parts.fleet,
             parts.desired,
-            ledger,
+            self._ledger,
             parts.hub,
             parts.push,
             parts.settings.app.push_timeout_s,
+            parts.lead,
         )
+        self._keep("lead", parts.lead.run)
+        self._keep("ledger", self._ledger.run)
+        self._keep("replicas", parts.replicas.run)
+        if parts.database.url.get_backend_name() == "postgresql":
+            listener = Listener(parts.database, parts.replicas.heard, parts.replicas.missed)
+            self._keep("notices", listener.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
         self._keep("events", lambda: self._listen(url, worker))
@@ -207,6 +232,7 @@ class Runtime:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._leave()
         if parts.supervisor is not None:
             await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
         if self._link is not None:
@@ -216,11 +242,25 @@ class Runtime:
             self._zmq.term()
         await parts.database.close()
 
+    async def _leave(self) -> None:
+        """Write down what is not written yet, and let another replica push."""
+        parts = self.parts
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._ledger.flush()
+        except (StoreUnavailable, TimeoutError) as error:
+            self._log.warning("ledger.not_written", reason=str(error))
+        await parts.lead.stop()
+        await parts.replicas.leave()
+
     def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run for ever; what fails is told and started again: one broken part must not stop the others."""
+        """Run for ever; what fails is told and started again: one broken part must not stop the others. That the
+        database is away is told by its watch, once for all."""
 
         async def loop() -> None:
+            wait_s = WAIT_FIRST_S
             while True:
+                started = time.monotonic()
                 task = asyncio.create_task(work(), name=name)
                 try:
                     await asyncio.wait({task})
@@ -228,6 +268,12 @@ class Runtime:
                     task.cancel()
                     await asyncio.wait({task})
                 error = task.exception() if not task.cancelled() else None
+                if isinstance(error, StoreUnavailable):
+                    self._log.debug("task.waits", task=name, reason=error.message)
+                    calm = time.monotonic() - started > WAIT_MOST_S
+                    wait_s = WAIT_FIRST_S if calm else min(wait_s * 2, WAIT_MOST_S)
+                    await asyncio.sleep(wait_s)
+                    continue
                 self._log.error("task.failed", task=name, exc_info=error)
                 await asyncio.sleep(RESTART_TASK_S)
 

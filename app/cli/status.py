@@ -18,6 +18,7 @@ def status(url: str | None, as_json: bool) -> None:
         print_json(overview)
         return
     _head(overview)
+    _replicas(call(url, "GET", "/api/v1/replicas")["items"])
     if overview["nodes"]:
         _nodes(overview["nodes"])
     if overview["tenants"]:
@@ -41,6 +42,20 @@ def _head(overview: dict[str, Any]) -> None:
         f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks,"
         f" hit ratio {show.percent(rates['hit_ratio'])} (last minute)"
     )
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> None:
+    """Nothing when there is but one, and it pushes: that is what everybody expects."""
+    alive = [replica for replica in replicas if replica["alive"]]
+    pushing = [replica for replica in alive if replica["pushing"]]
+    if len(alive) == 1 and pushing:
+        return
+    who = "none pushes to nodes now"
+    if pushing:
+        first = pushing[0]
+        here = "this one" if first["answering"] else f"{first['host']} (pid {first['pid']}, {first['url']})"
+        who = f"{here} pushes to nodes"
+    click.echo(f"replicas: {len(alive)} alive; {who}")
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> None:

@@ -120,6 +120,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     log = configure(settings.app.log_level, settings.app.log_format)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    app.parts.replicas.url = url
     structlog.get_logger().info(
         "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
     )

@@ -191,6 +191,11 @@ STREAMS = Declared("larder_event_streams", G, "Open dashboard streams.")
 FACTS_DROPPED = Declared("larder_facts_dropped", C, "Facts that slow streams lost.")
 RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
 
+REPLICA_PUSHING = Declared(
+    "larder_replica_pushing", G, "1 when this management plane is the one that pushes to nodes."
+)
+DATABASE_UP = Declared("larder_database_up", G, "1 while the database answers and takes changes.")
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -225,6 +230,8 @@ class LarderCollector(Collector):
             page.add(PUSHES, count, state)
         numbers = self._sources.numbers()
         for declared in (EVENTS, EVENTS_MALFORMED, EVENTS_LOST, STREAMS, FACTS_DROPPED, RESTARTS):
+            page.add(declared, numbers.get(declared.name, 0))
+        for declared in (REPLICA_PUSHING, DATABASE_UP):
             page.add(declared, numbers.get(declared.name, 0))
         return page.families.values()
 

@@ -1,14 +1,40 @@
-"""Writes down what nodes answered, so that it is seen by every replica and after a restart."""
+"""Writes down what nodes answered, so that it is seen by every replica and after a restart.
 
+Pushing does not wait for it: what nodes said is put in a queue that `run` writes down, much at once if much came. While
+the database is away the queue grows, up to a bound.
+"""
+
+import asyncio
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.ingest.fleet import Fleet, Node, Refusal
-from app.store import generations, nodes, pins, pushes
+from app.store import generations, nodes, notify, pins, pushes
 from app.store.database import Database
+from app.store.notify import Told
 from dataplane.protocol.control import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
+
+MOST_WAITING = 1_000
+"""Answers that wait for the database; the oldest go first when there are more."""
+AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A node's answer that is not written down yet. What the node holds is taken from it when it is written."""
+
+    node: Node
+    kinds: Sequence[SnapshotType]
+    push: dict[str, Any] | None = None
+    """Columns of the push that was answered; None when it said hello."""
+    fact: Told | None = None
 
 
 class Ledger:
@@ -16,6 +42,12 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._waiting: deque[_Said] = deque()
+        self._came = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._doubtful = False
+        """The last attempt may have written them."""
+        self._log = structlog.get_logger()
 
     async def load(self, fleet: Fleet, now: float) -> None:
         """Nodes of earlier runs: joining until they answer, lost when they don't."""
@@ -38,26 +70,70 @@ class Ledger:
                 if seen.store:
                     node.observed[seen.type] = Observed(seen.generation, seen.digest, seen.store)
                 if seen.nacked_generation is not None:
-                    faults = msgspec.convert(seen.faults or [], list[Fault])
-                    node.refused[seen.type] = Refusal(seen.nacked_generation, seen.nacked_at or 0.0, faults)
+                    node.refused[seen.type] = _refusal(seen)
 
-    async def joined(self, node: Node) -> None:
-        async with self._database.write() as session:
-            await nodes.save_node(session, _node_row(node))
-            for kind in SNAPSHOT_TYPES:
-                await nodes.save_observation(session, _observation(node, kind))
+    async def run(self) -> None:
+        """Write down what comes, for ever. Raises StoreUnavailable when the database is away; start it again."""
+        while True:
+            if not self._waiting:
+                await self._came.wait()
+            self._came.clear()
+            await self.flush()
+
+    def joined(self, node: Node) -> None:
+        """It said hello, and what it holds."""
+        self._add(_Said(node, SNAPSHOT_TYPES))
 
     async def wanted_capacity(self, name: str) -> int | None:
         """What the node's pool was last made to grow to, in bytes."""
         async with self._database.read() as session:
             return await nodes.wanted_capacity(session, name)
 
-    async def ended(self, node: Node, kind: SnapshotType, push: pushes.PushRow) -> None:
-        """A push and what it left the node with, in one transaction."""
-        async with self._database.write() as session:
-            await pushes.add(session, push)
+    def ended(self, node: Node, kind: SnapshotType, push: pushes.PushRow, fact: Told) -> None:
+        """A push and what it left the node with, of which the other replicas hear `fact`."""
+        self._add(_Said(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, fact))
+
+    def _add(self, said: _Said) -> None:
+        self._waiting.append(said)
+        if len(self._waiting) > MOST_WAITING:
+            lost = self._waiting.popleft()
+            self._log.warning("push.forgotten", node=lost.node.name, waiting=MOST_WAITING)
+        self._came.set()
+
+    async def flush(self) -> None:
+        """Write down what waits. Raises StoreUnavailable; nothing is lost."""
+        async with self._writing:
+            while self._waiting:
+                batch = list(self._waiting)[:AT_ONCE]
+                doubtful, self._doubtful = self._doubtful, True
+                async with self._database.write() as session:
+                    await self._write(session, batch, doubtful)
+                self._doubtful = False
+                for said in batch:
+                    if self._waiting and self._waiting[0] is said:  # else it was forgotten meanwhile
+                        self._waiting.popleft()
+
+    async def _write(self, session: AsyncSession, batch: list[_Said], doubtful: bool) -> None:
+        for said in batch:
+            if said.push is not None and not (doubtful and await pushes.known(session, **said.push)):
+                await pushes.add(session, pushes.PushRow(**said.push))
+        holding: dict[str, tuple[Node, set[SnapshotType]]] = {}
+        for said in batch:
+            holding.setdefault(said.node.name, (said.node, set()))[1].update(said.kinds)
+        for node, kinds in holding.values():
             await nodes.save_node(session, _node_row(node))
-            await nodes.save_observation(session, _observation(node, kind))
+            for kind in kinds:
+                await nodes.save_observation(session, _observation(node, kind))
+        await notify.post(session, [said.fact for said in batch if said.fact is not None])
+
+    async def learn_refusals(self, fleet: Fleet, node: Node) -> None:
+        """Learn which refusals of the node whoever pushes has written down. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            rows = await nodes.observations(session, node.name)
+        refused = {row.type: _refusal(row) for row in rows if row.nacked_generation is not None}
+        if refused != node.refused:
+            node.refused = refused
+            fleet.pulse.beat()
 
     async def move_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> list[str]:
         """Write down the ends of pins that hits have moved, as a new generation: a process that starts later knows no
@@ -78,8 +154,13 @@ class Ledger:
     async def overtake(self, kind: SnapshotType, generation: int) -> None:
         """Our database was set back: number its state above what the node has seen."""
         async with self._database.write() as session:
-            if await generations.lock(session, kind) <= generation:
+            if await generations.lock(session, kind) < generation:
                 await generations.advance(session, kind, generation + 1, time.time())
+
+
+def _refusal(row: nodes.ObservationRow) -> Refusal:
+    faults = msgspec.convert(row.faults or [], list[Fault])
+    return Refusal(row.nacked_generation or 0, row.nacked_at or 0.0, faults)
 
 
 def _moved(

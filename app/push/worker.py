@@ -1,7 +1,7 @@
 """Keeps one node at what is wanted: joins it, pushes, takes its answers, and starts again when it is another process.
 
 What is owed follows from the database and from what the node says, never from memory alone: a worker that starts after
-a crash finds the same work.
+a crash finds the same work. While another replica pushes, it knows the node all the same and tells it nothing.
 """
 
 import asyncio
@@ -16,10 +16,12 @@ from app.ingest.fleet import Fleet, Node, Refusal
 from app.observe.facts import FactHub
 from app.observe.trace import span, traceparent
 from app.push.desired import Built, Desired
+from app.push.lead import CHECK_S, Lead
 from app.push.ledger import Ledger
 from app.push.link import Link, NoAnswer, NotUnderstood, new_nonce
 from app.push.plan import Memory, Overtake, Push, Reason, plan
 from app.push.states import PushEvent, PushState, advance
+from app.store.notify import Told
 from app.store.pushes import PushRow
 from dataplane.protocol.control import (
     SNAPSHOT_TYPES,
@@ -62,6 +64,7 @@ class Worker:
         hub: FactHub,
         counts: PushCounts,
         timeout_s: float,
+        lead: Lead,
     ) -> None:
         self._link = link
         self._fleet = fleet
@@ -70,6 +73,9 @@ class Worker:
         self._hub = hub
         self._counts = counts
         self._timeout_s = timeout_s
+        self._lead = lead
+        self._term = 0
+        """In which term of leading the node was taken over; 0: in none."""
         self._memory: dict[SnapshotType, Memory] = {}
         self._kept = time.monotonic()
         self._log = structlog.get_logger().bind(url=link.url)
@@ -83,6 +89,11 @@ class Worker:
                     await asyncio.sleep(HELLO_EVERY_S)
                 continue
             beats = self._fleet.pulse.count
+            if not self._lead.pushing:
+                await self._follow(node, beats)
+                continue
+            if self._term != self._lead.term:
+                await self._take_over(node)
             if time.monotonic() - self._kept >= KEEP_ENDS_S:
                 self._kept = time.monotonic()
                 await self._keep_ends(node.pin_ends, node.seen_at, LEAST_MOVE_S)
@@ -96,6 +107,20 @@ class Worker:
             if not pushed:
                 await self._fleet.pulse.wait(wait_s, since=beats)
 
+    async def _follow(self, node: Node, beats: int) -> None:
+        """Know what is wanted, and what the node refused of it, and wait."""
+        await self._desired.refresh()
+        await self._ledger.learn_refusals(self._fleet, node)
+        await self._fleet.pulse.wait(CHECK_S if self._lead.holds else POLL_S, since=beats)
+
+    async def _take_over(self, node: Node) -> None:
+        """Begin to push to a node that has joined."""
+        term = self._lead.term
+        self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
+        self._ledger.joined(node)
+        await self._grow(node)
+        self._term = term
+
     async def _join(self) -> bool:
         try:
             welcome = await self._link.hello(HELLO_TIMEOUT_S)
@@ -106,14 +131,12 @@ class Worker:
             await asyncio.sleep(HELLO_REFUSED_S)
             return False
         before = self._fleet.at_url(self._link.url)
-        if before is not None and before.epoch != welcome.epoch:
+        if before is not None and before.epoch != welcome.epoch and self._lead.pushing:
             await self._keep_ends(dict(before.pin_ends), before.seen_at, 0)
         node = self._fleet.welcome(welcome, self._link.url, time.monotonic(), time.time())
-        self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
+        self._term = 0
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
         self._hub.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
-        await self._ledger.joined(node)
-        await self._grow(node)
         await self.resync()
         return True
 
@@ -153,7 +176,10 @@ class Worker:
         self._hub.touch()
 
     async def _step(self, node: Node, kind: SnapshotType) -> float | None:
-        """Do what the plan says for one type; seconds until there may be more, None when something was done."""
+        """Do what the plan says for one type; seconds until there may be more, None when something was done, or the
+        right to do anything is gone."""
+        if not self._lead.pushing:
+            return None
         memory = self._memory[kind]
         built = self._desired.built(kind)
         now = time.monotonic()
@@ -200,15 +226,10 @@ class Worker:
             reason=reason,
             attempt=row.attempt,
         )
-        self._hub.publish(
-            f"push.{row.state}",
-            node.name,
-            type=kind,
-            generation=row.generation,
-            reason=reason,
-            faults=row.faults,
-        )
-        await self._ledger.ended(node, kind, row)
+        fields = {"type": kind, "generation": row.generation, "reason": reason, "faults": row.faults}
+        fact = Told(f"push.{row.state}", time.time(), fields, node.name)
+        self._hub.publish(fact.name, fact.node, at=fact.at, **fact.fields)
+        self._ledger.ended(node, kind, row, fact)
 
     async def _deliver(
         self, node: Node, kind: SnapshotType, built: Built, memory: Memory, row: PushRow
@@ -232,7 +253,7 @@ class Worker:
         )
         try:
             answer = await self._unless_gone(
-                node, self._link.push(snapshot, self._desired.bodies, needed, self._timeout_s)
+                node, self._link.push(snapshot, self._bodies, needed, self._timeout_s)
             )
         except NoAnswer as error:
             return self._failed(PushEvent.TIMEOUT, state, str(error), memory, row)
@@ -240,6 +261,12 @@ class Worker:
             return self._failed(PushEvent.REFUSE, state, str(error), memory, row)
         row.answered_at = time.time()
         return advance(state, self._answered(node, kind, wanted.store, answer, memory, row))
+
+    async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
+        bodies = await self._desired.bodies(digests)
+        if not self._lead.pushing:
+            raise NoAnswer("another replica pushes now")
+        return bodies
 
     async def _unless_gone(self, node: Node, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
         """The answer, without waiting out the time when the process that should give it is known to be gone."""

@@ -6,7 +6,7 @@ makes the push happen later.
 """
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,9 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
 from app.services.callers import Caller
-from app.store import audit, generations
+from app.store import audit, generations, notify
 from app.store.audit import AuditRow
 from app.store.database import Database
+from app.store.notify import Told
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 
 Action = Literal["create", "update", "delete"]
@@ -130,25 +131,34 @@ class Changes:
                 if any(row.type == kind for row in change.entries):
                     await generations.advance(session, kind, numbers[kind], change.now)
             await audit.append(session, change.entries)
+            facts = _facts(change.entries)
+            await notify.post(session, facts)
         self._fleet.pulse.beat()
-        for row in change.entries:
-            self._tell(row)
+        self._tell(facts)
 
     async def note(
         self, action: str, noun: str, name: str, asked: Mapping[str, Any] | None, by: Caller, denied: str = ""
     ) -> None:
         """Write down what is about to be done, or was refused, and changes no record. Raises StoreUnavailable."""
         row = entry(by, time.time(), action, noun, name, None, asked, denied=denied)
+        facts = _facts([row])
         async with self._database.write() as session:
             await audit.append(session, [row])
-        self._tell(row)
+            await notify.post(session, facts)
+        self._tell(facts)
 
-    def _tell(self, row: AuditRow) -> None:
-        if row.decision == "denied":
-            return
-        if row.type:
-            self._hub.publish(
-                f"{row.kind}.changed", at=row.at, name=row.name, action=row.action, generation=row.generation
-            )
-        else:
-            self._hub.publish(f"{row.kind}.{row.action}", at=row.at, name=row.name)
+    def _tell(self, facts: Sequence[Told]) -> None:
+        for fact in facts:
+            self._hub.publish(fact.name, fact.node, at=fact.at, **fact.fields)
+
+
+def _facts(rows: Iterable[AuditRow]) -> list[Told]:
+    """What everybody who watches may know."""
+    return [_fact(row) for row in rows if row.decision != "denied"]
+
+
+def _fact(row: AuditRow) -> Told:
+    if row.type:
+        fields = {"name": row.name, "action": row.action, "generation": row.generation}
+        return Told(f"{row.kind}.changed", row.at, fields)
+    return Told(f"{row.kind}.{row.action}", row.at, {"name": row.name})

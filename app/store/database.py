@@ -74,6 +74,7 @@ class Database:
         """Who we are among the processes that share the database."""
         self._file = _File(self.url)
         self.engine = _engine(self.url, self._file)
+        self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
         self._writer = self.engine.execution_options(**{_WRITE: True})
         # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
@@ -127,7 +128,7 @@ class Database:
         step = _Step()
         try:
             yield step
-        except (SQLAlchemyError, OSError, *_driver_errors(self.url)) as error:
+        except self._errors as error:
             failure = meaning(error, committing=step.committing)
             if failure is None:
                 raise

@@ -1,7 +1,7 @@
 """What an error of a database driver means to whoever asked: come back later, somebody else was first, or a defect.
 
-Drivers say it in many ways (Postgres by SQLSTATE, SQLite by result codes, sockets by OSError, pools by a time-out of their
-own); only here are they told apart. What is not known here is a defect and stays what it is.
+Drivers say it in many ways (Postgres by SQLSTATE, SQLite by result codes, sockets by OSError, pools by a time-out of
+their own); only here are they told apart. What is not known here is a defect and stays what it is.
 """
 
 import sqlalchemy as sa

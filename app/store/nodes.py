@@ -61,6 +61,11 @@ async def all_observations(session: AsyncSession) -> Sequence[ObservationRow]:
     return (await session.scalars(sa.select(ObservationRow))).all()
 
 
+async def observations(session: AsyncSession, node: str) -> Sequence[ObservationRow]:
+    """Of one node."""
+    return (await session.scalars(sa.select(ObservationRow).where(ObservationRow.node == node))).all()
+
+
 async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     """Insert or update. Names of nodes that this one replaces at its control URL are forgotten and returned."""
     replaced = sa.select(NodeRow).where(NodeRow.control_url == row.control_url, NodeRow.name != row.name)

@@ -36,6 +36,18 @@ class PushRow(Base):
     faults: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON())
 
 
+COLUMNS = tuple(column.key for column in sa.inspect(PushRow).column_attrs if column.key != "id")
+"""What a push is written down with."""
+
+
+async def known(session: AsyncSession, *, node: str, type: str, sent_at: float, **_: Any) -> bool:  # noqa: A002
+    """Whether a push of this moment is written down."""
+    query = sa.select(PushRow.id).where(
+        PushRow.node == node, PushRow.type == type, PushRow.sent_at == sent_at
+    )
+    return (await session.scalars(query.limit(1))).first() is not None
+
+
 async def add(session: AsyncSession, row: PushRow) -> None:
     """Insert; now and then forget what is older than the newest `KEPT`."""
     session.add(row)
