@@ -127,9 +127,7 @@ class Pins:
             guaranteed=sum(pin.guaranteed for pin in seen),
             degraded=sum(pin.degraded for pin in seen),
             expired=expired,
-            status=self._progress.status(
-                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at
-            ),
+            status=self._progress.status("pins", row.generation),
         )
 
 
