@@ -32,10 +32,12 @@ from app.http import (
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
+from app.http.events import list_events
 from app.http.health import healthz, readyz
 from app.http.metrics import metrics
 from app.http.problems import on_crash, on_http_error, on_larder_error
-from app.http.stream import stream_events
+from app.http.snapshot import get_snapshot
+from app.http.stream import Messages, stream_events
 from app.http.web import WebFiles, home, page
 from app.settings import Settings
 
@@ -90,6 +92,8 @@ def _litestar(parts: Parts) -> Litestar:
             tokenizers.router,
             overview.router,
             stream_events,
+            list_events,
+            get_snapshot,
         ],
         guards=[guard],
     )
@@ -115,7 +119,9 @@ def _litestar(parts: Parts) -> Litestar:
                 "overview": parts.overview,
                 "progress": parts.progress,
                 "fleet": parts.fleet,
-                "hub": parts.hub,
+                "messages": Messages(parts.hub, parts.overview),
+                "kept": parts.events,
+                "snapshots": parts.snapshots,
                 "database": parts.database,
                 "registry": parts.registry,
                 "web_files": web_files,

@@ -29,6 +29,7 @@ from app.push.worker import PushCounts, Worker
 from app.services.actions import Actions
 from app.services.audit import Audit
 from app.services.changes import Changes
+from app.services.events import Events
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
@@ -39,6 +40,7 @@ from app.services.pushes import Pushes
 from app.services.quotas import Quotas
 from app.services.replicas import Replicas
 from app.services.resize import Resizing
+from app.services.snapshot import Snapshots
 from app.services.tenants import Tenants
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing
@@ -83,6 +85,8 @@ class Parts:
     resizing: Resizing
     traces: Traces
     overview: OverviewService
+    events: Events
+    snapshots: Snapshots
     registry: CollectorRegistry
     rollup: Rollup
     operations: Operations
@@ -101,6 +105,8 @@ def build(settings: Settings) -> Parts:
     desired = Desired(database)
     progress = Progress(fleet, desired)
     changes = Changes(database, fleet, hub)
+    events = Events(database)
+    hub.keep = events.offer
     lead = Lead(claim_of(database, database.origin))
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
@@ -123,6 +129,7 @@ def build(settings: Settings) -> Parts:
             metrics.EVENTS_LOST.name: ingest.lost,
             metrics.STREAMS.name: hub.listeners,
             metrics.FACTS_DROPPED.name: hub.dropped,
+            metrics.EVENTS_UNKEPT.name: events.dropped,
             metrics.REPLICA_PUSHING.name: lead.pushing,
             metrics.DATABASE_UP.name: not database.watch.away,
             metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
@@ -149,6 +156,8 @@ def build(settings: Settings) -> Parts:
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),
         overview=OverviewService(database, fleet, history, hub, progress, nodes, pins, policies),
+        events=events,
+        snapshots=Snapshots(database, fleet, progress, hub),
         registry=metrics.registry_of(sources),
         rollup=Rollup(hub),
         operations=operations,
@@ -220,6 +229,7 @@ class Runtime:
             self._keep("notices", listener.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
+        self._keep("history", parts.events.run)
         self._keep("events", lambda: self._listen(url, worker))
         if parts.supervisor is not None:
             self._keep("supervisor", parts.supervisor.run)
@@ -240,6 +250,7 @@ class Runtime:
             await self._link.close()
         if self._zmq is not None:
             self._zmq.term()
+        await parts.events.flush()
         await parts.database.close()
 
     async def _leave(self) -> None:

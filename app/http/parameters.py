@@ -25,13 +25,13 @@ Wait = Annotated[
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
 
 
-def wait_seconds(text: str) -> float:
+def wait_seconds(text: str, most: float = MAX_WAIT_S) -> float:
     """`"2s"`, `"500ms"` or `"2"` as seconds; empty is 0. Raises Invalid."""
     if not text:
         return 0.0
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else -1.0
-    if not 0 <= seconds <= MAX_WAIT_S:
-        message = f"expected a time from 0s to {MAX_WAIT_S:g}s such as '2s' or '500ms', got {text[:20]!r}"
+    if not 0 <= seconds <= most:
+        message = f"expected a time from 0s to {most:g}s such as '2s' or '500ms', got {text[:20]!r}"
         raise Invalid(f"wait: {message}", [FieldError("wait", message)])
     return seconds

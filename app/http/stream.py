@@ -2,21 +2,24 @@
 
 `overview` at once, then when something changed, at most once a second and at least every five; `fact` as it happens.
 A reader that is too slow loses its oldest facts; it never slows the others. Ends when the hub closes: an open stream
-would otherwise hold the shutdown.
+would otherwise hold the shutdown. A reader that comes back says which fact it saw last, and gets those after it that
+are still there. Each message is encoded once, however many read it.
 """
 
 import time
 from collections.abc import AsyncIterator
+from typing import Annotated
 
 import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from app.errors import StoreUnavailable
 from app.http.problems import declared
-from app.observe.facts import Fact, FactHub
+from app.observe.facts import BACKLOG, Fact, FactHub
 from app.services.overview import OverviewService
 
 OVERVIEW_LEAST_S = 1.0
@@ -24,32 +27,69 @@ OVERVIEW_MOST_S = 2.0
 MEDIA_TYPE = "text/event-stream"
 
 
-async def events(hub: FactHub, overview: OverviewService) -> AsyncIterator[bytes]:
-    """The stream's text."""
-    with hub.subscribe() as subscriber:
-        yield b"retry: 1000\n\n"
-        shown, shown_at = -1, -1e9
-        while not subscriber.closed:
-            for fact in subscriber.take():
-                yield message("fact", msgspec.json.encode(fact), fact.seq)
-            since_s = time.monotonic() - shown_at
-            changed = hub.version != shown
-            if since_s >= OVERVIEW_MOST_S or (changed and since_s >= OVERVIEW_LEAST_S):
-                shown, shown_at = hub.version, time.monotonic()
-                try:
-                    yield message("overview", await overview.encoded())
-                except StoreUnavailable:
-                    yield b": the database does not answer\n\n"
-                continue
-            due_s = (OVERVIEW_LEAST_S if changed else OVERVIEW_MOST_S) - since_s
-            await subscriber.wait(due_s)
-            if not changed and hub.version == shown:
-                yield b": heartbeat\n\n"
+class Messages:
+    """The stream's text, shared by all streams."""
+
+    def __init__(self, hub: FactHub, overview: OverviewService) -> None:
+        self._hub = hub
+        self._overview = overview
+        self._facts: dict[int, bytes] = {}
+        self._shown = b""
+        self._shown_message = b""
+
+    def fact(self, fact: Fact) -> bytes:
+        made = self._facts.get(fact.seq)
+        if made is None:
+            made = message("fact", msgspec.json.encode(fact), f"{self._hub.boot}-{fact.seq}")
+            self._facts[fact.seq] = made
+            if len(self._facts) > BACKLOG:
+                del self._facts[next(iter(self._facts))]
+        return made
+
+    async def overview(self) -> bytes:
+        """Raises StoreUnavailable."""
+        encoded = await self._overview.encoded()
+        if encoded is not self._shown:
+            self._shown, self._shown_message = encoded, message("overview", encoded)
+        return self._shown_message
+
+    async def stream(self, last_id: str | None = None) -> AsyncIterator[bytes]:
+        """Everything for one reader, who saw the fact of this id last."""
+        hub = self._hub
+        with hub.subscribe() as subscriber:
+            yield b"retry: 1000\n\n"
+            missed = [] if last_id is None else hub.after(*_read_id(last_id))
+            if missed:
+                yield b"".join(map(self.fact, missed))
+            shown, shown_at = -1, -1e9
+            while not subscriber.closed:
+                facts = subscriber.take()
+                if facts:
+                    yield b"".join(map(self.fact, facts))
+                since_s = time.monotonic() - shown_at
+                changed = hub.version != shown
+                if since_s >= OVERVIEW_MOST_S or (changed and since_s >= OVERVIEW_LEAST_S):
+                    shown, shown_at = hub.version, time.monotonic()
+                    try:
+                        yield await self.overview()
+                    except StoreUnavailable:
+                        yield b": the database does not answer\n\n"
+                    continue
+                due_s = (OVERVIEW_LEAST_S if changed else OVERVIEW_MOST_S) - since_s
+                await subscriber.wait(due_s)
+                if not changed and hub.version == shown:
+                    yield b": heartbeat\n\n"
 
 
-def message(name: str, data: bytes, number: int | None = None) -> bytes:
+def _read_id(text: str) -> tuple[str, int]:
+    """Boot and number of the process that gave it; of what is none, those of nobody."""
+    boot, _, number = text.partition("-")
+    return (boot, int(number)) if number.isascii() and number.isdecimal() and len(number) < 19 else ("", 0)
+
+
+def message(name: str, data: bytes, number: str = "") -> bytes:
     """One event; JSON has no line breaks, so one data line is enough."""
-    head = b"" if number is None else b"id: %d\n" % number
+    head = b"id: %s\n" % number.encode() if number else b""
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), data)
 
 
@@ -59,7 +99,7 @@ def message(name: str, data: bytes, number: int | None = None) -> bytes:
     summary="Server-sent events: `overview` (Overview) and `fact` (Fact)",
     opt={"role": "viewer"},
     media_type=MEDIA_TYPE,
-    tags=["overview"],
+    tags=["events"],
     responses={
         200: ResponseSpec(
             Fact, generate_examples=False, media_type=MEDIA_TYPE, description="Data of `fact` events."
@@ -67,6 +107,14 @@ def message(name: str, data: bytes, number: int | None = None) -> bytes:
         **declared(),
     },
 )
-async def stream_events(hub: NamedDependency[FactHub], overview: NamedDependency[OverviewService]) -> Stream:
+async def stream_events(
+    messages: NamedDependency[Messages],
+    last_event_id: Annotated[
+        str | None,
+        HeaderParameter(
+            name="Last-Event-ID", description="`id` of the last `fact`: those after it come first."
+        ),
+    ] = None,
+) -> Stream:
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return Stream(events(hub, overview), media_type=MEDIA_TYPE, headers=headers)
+    return Stream(messages.stream(last_event_id), media_type=MEDIA_TYPE, headers=headers)

@@ -5,9 +5,10 @@ are counted. `touch` says that the overview is no longer what it was without bei
 """
 
 import asyncio
+import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,12 +73,32 @@ class FactHub:
         """Grows with every fact and touch: equal means that the overview is still what it was."""
         self.dropped = 0
         self.recent: deque[Fact] = deque(maxlen=RECENT)
+        self.ring: deque[Fact] = deque(maxlen=BACKLOG)
+        """What a listener that was away for a moment can still get."""
+        self.boot = os.urandom(4).hex()
+        """Of this process: sequence numbers of another one mean nothing here."""
+        self.keep: Callable[[Fact], None] = lambda fact: None
+        """Called with every fact of this process; must not block or raise."""
 
     def publish(self, name: str, node: str = "", /, *, at: float | None = None, **fields: Any) -> None:
+        """Something happened here."""
+        self.keep(self._tell(name, node, at, fields))
+
+    def relay(self, name: str, node: str, at: float, fields: dict[str, Any]) -> None:
+        """Something happened at another management plane, which keeps it."""
+        self._tell(name, node, at, fields)
+
+    def _tell(self, name: str, node: str, at: float | None, fields: dict[str, Any]) -> Fact:
         self._seq += 1
         fact = Fact(name, time.time() if at is None else at, self._seq, node, fields)
         self.recent.append(fact)
+        self.ring.append(fact)
         self._offer(fact)
+        return fact
+
+    def after(self, boot: str, seq: int) -> list[Fact]:
+        """Of what is still there, all that came after a fact; everything, when that was of another process."""
+        return [fact for fact in self.ring if boot != self.boot or fact.seq > seq]
 
     def touch(self) -> None:
         self._offer(None)
@@ -97,6 +118,10 @@ class FactHub:
         finally:
             self._subscribers.discard(subscriber)
             self.dropped += subscriber.dropped
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def listeners(self) -> int:

@@ -189,6 +189,7 @@ EVENTS_MALFORMED = Declared("larder_events_malformed", C, "Messages from nodes t
 EVENTS_LOST = Declared("larder_events_lost", C, "Events that were sent and did not come.")
 STREAMS = Declared("larder_event_streams", G, "Open dashboard streams.")
 FACTS_DROPPED = Declared("larder_facts_dropped", C, "Facts that slow streams lost.")
+EVENTS_UNKEPT = Declared("larder_events_unkept", C, "Facts that came too fast to be kept in the history.")
 RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
 
 REPLICA_PUSHING = Declared(
@@ -229,7 +230,7 @@ class LarderCollector(Collector):
         for state, count in list(self._sources.pushes.items()):
             page.add(PUSHES, count, state)
         numbers = self._sources.numbers()
-        for declared in (EVENTS, EVENTS_MALFORMED, EVENTS_LOST, STREAMS, FACTS_DROPPED, RESTARTS):
+        for declared in (EVENTS, EVENTS_MALFORMED, EVENTS_LOST, STREAMS, FACTS_DROPPED, EVENTS_UNKEPT, RESTARTS):
             page.add(declared, numbers.get(declared.name, 0))
         for declared in (REPLICA_PUSHING, DATABASE_UP):
             page.add(declared, numbers.get(declared.name, 0))

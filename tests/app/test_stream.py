@@ -138,6 +138,39 @@ async def test_open_streams_end_with_the_plane(plane: Plane) -> None:
             pass
 
 
+async def ids(plane: Plane, last_id: str, count: int) -> list[tuple[str, str]]:
+    """(id, name) of the first facts of a stream that goes on after an id."""
+    found: list[tuple[str, str]] = []
+    number = ""
+    async with (
+        asyncio.timeout(5),
+        plane.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": last_id}) as response,
+    ):
+        async for line in response.aiter_lines():
+            if line.startswith("id: "):
+                number = line.removeprefix("id: ")
+            elif line.startswith("data: ") and number:
+                found.append((number, json.loads(line.removeprefix("data: "))["name"]))
+                number = ""
+                if len(found) == count:
+                    return found
+    raise AssertionError("the stream ended")
+
+
+async def test_a_reader_that_comes_back_gets_what_it_missed(plane: Plane) -> None:
+    hub = plane.app.parts.hub
+    for number in range(3):
+        hub.publish(f"x.{number}")
+    seen = hub.ring[-3].seq
+    assert await ids(plane, f"{hub.boot}-{seen}", 2) == [
+        (f"{hub.boot}-{seen + 1}", "x.1"),
+        (f"{hub.boot}-{seen + 2}", "x.2"),
+    ]
+    everything = [(f"{hub.boot}-{fact.seq}", fact.name) for fact in hub.ring]
+    for of_nobody in ("ffffffff-3", "x", "7", "", f"{hub.boot}-{'9' * 30}"):
+        assert await ids(plane, of_nobody, len(everything)) == everything
+
+
 def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:
     return NodeStats(
         0.0, node, epoch, 0.0, True, PoolStats(100, 40), Totals(**totals), {}, [], None, [], [], {}

@@ -69,6 +69,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/events/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Facts that were kept, newest first */
+        get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes": {
         parameters: {
             query?: never;
@@ -316,6 +333,40 @@ export interface paths {
         patch: operations["patchQuota"];
         trace?: never;
     };
+    "/api/v1/replicas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Management planes that share the database, and which of them pushes to nodes */
+        get: operations["listReplicas"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The whole state: all records, and what nodes have applied; waits for the next state when asked */
+        get: operations["getSnapshot"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants": {
         parameters: {
             query?: never;
@@ -362,6 +413,42 @@ export interface paths {
         /** Make a quota, without a cap, for a tenant that has none */
         post: operations["adoptTenant"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokenizers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Tokenizers, by name, without their files */
+        get: operations["listTokenizers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokenizers/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One tokenizer, without its file */
+        get: operations["getTokenizer"];
+        /** Register the tokenizer of a model, so that pins and look-ups can be made from text and messages */
+        put: operations["putTokenizer"];
+        post?: never;
+        /** Forget a tokenizer; what was pinned with it stays pinned */
+        delete: operations["deleteTokenizer"];
         options?: never;
         head?: never;
         patch?: never;
@@ -477,6 +564,22 @@ export interface components {
             spaces: string[];
             waits_for_pids?: number[];
         };
+        /** EventAnswer */
+        EventAnswer: {
+            at: number;
+            fields: {
+                [key: string]: unknown;
+            };
+            id: number;
+            name: string;
+            node: string;
+        };
+        /** EventList */
+        EventList: {
+            items: components["schemas"]["EventAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
         /** Fact */
         Fact: {
             at: number;
@@ -567,6 +670,15 @@ export interface components {
             /** @enum {string} */
             state: "joining" | "in_sync" | "behind" | "nacked" | "lost";
         };
+        /** NodeRecord */
+        NodeRecord: {
+            epoch: string;
+            name: string;
+            observed: {
+                [key: string]: number;
+            };
+            state: string;
+        };
         /** ObservedState */
         ObservedState: {
             digest: string;
@@ -603,12 +715,16 @@ export interface components {
             guaranteed: number;
             key_count: number;
             keys_digest: string;
+            managed_by: string;
             model: string;
             name: string;
             note: string;
             refresh_on_hit: boolean;
             resident: number;
             resolved: number;
+            selector: {
+                [key: string]: string;
+            } | null;
             status: components["schemas"]["RecordStatus"];
             /** @enum {string} */
             strength: "soft" | "guaranteed" | "permanent";
@@ -633,6 +749,11 @@ export interface components {
             expires_at?: number | string | null;
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
+            /**
+             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @default
+             */
+            managed_by: string;
             /** @description Model name; the pin holds in every space of it. A prefix brings its own. */
             model?: string | null;
             /**
@@ -647,6 +768,10 @@ export interface components {
              * @default false
              */
             refresh_on_hit: boolean;
+            /** @description Only for nodes that have all these labels; null: for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
             /**
              * @description `soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as guaranteed, first in line for the budget, untouched by `invalidate`, without an end.
              * @default guaranteed
@@ -659,6 +784,23 @@ export interface components {
             tokens?: number[] | null;
             /** @description Ends this many seconds from now. */
             ttl_s?: number | null;
+        };
+        /** PinRecord */
+        PinRecord: {
+            expires_at: number | null;
+            generation: number;
+            key_count: number;
+            keys_digest: string;
+            managed_by: string;
+            model: string;
+            name: string;
+            note: string;
+            refresh_s: number | null;
+            selector: {
+                [key: string]: string;
+            } | null;
+            strength: string;
+            tenant: string;
         };
         /** PolicyAnswer */
         PolicyAnswer: {
@@ -722,6 +864,22 @@ export interface components {
             priority: number;
             /** @description Only for nodes that have all these labels; null: for every node. */
             selector?: {
+                [key: string]: string;
+            } | null;
+        };
+        /** PolicyRecord */
+        PolicyRecord: {
+            admission: boolean;
+            admission_idle_s: number;
+            algorithm: string;
+            generation: number;
+            high_watermark: number;
+            low_watermark: number;
+            managed_by: string;
+            name: string;
+            note: string;
+            priority: number;
+            selector: {
                 [key: string]: string;
             } | null;
         };
@@ -913,6 +1071,23 @@ export interface components {
             /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
             weight?: number;
         };
+        /** QuotaRecord */
+        QuotaRecord: {
+            floor_bytes: number;
+            generation: number;
+            limit_bytes: number | null;
+            managed_by: string;
+            mode: string;
+            note: string;
+            on_exceed: string;
+            pin_budget_bytes: number | null;
+            selector: {
+                [key: string]: string;
+            } | null;
+            store_rate_bytes: number | null;
+            tenant: string;
+            weight: number;
+        };
         /** Rates */
         Rates: {
             bytes_in_per_s: number;
@@ -937,6 +1112,41 @@ export interface components {
             nodes: {
                 [key: string]: components["schemas"]["NodeProgress"];
             };
+        };
+        /** Records[PinRecord] */
+        "Records_app.schemas.snapshot.PinRecord_": {
+            digest: string;
+            generation: number;
+            items: components["schemas"]["PinRecord"][];
+        };
+        /** Records[PolicyRecord] */
+        "Records_app.schemas.snapshot.PolicyRecord_": {
+            digest: string;
+            generation: number;
+            items: components["schemas"]["PolicyRecord"][];
+        };
+        /** Records[QuotaRecord] */
+        "Records_app.schemas.snapshot.QuotaRecord_": {
+            digest: string;
+            generation: number;
+            items: components["schemas"]["QuotaRecord"][];
+        };
+        /** ReplicaAnswer */
+        ReplicaAnswer: {
+            alive: boolean;
+            answering: boolean;
+            host: string;
+            id: string;
+            pid: number;
+            pushing: boolean;
+            seen_at: number;
+            started_at: number;
+            url: string;
+        };
+        /** ReplicaList */
+        ReplicaList: {
+            items: components["schemas"]["ReplicaAnswer"][];
+            total: number;
         };
         /** ResizeAnswer */
         ResizeAnswer: {
@@ -978,6 +1188,14 @@ export interface components {
             capacity_bytes: number[];
             hit_ratio: (number | null)[];
             used_bytes: number[];
+        };
+        /** Snapshot */
+        Snapshot: {
+            index: number;
+            nodes: components["schemas"]["NodeRecord"][];
+            pins: components["schemas"]["Records_app.schemas.snapshot.PinRecord_"];
+            policies: components["schemas"]["Records_app.schemas.snapshot.PolicyRecord_"];
+            quotas: components["schemas"]["Records_app.schemas.snapshot.QuotaRecord_"];
         };
         /** SpaceStats */
         SpaceStats: {
@@ -1034,6 +1252,53 @@ export interface components {
             items: components["schemas"]["TenantAnswer"][];
             next_cursor: string;
             total: number;
+        };
+        /** TokenizerAnswer */
+        TokenizerAnswer: {
+            add_special_tokens: boolean;
+            chat_template: string | null;
+            created_at: number;
+            digest: string;
+            etag: string;
+            model: string;
+            name: string;
+            note: string;
+            revision: number;
+            special_tokens: {
+                [key: string]: string;
+            } | null;
+            updated_at: number;
+        };
+        /** TokenizerList */
+        TokenizerList: {
+            items: components["schemas"]["TokenizerAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /** TokenizerPut */
+        TokenizerPut: {
+            /**
+             * @description The tokenizer adds its special tokens around a `text`, as engines do for completions; around `messages` only the template's stand.
+             * @default true
+             */
+            add_special_tokens: boolean;
+            /** @description Jinja, with `messages`, `add_generation_prompt` and the special tokens; for `messages`. */
+            chat_template?: string | null;
+            /** @description Model name, as engines attach with it; one tokenizer for each. */
+            model: string;
+            /**
+             * @description For people; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /** @description For the template, such as `bos_token` and `eos_token`. */
+            special_tokens?: {
+                [key: string]: string;
+            } | null;
+            /** @description The Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
+            tokenizer: {
+                [key: string]: unknown;
+            } | string;
         };
         /** Totals */
         Totals: {
@@ -1390,7 +1655,10 @@ export interface operations {
     streamEvents: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description `id` of the last `fact`: those after it come first. */
+                "Last-Event-ID"?: string | null;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1405,6 +1673,21 @@ export interface operations {
                     "text/event-stream": components["schemas"]["Fact"];
                 };
             };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
@@ -1416,6 +1699,108 @@ export interface operations {
             };
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listEvents: {
+        parameters: {
+            query?: {
+                /** @description Only of this name; `push.*` for all that begin with `push.`. */
+                name?: string | null;
+                /** @description Only of this node. */
+                node?: string | null;
+                /** @description Only from this time on, Unix seconds. */
+                since?: number | null;
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventList"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3927,6 +4312,165 @@ export interface operations {
             };
         };
     };
+    listReplicas: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicaList"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getSnapshot: {
+        parameters: {
+            query?: {
+                /** @description `index` of the last answer: wait for a newer one. */
+                index?: number;
+                /** @description With `index`: answer with the present state after this time (`30s`, `500ms`; at most 300 s) and up to a sixteenth more. */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The header has the index, too. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     listTenants: {
         parameters: {
             query?: {
@@ -4217,6 +4761,463 @@ export interface operations {
             };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listTokenizers: {
+        parameters: {
+            query?: {
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizerList"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getTokenizer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizerAnswer"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    putTokenizer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+                /** @description `*`: only when there is no such record yet. */
+                "If-None-Match"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenizerPut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizerAnswer"];
+                };
+            };
+            /** @description The record is new. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizerAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteTokenizer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
                 headers: {
                     [name: string]: unknown;
                 };

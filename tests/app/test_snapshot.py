@@ -1,0 +1,109 @@
+"""The whole state in one answer, and waiting for the next one."""
+
+import asyncio
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+S = "/api/v1/snapshot"
+FUTURE = 1 << 52
+
+
+async def settled(plane: Plane) -> dict[str, Any]:
+    """The snapshot once nothing moves any more."""
+    answer = await plane.get(S)
+    while True:
+        later = await plane.get(f"{S}?index={answer['index']}&wait=300ms")
+        if later["index"] == answer["index"]:
+            return dict(later)
+        answer = later
+
+
+async def test_a_snapshot_has_all_records_and_what_nodes_applied(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 5)
+    await plane.put_pin("p", tenant="acme")
+    assert (await plane.http.put("/api/v1/policies/default?wait=2s", json={"algorithm": "arc"})).is_success
+    answer = await settled(plane)
+    assert [(q["tenant"], q["limit_bytes"], q["generation"]) for q in answer["quotas"]["items"]] == [
+        ("acme", 5, 1)
+    ]
+    assert [(p["name"], p["tenant"], p["key_count"]) for p in answer["pins"]["items"]] == [("p", "acme", 2)]
+    assert [(p["name"], p["algorithm"]) for p in answer["policies"]["items"]] == [("default", "arc")]
+    assert [(n["name"], n["state"]) for n in answer["nodes"]] == [("node-a", "in_sync")]
+    assert answer["nodes"][0]["observed"] == {"pins": 1, "policies": 1, "quotas": 1}
+    response = await plane.http.get(S)
+    assert response.headers["x-larder-index"] == str(answer["index"])
+    items = json.dumps(answer["quotas"]["items"], separators=(",", ":"), ensure_ascii=False)
+    assert answer["quotas"]["generation"] == 1
+    assert answer["quotas"]["digest"] == sha256(items.encode()).hexdigest()
+
+
+async def test_who_waits_is_answered_when_something_changed(plane: Plane) -> None:
+    before = await settled(plane)
+    asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=60s"))
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    await plane.put_quota("acme", 5, wait="")
+    after = await asyncio.wait_for(asked, 5)
+    assert after["index"] > before["index"]
+    assert [q["tenant"] for q in after["quotas"]["items"]] == ["acme"]
+
+
+async def test_a_node_that_is_lost_is_a_change(plane: Plane, node: FakeNode) -> None:
+    before = await settled(plane)
+    asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=60s"))
+    await node.stop()
+    assert [n["state"] for n in (await asyncio.wait_for(asked, 10))["nodes"]] == ["lost"]
+
+
+async def test_a_wait_ends_with_the_state_that_is(plane: Plane) -> None:
+    before = await settled(plane)
+    assert await plane.get(f"{S}?index={before['index']}&wait=50ms") == before
+
+
+async def test_an_index_from_the_future_or_the_past_is_answered_at_once(plane: Plane) -> None:
+    for index in (FUTURE, 1, 0):
+        await asyncio.wait_for(plane.get(f"{S}?index={index}&wait=300s"), 5)
+
+
+async def test_an_index_from_before_a_restart_is_older_than_any_after_it(socket_dir: Path) -> None:
+    settings = settings_in(socket_dir)
+    async with serving(settings) as first:
+        before = (await first.get(S))["index"]
+    async with serving(settings) as second:
+        after = await asyncio.wait_for(second.get(f"{S}?index={before}&wait=300s"), 5)
+        assert after["index"] > before
+
+
+async def test_those_who_wait_are_answered_when_the_plane_stops(socket_dir: Path) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        before = await settled(plane)
+        asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
+        await asyncio.sleep(0.1)
+        plane.app.parts.hub.close()
+        assert (await asyncio.wait_for(asked, 5))["index"] == before["index"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("wait=301s", "wait"), ("wait=soon", "wait"), ("index=-1", "index"), ("index=x", "index")],
+)
+async def test_a_question_that_cannot_be_is_told(plane: Plane, query: str, field: str) -> None:
+    wrong = await plane.http.get(f"{S}?{query}")
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
+
+
+async def test_many_who_wait_cost_one_look(plane: Plane) -> None:
+    before = await settled(plane)
+    asked = [asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=60s")) for _ in range(50)]
+    await asyncio.sleep(0.1)
+    await plane.put_quota("acme", 5, wait="")
+    answers = await asyncio.wait_for(asyncio.gather(*asked), 10)
+    assert all(answer["quotas"]["items"] for answer in answers)
