@@ -98,7 +98,7 @@ class Replicas:
     def heard(self, facts: Sequence[Told]) -> None:
         """Another replica committed something."""
         for fact in facts:
-            self._hub.publish(fact.name, fact.node, at=fact.at, **fact.fields)
+            self._hub.relay(fact.name, fact.node, fact.at, fact.fields)
         self.missed()
 
     def missed(self) -> None:
