@@ -29,6 +29,7 @@ from app.http import (
     tenants,
     tokenizers,
 )
+from app.http.apply import router as apply_router
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
@@ -90,6 +91,7 @@ def _litestar(parts: Parts) -> Litestar:
             replicas.router,
             actions.router,
             tokenizers.router,
+            apply_router(parts.settings.app.apply_limit_bytes),
             overview.router,
             stream_events,
             list_events,
@@ -116,6 +118,8 @@ def _litestar(parts: Parts) -> Litestar:
                 "tokenizers": parts.tokenizers,
                 "resizing": parts.resizing,
                 "traces": parts.traces,
+                "apply": parts.apply,
+                "export": parts.export,
                 "overview": parts.overview,
                 "progress": parts.progress,
                 "fleet": parts.fleet,

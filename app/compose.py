@@ -27,9 +27,12 @@ from app.push.operations import Operations
 from app.push.supervisor import Supervisor
 from app.push.worker import PushCounts, Worker
 from app.services.actions import Actions
+from app.services.apply import Apply
 from app.services.audit import Audit
+from app.services.boot import BootFile
 from app.services.changes import Changes
 from app.services.events import Events
+from app.services.export import Export
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
@@ -84,6 +87,9 @@ class Parts:
     tokenizers: Tokenizers
     resizing: Resizing
     traces: Traces
+    apply: Apply
+    export: Export
+    boot: BootFile
     overview: OverviewService
     events: Events
     snapshots: Snapshots
@@ -114,6 +120,8 @@ def build(settings: Settings) -> Parts:
     pins = Pins(database, changes, progress, fleet, prefixes)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
+    apply = Apply(database, changes, progress, fleet)
+    boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
@@ -132,6 +140,8 @@ def build(settings: Settings) -> Parts:
             metrics.EVENTS_UNKEPT.name: events.dropped,
             metrics.REPLICA_PUSHING.name: lead.pushing,
             metrics.DATABASE_UP.name: not database.watch.away,
+            metrics.APPLY_FILE.name: boot.in_force,
+            metrics.APPLY_FILE_REFUSED.name: boot.refused,
             metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
         },
     )
@@ -155,6 +165,9 @@ def build(settings: Settings) -> Parts:
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),
+        apply=apply,
+        export=Export(database),
+        boot=boot,
         overview=OverviewService(database, fleet, history, hub, progress, nodes, pins, policies),
         events=events,
         snapshots=Snapshots(database, fleet, progress, hub),
@@ -168,6 +181,11 @@ def build(settings: Settings) -> Parts:
         ingest=ingest,
         push=push,
     )
+
+
+def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHub) -> BootFile:
+    app = settings.app
+    return BootFile(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, hub)
 
 
 def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
@@ -203,6 +221,7 @@ class Runtime:
         """Migrate, remember, begin. Raises StoreUnavailable."""
         parts = self.parts
         await migrate.upgrade(parts.database)
+        await parts.boot.start()
         await parts.desired.refresh()
         await self._ledger.load(parts.fleet, time.monotonic())
         await parts.replicas.beat()
@@ -229,6 +248,7 @@ class Runtime:
             self._keep("notices", listener.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
+        self._keep("apply_file", parts.boot.run)
         self._keep("history", parts.events.run)
         self._keep("events", lambda: self._listen(url, worker))
         if parts.supervisor is not None:

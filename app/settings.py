@@ -31,6 +31,12 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Origins, separated by commas, whose pages may call the API besides the dashboard's own."""
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
+    apply_limit_bytes: int = 64 << 20
+    """Largest accepted document, as a request and as a file."""
+    apply_file: str = ""
+    """A document (see docs/as-code.md) that is applied at every start, on SIGHUP, and when it changes."""
+    apply_prune: bool = False
+    """Delete records of the file's owner that are not in it any more."""
     push_timeout_s: float = 5.0
     """How long a node may take to answer a snapshot."""
     node_lost_s: float = 3.0
@@ -68,6 +74,7 @@ def _check(common: Common, app: AppSettings) -> None:
     for name, value, low, high in (
         ("http_port", common.http_port, 0, 65_535),
         ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
+        ("app.apply_limit_bytes", app.apply_limit_bytes, 1024, 1 << 30),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),

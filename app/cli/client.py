@@ -1,7 +1,7 @@
 """Talks to the API for the command line: answers as dicts, failures as one sentence and exit code 1."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -26,11 +26,12 @@ wait_option = click.option(
 
 
 class Refused(click.ClickException):
-    """The API's refusal: its sentence, and its status."""
+    """The API's refusal: its sentence, its status, and each fault with `path` and `message`."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(message)
         self.status = status
+        self.errors = errors
 
 
 def segment(name: str) -> str:
@@ -43,7 +44,7 @@ def call(
     method: str,
     path: str,
     body: Mapping[str, Any] | None = None,
-    query: Mapping[str, str | None] | None = None,
+    query: Mapping[str, str | Sequence[str] | None] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
     """The answer's JSON, None when it has none. Raises ClickException with the problem's sentence."""
@@ -67,7 +68,7 @@ def call(
         ) from None
     if response.is_success:
         return response.json() if response.content else None
-    raise Refused(_sentence(response, base), response.status_code)
+    raise Refused(_sentence(response, base), response.status_code, _faults(response))
 
 
 ANY_STATE = {"If-Match": "*"}
@@ -120,6 +121,13 @@ def _sentence(response: httpx.Response, base: str) -> str:
         return str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         return f"{base} answered {response.status_code}, which is not an answer of Larder"
+
+
+def _faults(response: httpx.Response) -> list[dict[str, str]]:
+    try:
+        return [{"path": str(error["path"]), "message": str(error["message"])} for error in response.json()["errors"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def print_json(answer: Any) -> None:

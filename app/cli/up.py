@@ -18,6 +18,7 @@ from dataplane.protocol.settings import SettingsError
 
 if TYPE_CHECKING:  # the real import takes half a second: only when something is served
     from app.asgi import App
+    from app.compose import Parts
     from app.store.database import Database
 
 
@@ -150,6 +151,17 @@ async def _prepare(database: "Database") -> None:
         ) from None
 
 
+async def _apply_file(parts: "Parts") -> None:
+    """A new system that is given a bad file does not start; `app.services.boot` says why."""
+    from app.services.boot import BadFile
+
+    try:
+        await parts.boot.start()
+    except BadFile as error:
+        await parts.database.close()
+        raise click.ClickException(str(error)) from None
+
+
 async def _run(settings: Settings, app: "App", listener: socket.socket, url: str) -> int:
     import asyncio
 
@@ -193,6 +205,8 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     await _prepare(app.parts.database)
+    await _apply_file(app.parts)
+    loop.add_signal_handler(signal.SIGHUP, app.parts.boot.nudge)
     await server.serve(sockets=[listener])
     if not server.started:
         return 1

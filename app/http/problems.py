@@ -119,7 +119,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
 
 
 def _body_limit(request: AnyRequest) -> str:
-    limit = request.app.request_max_body_size
+    limit = request.route_handler.resolve_request_max_body_size()
     return format_size(limit) if isinstance(limit, int) else "a size that the server has"
 
 

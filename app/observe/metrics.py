@@ -190,6 +190,10 @@ EVENTS_LOST = Declared("larder_events_lost", C, "Events that were sent and did n
 STREAMS = Declared("larder_event_streams", G, "Open dashboard streams.")
 FACTS_DROPPED = Declared("larder_facts_dropped", C, "Facts that slow streams lost.")
 EVENTS_UNKEPT = Declared("larder_events_unkept", C, "Facts that came too fast to be kept in the history.")
+APPLY_FILE = Declared(
+    "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
+)
+APPLY_FILE_REFUSED = Declared("larder_apply_file_refused", C, "Times that the file could not be applied.")
 RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
 
 REPLICA_PUSHING = Declared(
@@ -233,6 +237,8 @@ class LarderCollector(Collector):
         for declared in (EVENTS, EVENTS_MALFORMED, EVENTS_LOST, STREAMS, FACTS_DROPPED, EVENTS_UNKEPT, RESTARTS):
             page.add(declared, numbers.get(declared.name, 0))
         for declared in (REPLICA_PUSHING, DATABASE_UP):
+            page.add(declared, numbers.get(declared.name, 0))
+        for declared in (APPLY_FILE, APPLY_FILE_REFUSED):
             page.add(declared, numbers.get(declared.name, 0))
         return page.families.values()
 

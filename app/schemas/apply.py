@@ -7,7 +7,6 @@ from msgspec import Meta
 
 from app.schemas.pushes import TypeName
 from app.schemas.records import ManagedBy
-from app.schemas.status import RecordStatus
 
 Action = Literal["create", "update", "delete", "unchanged", "ended"]
 
@@ -56,6 +55,15 @@ class RecordChange(msgspec.Struct, frozen=True):
     """Fields that change; empty for `unchanged` and `ended`."""
 
 
+class TypeStatus(msgspec.Struct, frozen=True):
+    """All records of a type."""
+
+    applied: bool
+    """Every living node has applied the type's generation, and there is one."""
+    behind: list[str]
+    """Nodes that have not, in order."""
+
+
 class ApplyAnswer(msgspec.Struct, frozen=True):
     """Everything in it is done (or would be), or nothing is."""
 
@@ -68,7 +76,7 @@ class ApplyAnswer(msgspec.Struct, frozen=True):
     """By type and name."""
     generations: dict[TypeName, int]
     """Of each type, afterwards; of a dry run those that it looked at."""
-    status: dict[TypeName, RecordStatus]
+    status: dict[TypeName, TypeStatus]
     """How far each type got on the nodes."""
 
 

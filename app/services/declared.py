@@ -38,6 +38,9 @@ class Declared:
     """The records of all documents together."""
 
     owner: str = ""
+    """Whose documents these are."""
+    assumed: str = ""
+    """Whose the records are that say nothing, in documents that say nothing."""
     records: dict[SnapshotType, dict[str, Record]] = field(
         default_factory=lambda: {kind: {} for kind in KINDS}
     )
@@ -51,10 +54,14 @@ class Declared:
 
 
 def declare(
-    given: dict[str, Any] | str | list[dict[str, Any] | str], owner: str, by: Caller, now: float
+    given: dict[str, Any] | str | list[dict[str, Any] | str],
+    owner: str,
+    by: Caller,
+    now: float,
+    assumed: str = "",
 ) -> Declared:
     """Raises Invalid with every fault; Forbidden for records that are not the caller's."""
-    found = Declared()
+    found = Declared(assumed=assumed)
     texts: dict[str, str] = {}
     documents = list(_documents(given, texts, found))
     found.owner = _owner(documents, owner, found)
@@ -184,14 +191,17 @@ def _entries(
 def _record(
     kind: Kind, path: str, name: str, fields: dict[str, Any], found: Declared, by: Caller, now: float
 ) -> None:
-    put = _converted(kind, path, fields, found)
-    if put is None:
-        return
+    put, right = _converted(kind, path, fields, found)
+    whole = len(right) == len(fields)
     try:
         asked = kind.resolve(name, put, now)
     except Invalid as error:
         for fault in error.errors:
-            found.add(f"{path}.{fault.path}", fault.message)
+            root = fault.path.partition("[")[0].partition(".")[0]
+            if whole or root == kind.named_by or root in right:
+                found.add(f"{path}.{fault.path}", fault.message)
+        return
+    if not whole:
         return
     salt = kind.salt(asked.values)
     if found.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
@@ -199,7 +209,7 @@ def _record(
     owner = asked.values["managed_by"]
     if owner and found.owner and owner != found.owner:
         found.add(f"{path}.managed_by", f"expected {found.owner!r}, whose document it is, got {owner!r}")
-    asked.values["managed_by"] = owner or found.owner
+    asked.values["managed_by"] = owner or found.owner or found.assumed
     key = asked.values[kind.key]
     before = found.records[kind.name].get(key)
     if before is not None:
@@ -208,11 +218,15 @@ def _record(
     found.records[kind.name][key] = Record(path, asked)
 
 
-def _converted(kind: Kind, path: str, fields: dict[str, Any], found: Declared) -> msgspec.Struct | None:
+def _converted(
+    kind: Kind, path: str, fields: dict[str, Any], found: Declared
+) -> tuple[msgspec.Struct, dict[str, Any]]:
+    """The body of a PUT and the fields that it is made of; what cannot be is told and left out."""
     try:
-        return msgspec.convert(fields, kind.put)
+        return msgspec.convert(fields, kind.put), fields
     except msgspec.ValidationError:
         pass
+    right = {}
     for name, value in fields.items():  # the decoder stops at the first fault
         try:
             msgspec.convert({name: value}, kind.put)
@@ -220,7 +234,9 @@ def _converted(kind: Kind, path: str, fields: dict[str, Any], found: Declared) -
             fault = field_error(str(error), kind.put)
             known = name in kind.put.__struct_fields__
             found.add(f"{path}.{fault.path}" if known else member(path, name), fault.message)
-    return None
+        else:
+            right[name] = value
+    return msgspec.convert(right, kind.put), right
 
 
 def _kind_of(value: Any) -> str:

@@ -5,7 +5,7 @@ Everything about a type that applying and exporting need is here; they themselve
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from app.store.quotas import QuotaRow
 from dataplane.protocol.control import SnapshotType
 from dataplane.protocol.salts import shown
 
+T = TypeVar("T")
 Values = dict[str, Any]
 """Columns of a record that people write, with its key."""
 
@@ -78,9 +79,24 @@ def _quota(name: str, intent: QuotaPut, _now: float) -> Asked:
     return Asked({"tenant": asked.spec.tenant, **spec, **extra})
 
 
+def _named(name: str, resolve: Callable[[], T]) -> T:
+    """What `resolve` makes of a record; what is wrong with its name is told together with its other faults."""
+    faults: list[FieldError] = []
+    try:
+        checks.pin_name(name)
+    except Invalid as error:
+        faults += error.errors
+    try:
+        found = resolve()
+    except Invalid as error:
+        raise Invalid(error.message, faults + error.errors) from None
+    if faults:
+        raise Invalid(f"{faults[0].path}: {faults[0].message}", faults)
+    return found
+
+
 def _policy(name: str, intent: PolicyPut, _now: float) -> Asked:
-    checks.pin_name(name)
-    asked = policy_intent.resolve(name, intent)
+    asked = _named(name, lambda: policy_intent.resolve(name, intent))
     spec = {name: getattr(asked.spec, name) for name in policy_intent.RULES}
     extra = {name: getattr(asked, name) for name in ("note", "managed_by", "selector", "priority")}
     return Asked({"name": asked.spec.name, **spec, **extra})
@@ -95,7 +111,6 @@ def _moment(value: float | str | None) -> float | None:
 
 
 def _pin(name: str, intent: PinPut, now: float) -> Asked:
-    checks.pin_name(name)
     if intent.prefix is not None:
         raise Invalid(
             "prefix",
@@ -107,7 +122,8 @@ def _pin(name: str, intent: PinPut, now: float) -> Asked:
         )
     at = _moment(intent.expires_at)
     ended = at is not None and at <= now
-    asked = pin_intent.resolve(intent, None, at - 1 if at is not None and ended else now)
+    at_least = at - 1 if at is not None and ended else now
+    asked = _named(name, lambda: pin_intent.resolve(intent, None, at_least))
     values: Values = {
         "name": name,
         "model": asked.model,

@@ -68,10 +68,11 @@ def outcome(
                 _check_owner(kind, record, row, conflicts, take_over)
             result.steps.append(_step(kind, key, record, row, now))
         if prune:
+            owner = declared.owner or declared.assumed
             result.steps += [
                 Step(kind, key, "delete", row, None)
                 for key, row in rows.items()
-                if key not in records and row["managed_by"] == declared.owner and _is_seen(kind, row, by)
+                if key not in records and row["managed_by"] == owner and _is_seen(kind, row, by)
             ]
     if conflicts:
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""

@@ -1,0 +1,137 @@
+"""Documents for `diff` and `apply`: read from files, sent, and what the answer says about them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from app.cli.client import Refused, call
+from dataplane.protocol.units import format_size, parse_size
+
+MOST_FAULTS = 50
+_SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
+
+
+def document_options(function: Callable[..., None]) -> Callable[..., None]:
+    """What `diff` and `apply` have in common."""
+    for option in (
+        click.option(
+            "--take-over", is_flag=True, help="Make records of other owners, or of nobody, this owner's."
+        ),
+        click.option("--managed-by", metavar="NAME", default="", help="Owner, when the document names none."),
+        click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
+        click.option(
+            "-f", "--file", "files", metavar="FILE", multiple=True, required=True,
+            help="Document in YAML or JSON; - is standard input. May come again.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def read_files(files: Sequence[str]) -> list[str]:
+    """Their texts. Raises ClickException."""
+    if files.count("-") > 1:
+        raise click.UsageError("expected - once: there is one standard input")
+    return [_read(name) for name in files]
+
+
+def _read(name: str) -> str:
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read().decode()
+        with open(name, "rb") as file:
+            return file.read().decode()
+    except OSError as error:
+        raise click.ClickException(f"{name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{name}: not UTF-8 at byte {error.start}") from None
+
+
+def send(
+    url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **asked: Any
+) -> Any:
+    """The answer of apply. Raises ClickException with every fault, by file."""
+    body = {"document": texts[0] if len(texts) == 1 else texts, **asked}
+    try:
+        return call(url, "POST", "/api/v1/apply", body, {"wait": wait})
+    except Refused as refused:
+        if not refused.errors:
+            raise
+        told = [f"{_place(error['path'], files)}: {error['message']}" for error in refused.errors]
+        if len(told) > MOST_FAULTS:
+            told[MOST_FAULTS:] = [f"and {len(told) - MOST_FAULTS} more"]
+        raise click.ClickException("\n  ".join(["nothing was changed:", *told])) from None
+
+
+def _place(path: str, files: Sequence[str]) -> str:
+    """A fault's path with the file's name in front."""
+    if len(files) == 1:
+        return f"{files[0]}: {path}" if path != "document" else files[0]
+    for number, name in enumerate(files):
+        start = f"document[{number}]"
+        if path.startswith(start):
+            rest = path[len(start) :].lstrip(".")
+            return f"{name}: {rest}" if rest else name
+    return path
+
+
+def print_changes(answer: dict[str, Any]) -> None:
+    """Every record that changes, coloured on a terminal."""
+    kind = ""
+    for record in answer["records"]:
+        if record["action"] == "unchanged":
+            continue
+        if record["type"] != kind:
+            kind = record["type"]
+            click.secho(kind, bold=True)
+        sign, colour = _SIGNS[record["action"]]
+        owner = f" ({record['managed_by']})" if record["managed_by"] else ""
+        ended = ": has ended, and is not made" if record["action"] == "ended" else ""
+        click.secho(f"  {sign} {record['name']}{owner}{ended}", fg=colour)
+        for name, change in record["fields"].items():
+            _print_field(record["action"], name, change["before"], change["after"])
+
+
+def _print_field(action: str, name: str, before: Any, after: Any) -> None:
+    if action == "update":
+        click.echo(f"      {name}: {_value(name, before)} -> {_value(name, after)}")
+    elif action == "create" and after not in (None, "", {}) and name != "managed_by":
+        click.echo(f"      {name}: {_value(name, after)}")
+
+
+def counted(answer: dict[str, Any]) -> str:
+    """`1 created, 2 updated, 0 deleted, 5 unchanged`; of a dry run `to create` and so on."""
+    if answer["dry_run"]:
+        names = ("to create", "to update", "to delete")
+    else:
+        names = ("created", "updated", "deleted")
+    parts = [
+        f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), names, strict=True)
+    ]
+    return ", ".join([*parts, f"{answer['unchanged']} unchanged"])
+
+
+def is_drift(answer: dict[str, Any]) -> bool:
+    """Whether anything is, or was, to be changed."""
+    return bool(answer["created"] or answer["updated"] or answer["deleted"])
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes") and isinstance(value, int):
+        size = format_size(value)
+        return size if parse_size(size) == value else f"{value} bytes"
+    if name == "expires_at":
+        try:
+            return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")
+        except (OverflowError, ValueError, OSError):
+            return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{label}={text}" for label, text in sorted(value.items())) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return repr(value) if value == "" or (isinstance(value, str) and not value.isprintable()) else str(value)

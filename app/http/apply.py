@@ -1,0 +1,80 @@
+"""/api/v1/apply and /api/v1/export"""
+
+import asyncio
+from typing import Annotated, TypeVar, cast
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.di import NamedDependency
+from litestar.enums import MediaType
+from litestar.params import JSONBody, QueryParameter
+
+from app.http.callers import caller
+from app.http.parameters import Wait, wait_seconds
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.apply import ApplyAnswer, ApplyPut, ExportAnswer
+from app.schemas.pushes import TypeName
+from app.services.apply import Apply
+from app.services.export import Export
+
+
+@post(
+    "/apply",
+    operation_id="applyDocument",
+    summary="Make records what a document says: everything, or nothing",
+    opt={"body": ApplyPut, "role": "viewer", "scoped": True},
+    status_code=200,
+    responses=declared(
+        "malformed",
+        "invalid",
+        "conflict",
+        "floors-exceed-capacity",
+        "precondition-failed",
+        "unsupported-media-type",
+        "too-large",
+    ),
+)
+async def apply_document(
+    apply: NamedDependency[Apply], data: JSONBody[ApplyPut], wait: Wait = ""
+) -> Response[ApplyAnswer]:
+    wait_s = wait_seconds(wait)
+    with span("apply"):
+        answer = await apply.apply(data, caller(), wait_s)
+    return await _encoded(answer)
+
+
+@get(
+    "/export",
+    operation_id="exportDocument",
+    summary="Records as a document that can be applied",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("invalid"),
+)
+async def export_document(
+    export: NamedDependency[Export],
+    types: Annotated[
+        list[TypeName] | None, QueryParameter(name="type", description="Only of this type; may come again.")
+    ] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+) -> Response[ExportAnswer]:
+    return await _encoded(await export.export(types or [], managed_by, caller()))
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+async def _encoded(answer: T) -> Response[T]:
+    """Encoded in a thread: it may be long."""
+    content = await asyncio.to_thread(msgspec.json.encode, answer)
+    return cast(Response[T], Response(content, media_type=MediaType.JSON))
+
+
+def router(body_limit_bytes: int) -> Router:
+    """Documents may be larger than other bodies."""
+    return Router(
+        "/",
+        route_handlers=[apply_document, export_document],
+        request_max_body_size=body_limit_bytes,
+        tags=["as code"],
+    )

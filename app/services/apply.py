@@ -1,0 +1,202 @@
+"""Applies documents: all types in one transaction, everything or nothing.
+
+What takes long without the database (reading, hashing, comparing) runs in threads, and rows are written in batches:
+other requests are answered meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
+from app.ingest.fleet import Fleet
+from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
+from app.services.callers import Caller
+from app.services.changes import Change, Changes
+from app.services.declared import Declared, declare
+from app.services.kinds import KINDS, Kind
+from app.services.outcome import Held, Outcome, Step, outcome
+from app.services.progress import Progress
+from app.store import bulk, generations
+from app.store.database import Database
+from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.units import format_size
+
+_HELD_TOO = ("generation", "created_at", "updated_at")
+
+
+class Apply:
+    """Makes records what documents say."""
+
+    def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+
+    async def apply(
+        self, asked: ApplyPut, by: Caller, wait_s: float = 0.0, *, assumed: str = ""
+    ) -> ApplyAnswer:
+        """`assumed` is the owner of what names none. Raises Invalid with every fault; Conflict with every record of
+        another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed."""
+        if not asked.dry_run and not by.may("operator"):
+            raise Forbidden(
+                f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
+            )
+        declared = await asyncio.to_thread(
+            declare, asked.document, asked.managed_by, by, time.time(), assumed
+        )
+        _check_prune(asked, declared)
+        numbers: dict[SnapshotType, int]
+        if asked.dry_run:
+            async with self._database.read() as session:
+                heads = await generations.heads(session)
+                numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
+                result = await self._outcome(session, asked, declared, by, numbers, time.time())
+        else:
+            async with self._changes.begin(by, *KINDS) as change:
+                numbers = {kind: number - 1 for kind, number in change.generations.items()}
+                result = await self._outcome(change.session, asked, declared, by, numbers, change.now)
+                for kind in KINDS.values():
+                    await _write(change, kind, result)
+                    if result.of(kind.name, "create", "update", "delete"):
+                        numbers[kind.name] = change.generations[kind.name]
+            deadline = time.monotonic() + wait_s
+            for name in KINDS:
+                if wait_s and result.of(name, "create", "update", "delete"):
+                    await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
+        return ApplyAnswer(
+            dry_run=asked.dry_run,
+            created=result.count("create"),
+            updated=result.count("update"),
+            deleted=result.count("delete"),
+            unchanged=result.count("unchanged", "ended"),
+            records=await asyncio.to_thread(_told, result),
+            generations=numbers,
+            status={name: self._status(name, numbers[name]) for name in KINDS},
+        )
+
+    def _status(self, name: SnapshotType, generation: int) -> TypeStatus:
+        status = self._progress.status(name, generation)
+        behind = sorted(node for node, at in status.nodes.items() if at.state != "in_sync")
+        return TypeStatus(status.applied, behind)
+
+    async def _outcome(
+        self,
+        session: AsyncSession,
+        asked: ApplyPut,
+        declared: Declared,
+        by: Caller,
+        numbers: dict[SnapshotType, int],
+        now: float,
+    ) -> Outcome:
+        _check_expected(asked, numbers)
+        held: Held = {}
+        for kind in KINDS.values():
+            columns = (kind.key, *kind.written, *_HELD_TOO)
+            held[kind.name] = await bulk.rows(session, kind.row, kind.key, dict.fromkeys(columns))
+        result = await asyncio.to_thread(
+            lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
+        )
+        self._check_floors(declared, held, result)
+        return result
+
+    def _check_floors(self, declared: Declared, held: Held, result: Outcome) -> None:
+        """Of the whole outcome: one floor may grow by what another gives up."""
+        capacity = self._fleet.smallest_capacity()
+        before = {key: _floor(row) for key, row in held["quotas"].items()}
+        after = dict(before)
+        for step in result.of("quotas", "create", "update", "delete"):
+            after[step.key] = _floor(step.after)
+        total = sum(after.values())
+        if capacity is None or total <= max(capacity, sum(before.values())):
+            return
+        message = (
+            f"the floors of all tenants would be {format_size(total)} ({total} bytes), and the smallest connected "
+            f"node holds {format_size(capacity)} ({capacity} bytes)"
+        )
+        records = declared.records["quotas"]
+        grown = [
+            FieldError(f"{records[key].path}.floor_bytes", message)
+            for key, floor in after.items()
+            if floor > before.get(key, 0)
+        ]
+        raise FloorsExceedCapacity(message, grown)
+
+
+def _floor(quota: object) -> int:
+    """What of a quota's floor binds."""
+    if not isinstance(quota, dict) or quota["mode"] != "enforce":
+        return 0
+    return int(quota["floor_bytes"])
+
+
+def _check_prune(asked: ApplyPut, declared: Declared) -> None:
+    if asked.prune and not (declared.owner or declared.assumed):
+        message = "expected managed_by, here or in the document: only an owner's records are deleted"
+        raise Invalid(f"prune: {message}", [FieldError("prune", message)])
+
+
+def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int]) -> None:
+    for kind, number in (asked.expect or {}).items():
+        if numbers[kind] != number:
+            raise PreconditionFailed(
+                f"{kind} were changed meanwhile: expected generation {number}, and there is {numbers[kind]}"
+            )
+
+
+async def _write(change: Change, kind: Kind, result: Outcome) -> None:
+    """The rows and the audit entries of one type."""
+    steps = result.of(kind.name, "create", "update", "delete")
+    made, changed = [], []
+    stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
+    for step in steps:
+        if step.action == "create":
+            made.append({**(step.after or {}), **_made(kind, change), **stamp})
+        elif step.action == "update":
+            changed.append({**(step.after or {}), **stamp})
+    gone = [step.key for step in steps if step.action == "delete"]
+    if kind.name == "pins":
+        await bulk.put_bodies(change.session, _bodies(steps), change.now)
+    await bulk.delete(change.session, kind.row, kind.key, gone)
+    await bulk.insert(change.session, kind.row, made)
+    await bulk.update(change.session, kind.row, changed)
+    if kind.name == "pins":
+        old = [step.before["keys_digest"] for step in steps if step.before is not None]
+        await bulk.drop_unused_bodies(change.session, list(dict.fromkeys(old)))
+    for batch in bulk.batches(steps):
+        for step in batch:
+            _note(change, kind, step)
+        await asyncio.sleep(0)
+
+
+def _made(kind: Kind, change: Change) -> dict[str, object]:
+    """Columns that only a new record gets."""
+    owner = {"owner": change.by.actor} if kind.name == "pins" else {}
+    return {"created_at": change.now, **owner}
+
+
+def _bodies(steps: Sequence[Step]) -> dict[str, bytes]:
+    return {step.after["keys_digest"]: step.body for step in steps if step.after is not None}
+
+
+def _note(change: Change, kind: Kind, step: Step) -> None:
+    before = None if step.before is None else kind.audited(step.before)
+    after = None if step.after is None else kind.audited(step.after)
+    if step.action in ("create", "update", "delete"):
+        change.made(kind.name, step.action, kind.shown(step.key), before, after)
+
+
+def _told(result: Outcome) -> list[RecordChange]:
+    return [
+        RecordChange(
+            type=step.kind.name,
+            name=step.kind.shown(step.key),
+            action=step.action,
+            managed_by=(step.after or step.before or {})["managed_by"],
+            fields={name: FieldChange(*change) for name, change in step.fields.items()},
+        )
+        for step in result.steps
+    ]

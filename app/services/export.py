@@ -1,0 +1,128 @@
+"""Records as a document that can be applied: to an empty database it gives the same records."""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from app.schemas.apply import ExportAnswer
+from app.schemas.pushes import TypeName
+from app.services import checks
+from app.services.callers import Caller
+from app.services.declared import API_VERSION
+from app.services.kinds import KINDS, Kind
+from app.store import bulk, generations, pins
+from app.store.database import Database
+from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.keys import KEY_BYTES
+
+_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
+_DEFAULTS: dict[SnapshotType, dict[str, Any]] = {
+    "quotas": {
+        "floor_bytes": 0,
+        "weight": 1.0,
+        "pin_budget_bytes": None,
+        "store_rate_bytes": None,
+        "on_exceed": "evict_self",
+        "mode": "enforce",
+    },
+    "pins": {"strength": "guaranteed"},
+    "policies": {"priority": 0},
+}
+"""What is left out of a document, because a record without it has it."""
+_NOTHING: dict[str, Any] = {"note": "", "managed_by": "", "selector": None}
+
+
+class Export:
+    """Reads all at one moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def export(self, types: Collection[TypeName], owner: str | None, by: Caller) -> ExportAnswer:
+        """Of these types (empty: all) and this owner, what the caller sees. Raises Invalid."""
+        if owner is not None:
+            faults = checks.Faults()
+            faults.check("managed_by", lambda: checks.managed_by(owner))
+            faults.stop()
+        rows: dict[SnapshotType, list[Mapping[str, Any]]] = {}
+        bodies: dict[str, bytes] = {}
+        async with self._database.read() as session:
+            heads = await generations.heads(session)
+            for kind in KINDS.values():
+                if types and kind.name not in types:
+                    continue
+                found = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
+                rows[kind.name] = [row for row in found.values() if _is_wanted(kind, row, owner, by)]
+            digests = list(dict.fromkeys(row["keys_digest"] for row in rows.get("pins", [])))
+            for batch in bulk.batches(digests):
+                bodies |= await pins.bodies(session, batch)
+        document, ended = await asyncio.to_thread(_document, rows, bodies, owner, time.time())
+        return ExportAnswer(document, ended, {kind: heads[kind] for kind in SNAPSHOT_TYPES})
+
+
+def _is_wanted(kind: Kind, row: Mapping[str, Any], owner: str | None, by: Caller) -> bool:
+    salt = kind.salt(row)
+    seen = by.salts is None or (salt is not None and by.sees(salt))
+    return seen and owner in (None, row["managed_by"])
+
+
+def _document(
+    rows: Mapping[SnapshotType, list[Mapping[str, Any]]],
+    bodies: Mapping[str, bytes],
+    owner: str | None,
+    now: float,
+) -> tuple[dict[str, Any], int]:
+    """The document, and how many pins are not in it because they have ended."""
+    document: dict[str, Any] = {"apiVersion": API_VERSION}
+    if owner:
+        document["managed_by"] = owner
+    ended = 0
+    for name, found in rows.items():
+        kind = KINDS[name]
+        records = []
+        for row in sorted(found, key=lambda row: kind.shown(row[kind.key])):
+            if (
+                name == "pins"
+                and row["expires_at"] is not None
+                and row["refresh_s"] is None
+                and row["expires_at"] <= now
+            ):
+                ended += 1
+                continue
+            records.append(_record(kind, row, bodies, owner))
+        document[name] = records
+    return document, ended
+
+
+def _record(
+    kind: Kind, row: Mapping[str, Any], bodies: Mapping[str, bytes], owner: str | None
+) -> dict[str, Any]:
+    """The record as the body of a PUT, and its name."""
+    defaults = _DEFAULTS[kind.name] | _NOTHING | ({"managed_by": owner} if owner else {})
+    values = _pin(row, bodies) if kind.name == "pins" else {name: row[name] for name in kind.written}
+    kept = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    shown = {name: _size(value) if name.endswith("_bytes") else value for name, value in kept.items()}
+    return {kind.named_by: kind.shown(row[kind.key]), **shown}
+
+
+def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
+    kind = KINDS["pins"]
+    shown = kind.audited(row)
+    values = {name: shown[name] for name in ("model", "tenant", "strength")}
+    if row["refresh_s"] is not None:
+        values |= {"refresh_on_hit": True, "ttl_s": row["refresh_s"]}
+    elif row["expires_at"] is not None:
+        values["expires_at"] = row["expires_at"]
+    values |= {name: row[name] for name in _NOTHING}
+    body = bodies[row["keys_digest"]]
+    values["keys"] = [body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)]
+    return values
+
+
+def _size(value: int | None) -> int | str | None:
+    """Exactly the same size, in the largest unit that it is whole in."""
+    for unit, factor in _UNITS:
+        if value and value % factor == 0:
+            return f"{value // factor}{unit}"
+    return value

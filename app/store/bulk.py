@@ -1,0 +1,83 @@
+"""Many records of one type at once: read as plain rows, written in batches, so that others get a turn in between."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.store.base import Base
+from app.store.pins import PinBodyRow, PinRow
+
+BATCH = 250
+"""Rows of one statement: a few milliseconds of this process."""
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
+    """In order."""
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+async def rows(
+    session: AsyncSession, entity: type[Base], key: str, columns: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """All rows of a table by key, with these columns."""
+    table = entity.__table__
+    wanted = sa.select(*(table.c[name] for name in columns))
+    found: dict[str, Mapping[str, Any]] = {}
+    last: str | None = None
+    while True:
+        query = wanted.order_by(table.c[key]).limit(BATCH * 8)
+        part = (
+            (await session.execute(query if last is None else query.where(table.c[key] > last)))
+            .mappings()
+            .all()
+        )
+        for row in part:
+            found[row[key]] = dict(row)
+        if len(part) < BATCH * 8:
+            return found
+        last = part[-1][key]
+
+
+async def insert(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:
+    """New rows; all have the same columns."""
+    for batch in batches(values):
+        await session.execute(sa.insert(entity), [dict(row) for row in batch])
+
+
+async def update(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:
+    """Rows that are there, by their primary keys; all have the same columns."""
+    for batch in batches(values):
+        await session.execute(sa.update(entity), [dict(row) for row in batch])
+
+
+async def delete(session: AsyncSession, entity: type[Base], key: str, keys: Sequence[str]) -> None:
+    """Rows by key."""
+    for batch in batches(keys):
+        where = entity.__table__.c[key].in_(batch)
+        options = {"synchronize_session": False}
+        await session.execute(sa.delete(entity).where(where).execution_options(**options))
+
+
+async def put_bodies(session: AsyncSession, bodies: Mapping[str, bytes], now: float) -> None:
+    """Keep the bodies that are not there yet; the caller holds the lock of `pins`."""
+    for batch in batches(list(bodies)):
+        query = sa.select(PinBodyRow.digest).where(PinBodyRow.digest.in_(batch))
+        known = set(await session.scalars(query))
+        missing = [digest for digest in batch if digest not in known]
+        if missing:
+            values = [{"digest": digest, "body": bodies[digest], "created_at": now} for digest in missing]
+            await session.execute(sa.insert(PinBodyRow), values)
+
+
+async def drop_unused_bodies(session: AsyncSession, digests: Sequence[str]) -> None:
+    """Forget those of these bodies that no pin names any more."""
+    used = sa.select(PinRow.name).where(PinRow.keys_digest == PinBodyRow.digest).exists()
+    for batch in batches(digests):
+        await session.execute(
+            sa.delete(PinBodyRow)
+            .where(PinBodyRow.digest.in_(batch), ~used)
+            .execution_options(synchronize_session=False)
+        )
