@@ -25,6 +25,7 @@ from app.http import (
     prefixes,
     pushes,
     quotas,
+    rates,
     replicas,
     tenants,
     tokenizers,
@@ -39,6 +40,7 @@ from app.http.metrics import metrics
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.snapshot import get_snapshot
 from app.http.stream import Messages, stream_events
+from app.http.usage import get_usage
 from app.http.web import WebFiles, home, page
 from app.settings import Settings
 
@@ -90,6 +92,8 @@ def _litestar(parts: Parts) -> Litestar:
             audit.router,
             replicas.router,
             actions.router,
+            rates.router,
+            get_usage,
             tokenizers.router,
             apply_router(parts.settings.app.apply_limit_bytes),
             overview.router,
@@ -118,6 +122,8 @@ def _litestar(parts: Parts) -> Litestar:
                 "tokenizers": parts.tokenizers,
                 "resizing": parts.resizing,
                 "traces": parts.traces,
+                "rates": parts.rates,
+                "usage": parts.usage,
                 "apply": parts.apply,
                 "export": parts.export,
                 "overview": parts.overview,

@@ -41,13 +41,17 @@ from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.pushes import Pushes
 from app.services.quotas import Quotas
+from app.services.rates import Rates
 from app.services.replicas import Replicas
 from app.services.resize import Resizing
+from app.services.retention import Retention
 from app.services.snapshot import Snapshots
 from app.services.tenants import Tenants
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing
 from app.services.traces import Traces
+from app.services.usage import UsageReports
+from app.services.usage_ledger import UsageLedger
 from app.settings import Settings
 from app.store import migrate
 from app.store.claim import claim_of
@@ -58,6 +62,8 @@ from dataplane.protocol.settings import to_environ
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
+USAGE_CLOSE_S = 1.0
+"""For reading and writing once more what was used."""
 LEAVE_S = 1.0
 WAIT_FIRST_S = 0.25
 WAIT_MOST_S = 2.0
@@ -87,6 +93,10 @@ class Parts:
     tokenizers: Tokenizers
     resizing: Resizing
     traces: Traces
+    rates: Rates
+    usage: UsageReports
+    usage_ledger: UsageLedger
+    retention: Retention
     apply: Apply
     export: Export
     boot: BootFile
@@ -165,6 +175,23 @@ def build(settings: Settings) -> Parts:
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),
+        rates=Rates(database, changes),
+        usage=UsageReports(database),
+        usage_ledger=UsageLedger(
+            operations,
+            fleet,
+            database,
+            settings.app.usage_read_s,
+            settings.app.usage_write_s,
+            lambda: lead.pushing,
+        ),
+        retention=Retention(
+            database,
+            settings.app.keep_events_days,
+            settings.app.keep_pushes,
+            settings.app.keep_usage_days,
+            lambda: lead.pushing,
+        ),
         apply=apply,
         export=Export(database),
         boot=boot,
@@ -248,6 +275,8 @@ class Runtime:
             self._keep("notices", listener.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
+        self._keep("usage", parts.usage_ledger.run)
+        self._keep("retention", parts.retention.run)
         self._keep("apply_file", parts.boot.run)
         self._keep("history", parts.events.run)
         self._keep("events", lambda: self._listen(url, worker))
@@ -262,6 +291,7 @@ class Runtime:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+            await parts.usage_ledger.close(USAGE_CLOSE_S)
         await self._leave()
         if parts.supervisor is not None:
             await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)

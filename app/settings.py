@@ -47,6 +47,16 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Least severe log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: columns on a terminal, JSON lines elsewhere."""
+    usage_read_s: float = 5.0
+    """How often nodes are asked what tenants used: what a killed data plane takes with it at most."""
+    usage_write_s: float = 30.0
+    """How often that is written to the database."""
+    keep_events_days: float = 30.0
+    """Older events are forgotten."""
+    keep_pushes: int = 10_000
+    """So many pushes are kept, the newest."""
+    keep_usage_days: float = 400.0
+    """Older usage is forgotten."""
     web_dist: str = ""
     """Folder of the built dashboard; default `web/dist` beside the code."""
 
@@ -78,6 +88,11 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
+        ("app.usage_read_s", app.usage_read_s, 0.1, 3600),
+        ("app.usage_write_s", app.usage_write_s, 0.1, 3600),
+        ("app.keep_events_days", app.keep_events_days, 1, 36_500),
+        ("app.keep_pushes", app.keep_pushes, 100, 10_000_000),
+        ("app.keep_usage_days", app.keep_usage_days, 1, 36_500),
     ):
         if not low <= value <= high:  # false for NaN, too
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")

@@ -22,6 +22,8 @@ _COMMANDS = {
     "diff": ("app.cli.diff:diff", "What applying documents would change."),
     "apply": ("app.cli.apply:apply", "Make records what documents say."),
     "nodes": ("app.cli.nodes:nodes", "Nodes: list, resize."),
+    "usage": ("app.cli.usage:usage", "What tenants held, asked for and were spared."),
+    "rates": ("app.cli.usage:rates", "How fast a prefill is without the cache."),
     "trace": ("app.cli.trace:trace", "Record what engines asked for."),
     "openapi": ("app.cli.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.passthrough:replay", "Replay a request trace against a data plane."),
@@ -34,7 +36,8 @@ _ALIASES = {
     "pin": "pins",
     "policy": "policies",
     "node": "nodes",
-    "prefix": "prefixes", "tokenizer": "tokenizers",
+    "prefix": "prefixes",
+    "tokenizer": "tokenizers",
     "tenant": "tenants",
 }
 """What people type as well; not listed."""

@@ -37,11 +37,12 @@ from dataplane.protocol.control import (
     Trace,
     Welcome,
 )
+from dataplane.protocol.usage import ReadUsage
 
 BODIES_AT_ONCE = 64
 """Bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
-Question = Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
+Question = Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | ReadUsage | Resize
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 
 

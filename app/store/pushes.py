@@ -1,4 +1,4 @@
-"""What was sent to nodes and how they answered; the newest are kept, the rest is forgotten."""
+"""What was sent to nodes and how they answered; the newest are kept, `retention` forgets the rest."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,9 +1,14 @@
 """Rates: how fast a model's prefill is without the cache, for the estimate of what was saved."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.store import listing
 from app.store.base import EMPTY, Base, LongName, Name, Seconds, Whole
+from app.store.listing import Page, Wanted
 
 
 class RateRow(Base):
@@ -18,3 +23,40 @@ class RateRow(Base):
     revision: Mapped[Whole]
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
+
+
+MOST = 10_000
+"""Rates that there may be."""
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": RateRow.name,
+    "model": RateRow.model,
+    "prefill_tokens_per_s": RateRow.prefill_tokens_per_s,
+    "created_at": RateRow.created_at,
+    "updated_at": RateRow.updated_at,
+}
+
+
+async def get(session: AsyncSession, name: str) -> RateRow | None:
+    return await session.get(RateRow, name)
+
+
+async def page(session: AsyncSession, wanted: Wanted, model: str | None) -> Page[RateRow]:
+    """One page, by name unless sorted otherwise. Raises Invalid."""
+    where = [] if model is None else [RateRow.model == model]
+    return await listing.page(session, RateRow, RateRow.name, _SORTABLE, wanted, *where)
+
+
+async def same(session: AsyncSession, model: str, space: str, besides: str) -> RateRow | None:
+    """Another rate of the same model and space."""
+    found: RateRow | None = await session.scalar(
+        sa.select(RateRow).where(RateRow.model == model, RateRow.space == space, RateRow.name != besides)
+    )
+    return found
+
+
+async def count(session: AsyncSession) -> int:
+    return await session.scalar(sa.select(sa.func.count()).select_from(RateRow)) or 0
+
+
+async def all_rates(session: AsyncSession) -> Sequence[RateRow]:
+    return (await session.scalars(sa.select(RateRow).order_by(RateRow.name))).all()

@@ -12,6 +12,16 @@ branch_labels = None
 depends_on = None
 
 _RECORDS = ("quotas", "pins", "policies")
+_USED = (
+    "held_kib_s",
+    "requested_tokens",
+    "served_tokens",
+    "stored_blocks",
+    "stored_bytes",
+    "evicted_blocks",
+    "evicted_bytes",
+    "refused_blocks",
+)
 _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -174,19 +184,21 @@ def _create_ledgers() -> None:
         _name("node"),
         _name("tenant"),
         _name("model", length=256),
-        *(
-            _whole(column, "0")
-            for column in (
-                "byte_seconds",
-                "requested_tokens",
-                "served_tokens",
-                "stored_bytes",
-                "evicted_blocks",
-                "evicted_bytes",
-                "refused_blocks",
-            )
-        ),
-        sa.PrimaryKeyConstraint("hour", "node", "tenant", "model", name=op.f("pk_usage")),
+        _name("space"),
+        *(_whole(column, "0") for column in _USED),
+        sa.PrimaryKeyConstraint("hour", "node", "tenant", "model", "space", name=op.f("pk_usage")),
+    )
+    op.create_table(
+        "usage_marks",
+        _name("node"),
+        _name("tenant"),
+        _name("model", length=256),
+        _name("space"),
+        _name("epoch"),
+        _whole("number"),
+        _seconds("at"),
+        *(_whole(column) for column in _USED),
+        sa.PrimaryKeyConstraint("node", "tenant", "model", "space", name=op.f("pk_usage_marks")),
     )
     op.create_table(
         "rates",
@@ -205,6 +217,7 @@ def _create_ledgers() -> None:
 def downgrade() -> None:
     for table in (
         "rates",
+        "usage_marks",
         "usage",
         "events",
         "tokenizers",

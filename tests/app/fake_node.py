@@ -49,10 +49,11 @@ from dataplane.protocol.control import (
     digest_of,
 )
 from dataplane.protocol.events import Event, NodeStats, ObservedDigest, PoolStats, Totals, name_of
+from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
-Operation = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | Resize
+Operation = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | ReadUsage | Resize
 
 
 class FakeNode:
@@ -77,6 +78,8 @@ class FakeNode:
         self.trace: list[bytes] = []
         """Parts of lines, as they are given out."""
         self.traced: list[Trace] = []
+        self.used: list[UsageCounters] = []
+        self.noted: list[float] = []
         self.capacity_bytes = 1 << 30
         self.changed = Pulse()
         # Switches.
@@ -212,6 +215,9 @@ class FakeNode:
                     "unknown_prefix", f"no prefix {message.label!r}", "label", message.nonce
                 )
             return Prefixes(message.nonce, known)
+        if isinstance(message, ReadUsage):
+            self.noted.append(message.noted)
+            return UsageRead(message.nonce, time.time(), list(self.used), 0)
         if isinstance(message, Trace):
             self.traced.append(message)
             after = message.after + 1

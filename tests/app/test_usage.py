@@ -1,0 +1,258 @@
+"""Reports of usage and rates over HTTP: JSON, CSV, bounds, times, and who sees what."""
+
+import csv
+import io
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app.services import usage as reports
+from app.services.callers import Caller
+from app.store import usage
+from app.store.retention import usage_before
+from app.store.usage import COUNTERS, Told, UsageMarkRow, UsageRow
+from dataplane.protocol.usage import OTHERS
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+HOUR = 3600
+DAY = 24 * HOUR
+START = (int(time.time()) // DAY - 10) * DAY
+"""What is very old is forgotten at the start."""
+SPACES = {"m": "a" * 32, "n": "b" * 32}
+
+
+def rfc(at: float, zone: str = "Z") -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
+
+
+async def used(
+    plane: Plane, hour: int, tenant: str = "a", model: str = "m", node: str = "n1", **counts: int
+) -> None:
+    """A row of the ledger, `hour` hours after START."""
+    async with plane.app.parts.database.write() as session:
+        row = UsageRow(hour=START + hour * HOUR, node=node, tenant=tenant, model=model, space=SPACES[model])
+        for name in COUNTERS:
+            setattr(row, name, counts.get(name, 0))
+        session.add(row)
+
+
+async def report(plane: Plane, query: str = "", hours: int = 48) -> Any:
+    return await plane.get(f"/api/v1/usage?from={START}&to={START + hours * HOUR}&{query}")
+
+
+async def test_use_is_summed_up_by_hour_and_tenant(plane: Plane) -> None:
+    await used(plane, 0, "a", held_kib_s=3600, served_tokens=10, requested_tokens=20)
+    await used(plane, 0, "a", "n", served_tokens=5)
+    await used(plane, 0, "", node="n2", stored_bytes=7, refused_blocks=2)
+    await used(plane, 1, "a", evicted_blocks=3)
+    answer = await report(plane)
+    shown = [(i["start"] - START, i["group"], i["byte_hours"], i["served_tokens"]) for i in answer["items"]]
+    assert shown == [(0, "_default", 0, 0), (0, "a", 1024, 15), (HOUR, "a", 0, 0)]
+    totals = answer["totals"]
+    assert (totals["stored_bytes"], totals["refused_blocks"], totals["evicted_blocks"]) == (7, 2, 3)
+    assert (answer["from"], answer["to"]) == (START, START + 2 * DAY)
+
+
+async def test_use_is_summed_up_by_day_model_and_node(plane: Plane) -> None:
+    await used(plane, 0, served_tokens=1)
+    await used(plane, 23, model="n", node="n2", served_tokens=2)
+    await used(plane, 24, served_tokens=4)
+    by_model = (await report(plane, "step=1d&group_by=model"))["items"]
+    assert [(i["start"] - START, i["group"], i["served_tokens"]) for i in by_model] == [
+        (0, "m", 1), (0, "n", 2), (DAY, "m", 4),
+    ]  # fmt: skip
+    by_node = (await report(plane, "step=1d&group_by=node"))["items"]
+    assert [(i["group"], i["served_tokens"]) for i in by_node] == [("n1", 1), ("n2", 2), ("n1", 4)]
+
+
+async def test_prefill_that_was_saved_is_estimated_with_the_rates_that_are_set(plane: Plane) -> None:
+    await used(plane, 0, served_tokens=1000)
+    await used(plane, 0, model="n", served_tokens=50)
+    totals = (await report(plane))["totals"]
+    assert (totals["saved_prefill_s"], totals["unrated_tokens"]) == (0, 1050)
+    rate = {"model": "m", "prefill_tokens_per_s": 100}
+    assert (await plane.http.put("/api/v1/rates/m", json=rate)).status_code == 201
+    totals = (await report(plane))["totals"]
+    assert (totals["saved_prefill_s"], totals["unrated_tokens"]) == (10, 50)
+    rate = {"model": "m", "prefill_tokens_per_s": 500, "space": SPACES["m"]}
+    assert (await plane.http.put("/api/v1/rates/one-space", json=rate)).status_code == 201
+    assert (await report(plane))["totals"]["saved_prefill_s"] == 2
+
+
+async def test_a_report_is_csv_when_asked_for_by_name_or_by_header(plane: Plane) -> None:
+    await used(plane, 1, "acme, inc", held_kib_s=1, served_tokens=3)
+    query = f"/api/v1/usage?from={START}&to={START + DAY}"
+    by_name = await plane.http.get(f"{query}&format=csv")
+    by_header = await plane.http.get(query, headers={"Accept": "text/csv"})
+    assert by_name.headers["content-type"] == "text/csv; charset=utf-8"
+    assert by_name.text == by_header.text
+    heading, row = csv.reader(io.StringIO(by_name.text))
+    found = dict(zip(heading, row, strict=True))
+    assert (found["start"], found["tenant"]) == (rfc(START + HOUR), "acme, inc")
+    assert (found["byte_hours"], found["served_tokens"]) == ("0.284444", "3")
+    either = await plane.http.get(query, headers={"Accept": "text/html, */*"})
+    assert either.headers["content-type"].startswith("application/json")
+
+
+@pytest.mark.parametrize("salt", ["=1+1", "+1", "-1", "=HYPERLINK(x)", '=cmd|" c"!A1'])
+async def test_no_cell_is_a_formula(plane: Plane, salt: str) -> None:
+    await used(plane, 1, salt, served_tokens=3)
+    response = await plane.http.get(f"/api/v1/usage?from={START}&to={START + DAY}&format=csv")
+    assert [row[1] for row in csv.reader(io.StringIO(response.text))][1:] == ["'" + salt]
+
+
+async def test_times_are_unix_seconds_or_rfc_3339(plane: Plane) -> None:
+    await used(plane, 1, served_tokens=3)
+    for start, end in (
+        (rfc(START), rfc(START + DAY, "%2B00:00")),
+        (rfc(START + 9000, "%2B01:30"), str(START + DAY)),
+    ):
+        answer = await plane.get(f"/api/v1/usage?from={start}&to={end}")
+        assert answer["totals"]["served_tokens"] == 3, start
+
+
+async def test_without_times_a_report_ends_now(plane: Plane) -> None:
+    hour = int(time.time()) // HOUR * HOUR
+    await used(plane, (hour - START) // HOUR, served_tokens=3)
+    for step in ("1h", "1d"):
+        answer = await plane.get(f"/api/v1/usage?step={step}")
+        assert answer["totals"]["served_tokens"] == 3
+        assert answer["from"] < time.time() < answer["to"] + HOUR
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("from=yesterday", "from"),
+        ("from=2023-11-15T00:00:00", "from"),
+        ("to=-1", "to"),
+        ("to=nan", "to"),
+        ("to=999999999999", "to"),
+        ("from=5&to=5", "from"),
+        (f"from={START}&to=5", "from"),
+        ("step=1m", "step"),
+        ("group_by=space", "group_by"),
+        ("format=xml", "format"),
+        ("tenant=a/b", "tenant"),
+        ("tenant=", "tenant"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_by_name(plane: Plane, query: str, path: str) -> None:
+    response = await plane.http.get(f"/api/v1/usage?{query}")
+    assert response.status_code == 422, response.text
+    assert [error["path"] for error in response.json()["errors"]] == [path]
+
+
+async def test_a_report_that_would_be_too_long_is_refused(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MAX_ITEMS", 2)
+    for hour in range(3):
+        await used(plane, hour, served_tokens=1)
+    response = await plane.http.get(f"/api/v1/usage?from={START}&to={START + DAY}")
+    assert response.status_code == 422
+    assert "less time" in response.json()["detail"]
+    assert len((await report(plane, "step=1d"))["items"]) == 1
+
+
+async def test_a_caller_of_one_tenant_sees_that_one_alone(plane: Plane) -> None:
+    for tenant in ("a", "b", ""):
+        await used(plane, 0, tenant, served_tokens=1)
+    mine = Caller(salts=frozenset({"a"}), role="viewer")
+    for group in ("tenant", "model", "node"):
+        answer = await plane.app.parts.usage.report(group, "1h", str(START), str(START + DAY), None, mine)
+        assert answer.totals.served_tokens == 1
+    with pytest.raises(Exception, match="limited to the tenants"):
+        await plane.app.parts.usage.report("tenant", "1h", "", "", "b", mine)
+    with pytest.raises(Exception, match="limited to the tenants"):
+        await plane.app.parts.usage.report("tenant", "1h", "", "", OTHERS, mine)
+
+
+async def test_one_tenant_can_be_asked_for_also_those_without_an_account(plane: Plane) -> None:
+    for tenant in ("a", "b", "", OTHERS):
+        await used(plane, 0, tenant, served_tokens=1)
+    for name in ("a", "_default", OTHERS):
+        answer = await report(plane, f"tenant={name}")
+        assert [item["group"] for item in answer["items"]] == [name]
+
+
+async def test_sums_beyond_63_bits_are_told(plane: Plane) -> None:
+    for node in ("n1", "n2", "n3"):
+        await used(plane, 0, node=node, held_kib_s=2**62)
+    assert (await report(plane))["totals"]["byte_hours"] == pytest.approx(3 * 2**72 / 3600)
+
+
+async def test_old_usage_goes_batch_by_batch_and_marks_stay(plane: Plane) -> None:
+    for hour in range(5):
+        await used(plane, hour, served_tokens=1)
+    database = plane.app.parts.database
+    async with database.write() as session:
+        told = Told("n1", "e", 1, "a", "m", SPACES["m"], 1.0, (0,) * len(COUNTERS))
+        await usage.add(session, [(START, told)])
+        assert await usage_before(session, START + 4 * HOUR, 3) == 3
+        assert await usage_before(session, START + 4 * HOUR, 3) == 1
+        assert await usage_before(session, START + 4 * HOUR, 3) == 0
+    async with database.read() as session:
+        (left,) = (await session.scalars(sa.select(UsageRow))).all()
+        assert left.hour == START + 4 * HOUR
+        assert len((await session.scalars(sa.select(UsageMarkRow))).all()) == 1
+
+
+async def test_a_rate_is_put_shown_changed_and_deleted(plane: Plane) -> None:
+    path, body = "/api/v1/rates/llama", {"model": "llama", "prefill_tokens_per_s": 12_000.5, "note": "H100"}
+    assert (await plane.http.put(path, json=body)).status_code == 201
+    shown = await plane.get(path)
+    assert {name: shown[name] for name in body} == body
+    again = await plane.http.put(path, json=body)
+    assert (again.status_code, again.json()["etag"]) == (200, shown["etag"])
+    changed = await plane.http.put(path, json={**body, "note": ""})
+    assert changed.json()["etag"] != shown["etag"]
+    assert (await plane.get("/api/v1/rates?model=llama"))["total"] == 1
+    assert (await plane.get("/api/v1/rates?model=other"))["total"] == 0
+    assert (await plane.http.delete(path)).status_code == 204
+    assert (await plane.http.get(path)).status_code == 404
+    assert (await plane.http.delete(path)).status_code == 404
+    entries = (await plane.get("/api/v1/audit"))["items"]
+    assert sorted(e["action"] for e in entries if e["kind"] == "rate") == ["create", "delete", "update"]
+
+
+async def test_a_rate_is_not_changed_by_who_does_not_know_it(plane: Plane) -> None:
+    path, body = "/api/v1/rates/llama", {"model": "llama", "prefill_tokens_per_s": 1}
+    etag = (await plane.http.put(path, json=body)).headers["etag"]
+    bare: dict[str, Any] = {"auth": lambda request: request}
+    assert (await plane.http.put(path, json=body, **bare)).status_code == 428
+    assert (await plane.http.put(path, json=body, headers={"If-Match": '"9"'}, **bare)).status_code == 412
+    assert (await plane.http.put(path, json=body, headers={"If-Match": etag}, **bare)).status_code == 200
+    assert (await plane.http.delete(path, **bare)).status_code == 428
+
+
+async def test_one_model_or_space_has_one_rate(plane: Plane) -> None:
+    body = {"model": "llama", "prefill_tokens_per_s": 1}
+    assert (await plane.http.put("/api/v1/rates/one", json=body)).status_code == 201
+    refused = await plane.http.put("/api/v1/rates/two", json=body)
+    assert refused.status_code == 409
+    assert "'one'" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "paths"),
+    [
+        ({"model": "", "prefill_tokens_per_s": 1}, ["model"]),
+        ({"model": "m", "prefill_tokens_per_s": 0}, ["prefill_tokens_per_s"]),
+        ({"model": "m", "prefill_tokens_per_s": 1e10}, ["prefill_tokens_per_s"]),
+        ({"model": "m", "prefill_tokens_per_s": 1, "space": "A" * 32}, ["space"]),
+        ({"model": "m", "prefill_tokens_per_s": -1, "note": "\0"}, ["note", "prefill_tokens_per_s"]),
+        ({"model": "m"}, ["prefill_tokens_per_s"]),
+        ({"model": "m", "prefill_tokens_per_s": 1, "more": 1}, ["more"]),
+    ],
+)
+async def test_a_rate_that_cannot_be_is_refused_by_field(
+    plane: Plane, body: dict[str, Any], paths: list[str]
+) -> None:
+    response = await plane.http.put("/api/v1/rates/x", json=body)
+    assert response.status_code == 422
+    assert [error["path"] for error in response.json()["errors"]] == paths

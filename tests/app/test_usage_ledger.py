@@ -1,0 +1,318 @@
+"""The ledger: whatever order, gap, restart or repetition numbers come with, each use is counted once."""
+
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import sqlalchemy as sa
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import StoreUnavailable
+from app.ingest.usage import HOUR_S, Waiting
+from app.services.usage_ledger import UsageLedger
+from app.store import migrate, usage
+from app.store.database import Database
+from app.store.usage import COUNTERS, Mark, Told, UsageMarkRow, UsageRow, counted
+from dataplane.protocol.usage import OTHERS, UsageCounters
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+SPACE = "f" * 32
+NOON = 1_700_000_000 // HOUR_S * HOUR_S
+
+
+def counters(
+    number: int = 1, tenant: str = "a", served: int = 0, model: str = "m", **more: int
+) -> UsageCounters:
+    names = ("held_kib_s", "stored_blocks", "stored_bytes", "evicted_blocks", "evicted_bytes")
+    held, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
+    refused = {"pool_full": more["refused"]} if "refused" in more else {}
+    return UsageCounters(
+        number, tenant, model, SPACE, held, 2 * served, served, stored, stored_bytes, evicted, evicted_bytes, refused
+    )  # fmt: skip
+
+
+def told(served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a") -> Told:
+    counts = tuple(served if name == "served_tokens" else 0 for name in COUNTERS)
+    return Told("node", epoch, number, tenant, "m", SPACE, at, counts)
+
+
+def mark(each: Told) -> Mark:
+    return Mark(each.epoch, each.number, each.at, each.counts)
+
+
+def served_of(counts: tuple[int, ...] | None) -> int | None:
+    return None if counts is None else counts[COUNTERS.index("served_tokens")]
+
+
+async def test_what_is_new_is_what_was_not_counted() -> None:
+    assert served_of(counted(told(5), None)) == 5
+    assert served_of(counted(told(8, at=2), mark(told(5)))) == 3
+    assert served_of(counted(told(5, at=2), mark(told(5)))) == 0
+
+
+async def test_another_process_or_a_later_account_counts_from_nothing() -> None:
+    assert served_of(counted(told(4, epoch="two", at=2), mark(told(5)))) == 4
+    assert served_of(counted(told(4, number=2, at=2), mark(told(5)))) == 4
+
+
+async def test_what_comes_too_late_is_not_counted_again() -> None:
+    assert counted(told(4, epoch="zero", at=1), mark(told(5, at=2))) is None
+    assert counted(told(4, number=1, at=3), mark(told(5, number=2))) is None
+    assert counted(told(4, at=1), mark(told(5, at=2))) is None
+
+
+async def test_a_counter_that_went_round_counts_nothing_below_nought() -> None:
+    assert served_of(counted(told(2, at=2), mark(told(5)))) == 0
+
+
+def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> None:
+    waiting = Waiting()
+    for served, at in ((1, NOON + 1), (2, NOON + 2), (2, NOON + HOUR_S + 1), (3, NOON + HOUR_S + 2)):
+        waiting.begin("node")
+        waiting.take("node", "one", [counters(served=served)], at)
+        waiting.end("node")
+    out = waiting.out()
+    assert [(hour - NOON, served_of(each.counts)) for hour, each in out] == [(0, 2), (HOUR_S, 3)]
+    assert waiting.out() == []
+
+
+def test_what_could_not_be_written_waits_behind_what_is_newer() -> None:
+    waiting = Waiting()
+    waiting.take("node", "one", [counters(served=1)], NOON)
+    failed = waiting.out()
+    waiting.take("node", "one", [counters(served=4)], NOON + 5)
+    waiting.back(failed)
+    assert [served_of(each.counts) for _, each in waiting.out()] == [4]
+
+
+def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
+    waiting = Waiting(most=3)
+    for hour in range(4):
+        waiting.take("node", "one", [counters(n, served=hour + n) for n in (1, 2)], NOON + hour * HOUR_S)
+    out = waiting.out()
+    assert len(out) <= 4
+    assert {served_of(each.counts) for hour, each in out if hour == NOON + 3 * HOUR_S} == {4, 5}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        counters(served=2**63),
+        counters(served=-1),
+        counters(tenant="a/b"),
+        counters(tenant="a" * 129),
+        counters(model="m\0"),
+        counters(model=""),
+        counters(refused=-1),
+        counters(refused=2**64 - 1),
+    ],
+)
+def test_numbers_and_names_that_cannot_be_are_left_out(wrong: UsageCounters) -> None:
+    waiting = Waiting()
+    assert waiting.take("node", "one", [wrong, counters(2, "_default", 1), counters(3, OTHERS, 1)], NOON) == 1
+    assert [each.tenant for _, each in waiting.out()] == ["", OTHERS]
+
+
+async def rows_of(database: Database) -> dict[tuple[str, str, int], dict[str, int]]:
+    """Sums by node, tenant and hour."""
+    async with database.read() as session:
+        rows = (await session.scalars(sa.select(UsageRow))).all()
+    return {(r.node, r.tenant, r.hour): {name: getattr(r, name) for name in COUNTERS} for r in rows}
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url)
+    await migrate.upgrade(opened)
+    yield opened
+    await opened.close()
+
+
+async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> None:
+    rng = random.Random(5)
+    truth: dict[tuple[str, str], list[int]] = {}
+    now: dict[tuple[str, str, int, str], list[int]] = {}
+    waiting = Waiting()
+    epochs = {"n1": 0, "n2": 0}
+    numbers: dict[tuple[str, str], int] = {}
+    fresh = itertools.count(1)
+    at = float(NOON)
+    kept: list[tuple[int, Told]] = []
+    for step in range(300):
+        at += rng.choice((1, 30, 4000))
+        node, tenant = rng.choice(("n1", "n2")), rng.choice("abc")
+        epoch = f"{node}-{epochs[node]}"
+        number = numbers.setdefault((node, tenant), next(fresh))
+        new = [rng.randrange(1000) for _ in COUNTERS]
+        account = now.setdefault((node, epoch, number, tenant), [0] * len(COUNTERS))
+        for i, value in enumerate(new):
+            account[i] += value
+            truth.setdefault((node, tenant), [0] * len(COUNTERS))[i] += value
+        # What is told are totals: some readings are missed, all accounts of the process come with the next.
+        last = step == 299 or rng.random() < 0.1
+        for name in epochs if last else (node,):
+            if last or rng.random() < 0.7:
+                of_node = [
+                    UsageCounters(n, t, "m", SPACE, c[0], c[1], c[2], c[3], c[4], c[5], c[6], {"full": c[7]})
+                    for (each, e, n, t), c in now.items()
+                    if each == name and e == f"{name}-{epochs[name]}" and n == numbers[name, t]
+                ]
+                waiting.begin(name)
+                assert waiting.take(name, f"{name}-{epochs[name]}", of_node, at) == 0
+                waiting.end(name)
+        if last and rng.random() < 0.5:
+            epochs[node] += 1
+        elif last and rng.random() < 0.5:
+            numbers[node, tenant] = next(fresh)
+        if rng.random() < 0.3 or step == 299:
+            out = waiting.out()
+            if rng.random() < 0.3 and step != 299:  # the database is away
+                waiting.back(out)
+                continue
+            kept = kept + out
+            async with database.write() as session:
+                await usage.add(session, out)
+            if rng.random() < 0.2:  # another replica says it all again
+                async with database.write() as session:
+                    await usage.add(session, kept)
+    found: dict[tuple[str, str], list[int]] = {}
+    for (node, tenant, _), counts in (await rows_of(database)).items():
+        for i, value in enumerate(counts.values()):
+            found.setdefault((node, tenant), [0] * len(COUNTERS))[i] += value
+    assert found == truth
+    assert len({hour for _, _, hour in await rows_of(database)}) > 10
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=40))
+def test_increments_add_up_whatever_is_repeated_or_missed(steps: list[tuple[int, int, bool]]) -> None:
+    """Step: the process or account ends (1, 2) after it told, an increment, and whether it is told at once."""
+    state: Mark | None = None
+    total = counted_total = 0
+    epoch, number, count = 0, 1, 0
+    at = 0.0
+    for kind, more, tells in steps:
+        at += 1
+        count += more
+        total += more
+        if tells or kind:
+            each = told(count, epoch=str(epoch), number=number, at=at)
+            for _ in range(2):
+                new = counted(each, state)
+                counted_total += served_of(new) or 0
+                state = mark(each) if new is not None else state
+        if kind:
+            epoch, number, count = (epoch + 1, 1, 0) if kind == 1 else (epoch, number + 1, 0)
+    final = counted(told(count, epoch=str(epoch), number=number, at=at + 1), state)
+    assert counted_total + (served_of(final) or 0) == total
+
+
+async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database: Database) -> None:
+    async with database.write() as session:
+        await usage.add(
+            session, [(NOON, told(1, tenant="old")), (NOON, told(1, tenant="new", epoch="two", at=5))]
+        )
+        await usage.forget_epochs(session, "node", "two", before=0.5)
+        assert len((await session.scalars(sa.select(UsageMarkRow))).all()) == 2
+        await usage.forget_epochs(session, "node", "two", before=2)
+        (left,) = (await session.scalars(sa.select(UsageMarkRow))).all()
+    assert left.tenant == "new"
+
+
+def ledger(plane: Plane, **options: object) -> UsageLedger:
+    parts = plane.app.parts
+    return UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+
+
+async def test_a_node_is_read_and_told_what_is_written(plane: Plane, node: FakeNode) -> None:
+    node.used = [counters(served=256, held_kib_s=7)]
+    book = ledger(plane)
+    await book.read()
+    await book.read()
+    assert node.noted[-1] == 0
+    await book.write()
+    await book.read()
+    assert node.noted[-1] > 0
+    ((key, counts),) = (await rows_of(plane.app.parts.database)).items()
+    assert key[:2] == ("node-a", "a")
+    assert (counts["served_tokens"], counts["requested_tokens"], counts["held_kib_s"]) == (256, 512, 7)
+
+
+async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_everything(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.used = [counters(served=100)]
+    book = ledger(plane)
+    await book.read()
+    await book.write()
+    await node.restart()
+    met = plane.app.parts.fleet.nodes["node-a"]
+    await plane.until(lambda: met.welcomed and met.epoch == node.epoch)
+    node.used = [counters(served=30)]
+    await book.read()
+    assert node.noted[-1] == 0
+    await book.write()
+    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    assert counts["served_tokens"] == 130
+
+
+async def test_another_replica_goes_on_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
+    first, second = ledger(plane), ledger(plane)
+    node.used = [counters(served=100)]
+    await first.read()
+    await first.write()
+    node.used = [counters(served=150)]
+    await first.read()
+    await second.read()
+    await second.write()
+    await first.write()
+    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    assert counts["served_tokens"] == 150
+
+
+async def test_numbers_wait_while_the_database_is_away(
+    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = ledger(plane)
+    node.used = [counters(served=100)]
+    await book.read()
+
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("the database did not answer; try again")
+
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+        patch.setattr(usage, "add", away)
+        await book.write()
+    assert "usage.waits" in [line["event"] for line in logs]
+    node.used = [counters(served=120)]
+    await book.read()
+    assert node.noted[-1] == 0
+    await book.write()
+    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    assert counts["served_tokens"] == 120
+
+
+async def test_a_replica_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
+    node.used = [counters(served=1)]
+    await ledger(plane, is_writing=lambda: False).close(1)
+    assert await rows_of(plane.app.parts.database) == {}
+
+
+async def test_what_is_open_at_the_end_is_read_and_written(plane: Plane, node: FakeNode) -> None:
+    node.used = [counters(served=1)]
+    await ledger(plane).close(5)
+    assert len(await rows_of(plane.app.parts.database)) == 1
+
+
+async def test_a_node_that_cannot_tell_is_logged_once(plane: Plane, node: FakeNode) -> None:
+    node.unable = True
+    book = ledger(plane)
+    with structlog.testing.capture_logs() as logs:
+        await book.read()
+        await book.read()
+    assert [line["event"] for line in logs] == ["usage.not_read"]
