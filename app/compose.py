@@ -29,10 +29,12 @@ from app.push.worker import PushCounts, Worker
 from app.services.actions import Actions
 from app.services.apply import Apply
 from app.services.audit import Audit
+from app.services.blocks import BlockService
 from app.services.boot import BootFile
 from app.services.changes import Changes
 from app.services.events import Events
 from app.services.export import Export
+from app.services.lookups import Lookups
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
@@ -46,6 +48,7 @@ from app.services.replicas import Replicas
 from app.services.resize import Resizing
 from app.services.retention import Retention
 from app.services.snapshot import Snapshots
+from app.services.targets import Targets
 from app.services.tenants import Tenants
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing
@@ -90,6 +93,8 @@ class Parts:
     pushes: Pushes
     audit: Audit
     actions: Actions
+    lookups: Lookups
+    blocks: BlockService
     tokenizers: Tokenizers
     resizing: Resizing
     traces: Traces
@@ -127,6 +132,7 @@ def build(settings: Settings) -> Parts:
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
     tokenizers = Tokenizers(database, changes, Tokenizing())
+    targets = Targets(operations, fleet)
     pins = Pins(database, changes, progress, fleet, prefixes)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
@@ -171,7 +177,9 @@ def build(settings: Settings) -> Parts:
         nodes=nodes,
         pushes=Pushes(database),
         audit=Audit(database),
-        actions=Actions(operations, changes),
+        actions=Actions(targets, changes, tokenizers),
+        lookups=Lookups(targets, tokenizers),
+        blocks=BlockService(targets, prefixes),
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),

@@ -1,24 +1,64 @@
 """/api/v1/actions"""
 
-from litestar import Router, post
+from typing import Annotated
+
+from litestar import Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import JSONBody
+from litestar.params import FromPath, JSONBody, PathParameter
 
 from app.http.callers import caller
+from app.http.parameters import Wait, wait_seconds
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.actions import ActionAnswer, ScopePost
+from app.schemas.actions import (
+    ActionAnswer,
+    ClearPost,
+    LocateAnswer,
+    LookupAnswer,
+    LookupPost,
+    NodeVerification,
+    ScopePost,
+    VerifyAnswer,
+    VerifyPost,
+)
 from app.services.actions import Actions
+from app.services.lookups import Lookups
 
 _PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable")
 
 
 @post(
+    "/lookup",
+    operation_id="lookup",
+    summary="How much of a prefix each node would serve now, by tier",
+    status_code=200,
+    opt={"body": LookupPost, "role": "viewer", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def lookup(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LookupAnswer:
+    with span("actions.lookup"):
+        return await lookups.look_up(data, caller())
+
+
+@post(
+    "/locate",
+    operation_id="locate",
+    summary="Which nodes hold the start of a prefix, best first, and where engines reach them",
+    status_code=200,
+    opt={"body": LookupPost, "role": "viewer", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def locate(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LocateAnswer:
+    with span("actions.locate"):
+        return await lookups.locate(data, caller())
+
+
+@post(
     "/invalidate",
     operation_id="invalidate",
-    summary="Make blocks unreadable at once, on every connected node; permanent pins keep theirs",
+    summary="Make blocks unreadable at once; permanent pins keep theirs",
     status_code=200,
-    opt={"body": ScopePost, "role": "operator"},
+    opt={"body": ScopePost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
 async def invalidate(actions: NamedDependency[Actions], data: JSONBody[ScopePost]) -> ActionAnswer:
@@ -29,9 +69,9 @@ async def invalidate(actions: NamedDependency[Actions], data: JSONBody[ScopePost
 @post(
     "/demote",
     operation_id="demote",
-    summary="Make blocks the first victims until they are used again, on every connected node",
+    summary="Make blocks the first victims until they are used again",
     status_code=200,
-    opt={"body": ScopePost, "role": "operator"},
+    opt={"body": ScopePost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
 async def demote(actions: NamedDependency[Actions], data: JSONBody[ScopePost]) -> ActionAnswer:
@@ -39,4 +79,51 @@ async def demote(actions: NamedDependency[Actions], data: JSONBody[ScopePost]) -
         return await actions.sweep("demote", data, caller())
 
 
-router = Router("/actions", route_handlers=[invalidate, demote], tags=["actions"])
+@post(
+    "/clear",
+    operation_id="clear",
+    summary="Drop everything that is cached; permanent pins keep theirs unless told otherwise",
+    status_code=200,
+    opt={"body": ClearPost, "role": "operator"},
+    responses=_PROBLEMS,
+)
+async def clear(actions: NamedDependency[Actions], data: JSONBody[ClearPost]) -> ActionAnswer:
+    with span("actions.clear"):
+        return await actions.clear(data, caller())
+
+
+@post(
+    "/verify",
+    operation_id="verify",
+    summary="Hold blocks against their checksums in the background; corrupt ones become misses",
+    status_code=200,
+    opt={"body": VerifyPost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def verify(
+    actions: NamedDependency[Actions], data: JSONBody[VerifyPost], wait: Wait = ""
+) -> VerifyAnswer:
+    with span("actions.verify"):
+        return await actions.verify(data, caller(), wait_seconds(wait))
+
+
+@get(
+    "/verify/{node:str}/{number:int}",
+    operation_id="getVerification",
+    summary="How far a verification is",
+    opt={"role": "viewer"},
+    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
+)
+async def get_verification(
+    actions: NamedDependency[Actions],
+    node: FromPath[str],
+    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
+) -> NodeVerification:
+    return await actions.verification(node, number, caller())
+
+
+router = Router(
+    "/actions",
+    route_handlers=[lookup, locate, invalidate, demote, clear, verify, get_verification],
+    tags=["actions"],
+)

@@ -20,6 +20,7 @@ from dataplane.protocol.control import (
     VERSION,
     Ack,
     Bodies,
+    Clear,
     ControlRefused,
     ControlReply,
     ControlRequest,
@@ -28,13 +29,17 @@ from dataplane.protocol.control import (
     Description,
     Hello,
     Invalidate,
+    ListBlocks,
     ListPrefixes,
+    Lookup,
     Nack,
     NeedBodies,
     PrefixKeys,
     Resize,
     Snapshot,
     Trace,
+    Verification,
+    Verify,
     Welcome,
 )
 from dataplane.protocol.usage import ReadUsage
@@ -42,7 +47,21 @@ from dataplane.protocol.usage import ReadUsage
 BODIES_AT_ONCE = 64
 """Bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
-Question = Describe | Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | ReadUsage | Resize
+Question = (
+    Describe
+    | Invalidate
+    | Demote
+    | ListPrefixes
+    | PrefixKeys
+    | Trace
+    | ReadUsage
+    | Resize
+    | Clear
+    | Lookup
+    | ListBlocks
+    | Verify
+    | Verification
+)
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 
 

@@ -1,31 +1,75 @@
-"""Actions on what is cached: which blocks, and what each node answered."""
+"""Actions on what is cached: which blocks, on which nodes, and what each node answered."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.tokenizers import TokenizerUsed
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 
-class ScopePost(msgspec.Struct, forbid_unknown_fields=True):
-    """Which blocks: those that match every field that is given; at least one is."""
+class Aimed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """On which nodes; without either, every connected one."""
+
+    node: Annotated[str | None, Meta(description="One node, by name.")] = None
+    nodes: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=1000)] | None,
+        Meta(description="Some nodes, by name."),
+    ] = None
+
+
+class KeySource(Aimed, kw_only=True):
+    """The prefix that is meant, said in one of these ways."""
+
+    tokens: Annotated[
+        list[int] | None, Meta(description="Token ids, cut in chunks; only full chunks count.")
+    ] = None
+    keys: Annotated[list[str] | None, Meta(description="Keys of its chunks, 64 hex digits each.")] = None
+    text: Annotated[
+        str | None, Meta(description="Text; tokens are made of it by the tokenizer registered for the model.")
+    ] = None
+    messages: Annotated[
+        list[dict[str, Any]] | None,
+        Meta(description="Messages of a chat; the tokenizer's chat template makes a text of them."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+    ] = False
+    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
+        DEFAULT_CHUNK_TOKENS
+    )
+
+
+class ScopePost(KeySource, kw_only=True):
+    """Which blocks: those that match every field that is given; at least one is. A prefix takes along everything that
+    was stored behind it."""
 
     tenant: Annotated[str | None, Meta(description="Tenant as shown; `_default` for the empty salt.")] = None
     model: Annotated[str | None, Meta(description="All spaces of a model.")] = None
     space: Annotated[str | None, Meta(description="One space, by its 32 hex digits; nodes list them.")] = None
-    tokens: Annotated[
-        list[int] | None,
-        Meta(
-            description="Token ids of a prefix: its blocks and everything stored behind it. Needs tenant and model."
-        ),
+
+
+class VerifyPost(ScopePost, kw_only=True):
+    """Which blocks: those that match every field that is given; without any, all. Of a prefix its own blocks."""
+
+
+class ClearPost(Aimed, kw_only=True):
+    """Everything."""
+
+    confirm: Annotated[bool, Meta(description="True: yes, really everything.")]
+    permanent: Annotated[
+        bool, Meta(description="Also what permanent pins hold; the pins stay and hold what is stored anew.")
+    ] = False
+
+
+class LookupPost(KeySource, kw_only=True):
+    """A prefix of one tenant and one model."""
+
+    model: Annotated[str, Meta(description="Model name, as engines attach with it.")]
+    tenant: Annotated[
+        str | None, Meta(description="Tenant as shown; `_default` (also when left out) for the empty salt.")
     ] = None
-    keys: Annotated[
-        list[str] | None, Meta(description="The same by the keys of its chunks, 64 hex digits each.")
-    ] = None
-    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
-        DEFAULT_CHUNK_TOKENS
-    )
 
 
 class NodeAction(msgspec.Struct, frozen=True):
@@ -39,5 +83,101 @@ class NodeAction(msgspec.Struct, frozen=True):
 
 class ActionAnswer(msgspec.Struct, frozen=True):
     items: list[NodeAction]
-    """Every connected node, by name."""
+    """Every node that was asked, by name."""
     total: int
+    tokenizer: TokenizerUsed | None = None
+    """Which made tokens of the text."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a verification is."""
+
+    number: int
+    """As the fact `verify.done` names it."""
+    blocks: int
+    """That it was begun for."""
+    checked: int
+    corrupt: int
+    """Dropped: they are misses now."""
+    without_checksum: int
+    gone: int
+    """Evicted or invalidated meanwhile."""
+    unread: int
+    """Too large to be read without keeping engines waiting, or the machine refused."""
+    started_at: float
+    ended_at: float | None
+
+
+class NodeVerification(msgspec.Struct, frozen=True):
+    node: str
+    verification: Progress | None
+    error: str | None
+
+
+class VerifyAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeVerification]
+    total: int
+    tokenizer: TokenizerUsed | None = None
+
+
+class SpaceLookup(msgspec.Struct, frozen=True):
+    """What one space of a node has of the prefix, in chunks by tier."""
+
+    space: str
+    revision: str
+    layout: str
+    dtype: str
+    kv_group: int
+    world_size: int
+    pipeline_stage: int
+    rank: int
+    hits: dict[str, int]
+    resident: dict[str, int]
+
+
+class NodeLookup(msgspec.Struct, frozen=True):
+    """What an engine on a node would be served: of the ranks of one engine the least, of several kinds of engines the
+    most."""
+
+    node: str
+    hit_tokens: dict[str, int]
+    """By tier."""
+    hit_chunks: dict[str, int]
+    resident_chunks: dict[str, int]
+    """Behind gaps, too."""
+    spaces: list[SpaceLookup]
+    """At most 100."""
+    error: str | None
+
+
+class LookupAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeLookup]
+    """Every node that was asked, by name."""
+    total: int
+    chunks: int
+    """Of the prefix."""
+    chunk_tokens: int
+    tokenizer: TokenizerUsed | None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A node that holds the start of the prefix."""
+
+    node: str
+    hit_tokens: dict[str, int]
+    """By tier."""
+    hit_chunks: dict[str, int]
+    engine_socket: str
+    """Where engines of its machine attach."""
+    control_url: str
+
+
+class LocateAnswer(msgspec.Struct, frozen=True):
+    items: list[Place]
+    """Who holds most of it comes first; nodes that hold nothing are left out."""
+    total: int
+    chunks: int
+    chunk_tokens: int
+    tokenizer: TokenizerUsed | None
+    silent: list[NodeAction]
+    """Nodes that did not answer."""

@@ -1,74 +1,160 @@
-"""Actions on what is cached, asked of every connected node and written down in the audit before they are."""
+"""Actions on what is cached, asked of nodes and written down in the audit before they are."""
 
 import asyncio
 import re
-from typing import Any, Literal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
-from app.push.operations import Operations
-from app.schemas.actions import ActionAnswer, NodeAction, ScopePost
+import msgspec
+
+from app.errors import FieldError, Invalid
+from app.ingest.fleet import Node
+from app.push.link import Question
+from app.schemas.actions import (
+    ActionAnswer,
+    ClearPost,
+    NodeAction,
+    NodeVerification,
+    Progress,
+    ScopePost,
+    VerifyAnswer,
+    VerifyPost,
+)
+from app.schemas.tokenizers import TokenizerUsed
 from app.services import checks
 from app.services.callers import Caller
+from app.services.chains import given, resolved
 from app.services.changes import Changes
-from app.services.key_intent import check_tokens, unpacked
-from dataplane.protocol.control import Demote, Invalidate, Scope, Swept, digest_of
-from dataplane.protocol.keys import KEY_BYTES, chain
+from app.services.targets import Said, Targets
+from app.services.tokenizers import Tokenizers
+from dataplane.protocol.control import (
+    Clear,
+    ControlReply,
+    Demote,
+    Invalidate,
+    Scope,
+    Swept,
+    Verification,
+    Verified,
+    Verify,
+    digest_of,
+)
+from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
 Verb = Literal["invalidate", "demote"]
+R = TypeVar("R", bound=ControlReply)
+LOOK_S = 0.2
+"""Between two looks at a verification that somebody waits for."""
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_FIELDS = ("tenant", "model", "space", "tokens", "keys")
 
 
 class Actions:
-    def __init__(self, operations: Operations, changes: Changes) -> None:
-        self._operations = operations
+    def __init__(self, targets: Targets, changes: Changes, tokenizers: Tokenizers) -> None:
+        self._targets = targets
         self._changes = changes
+        self._tokenizers = tokenizers
 
     async def sweep(self, verb: Verb, asked: ScopePost, by: Caller) -> ActionAnswer:
-        """Raises Invalid, NodeUnreachable when no node is connected."""
-        scope = await asyncio.to_thread(resolve, asked)
-        self._operations.connected()
-        await self._changes.note(verb, "blocks", _name(scope), _audited(scope), by)
-        if verb == "invalidate":
-            told = await self._operations.ask_all(lambda nonce: Invalidate(nonce, scope), Swept)
-        else:
-            told = await self._operations.ask_all(lambda nonce: Demote(nonce, scope), Swept)
-        items = [
-            NodeAction(one.node, one.answer.sweep if one.answer is not None else None, one.error or None)
-            for one in told
-        ]
-        return ActionAnswer(items, len(items))
+        """Raises Invalid, Forbidden, NodeUnreachable when no node is connected."""
+        scope, used = await self._scope(asked, by, whole=False)
+        nodes = self._targets.named(asked)
+        await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by)
+        kind = Invalidate if verb == "invalidate" else Demote
+        said = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
+        return _swept(said, used)
 
-
-def resolve(asked: ScopePost) -> Scope:
-    """Raises Invalid with every fault found."""
-    faults = checks.Faults()
-    if all(getattr(asked, name) is None for name in _FIELDS):
-        faults.add(
-            "tenant", f"expected at least one of {', '.join(_FIELDS)}: everything at once is not a scope"
+    async def clear(self, asked: ClearPost, by: Caller) -> ActionAnswer:
+        """Everything, of everybody. Raises Invalid, Forbidden, NodeUnreachable."""
+        by.check_whole("clearing")
+        if not asked.confirm:
+            message = "expected true: this drops everything that is cached"
+            raise Invalid(f"confirm: {message}", [FieldError("confirm", message)])
+        nodes = self._targets.named(asked)
+        what = "everything, also under permanent pins" if asked.permanent else "everything"
+        await self._changes.note(
+            "clear", "blocks", what, {"permanent": asked.permanent, "nodes": _names(nodes)}, by
         )
+        said = await self._ask(nodes, lambda nonce: Clear(nonce, asked.permanent), Swept)
+        return _swept(said, None)
+
+    async def verify(self, asked: VerifyPost, by: Caller, wait_s: float = 0.0) -> VerifyAnswer:
+        """Begin to hold blocks against their checksums; wait for the end, at most so long. Raises Invalid, Forbidden,
+        NodeUnreachable."""
+        scope, used = await self._scope(asked, by, whole=True)
+        nodes = self._targets.named(asked)
+        await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by)
+        said = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
+        begun = {each.node.name: each.answer.state.number for each in said if each.answer is not None}
+        until = time.monotonic() + wait_s
+        while wait_s and any(each.answer is not None and each.answer.state.ended_at is None for each in said):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(LOOK_S, left))
+            asked_again = await self._targets.each(
+                [node for node in nodes if node.name in begun],
+                lambda node: self._progress(node, begun[node.name]),
+            )
+            never = [each for each in said if each.node.name not in begun]
+            said = sorted([*never, *asked_again], key=lambda each: each.node.name)
+        items = [_verification(each) for each in said]
+        return VerifyAnswer(items, len(items), used)
+
+    async def verification(self, name: str, number: int, by: Caller) -> NodeVerification:
+        """How far a verification of a node is. Raises NotFound, NodeUnreachable, NodeRefused."""
+        by.check_whole("a verification")
+        node = self._targets.node(name)
+        told = await self._progress(node, number)
+        return _verification(Said(node, told, None))
+
+    async def _progress(self, node: Node, number: int) -> Verified:
+        return await self._targets.operations.ask(node, lambda nonce: Verification(nonce, number), Verified)
+
+    async def _ask(
+        self, nodes: Sequence[Node], message: Callable[[str], Question], kind: type[R]
+    ) -> list[Said[R]]:
+        return await self._targets.each(nodes, lambda node: self._targets.operations.ask(node, message, kind))
+
+    async def _scope(
+        self, asked: ScopePost, by: Caller, *, whole: bool
+    ) -> tuple[Scope, TokenizerUsed | None]:
+        """`whole`: no field means everything. Raises Invalid with every fault found, Forbidden."""
+        faults = checks.Faults()
+        named = (asked.tenant, asked.model, asked.space)
+        if not whole and all(name is None for name in named) and not given(asked):
+            fields = "tenant, model, space, tokens, keys, text, messages"
+            faults.add("tenant", f"expected at least one of {fields}: everything at once is not a scope")
+            faults.stop()
+        salt = model = space = None
+        if asked.tenant is not None:
+            salt = faults.check("tenant", lambda: checks.tenant(asked.tenant or ""))
+        if asked.model is not None:
+            model = faults.check("model", lambda: checks.model(asked.model or ""))
+        if asked.space is not None:
+            space = faults.check("space", lambda: _space(asked.space or ""))
         faults.stop()
-    salt = model = space = None
-    keys: list[bytes] = []
-    if asked.tenant is not None:
-        salt = faults.check("tenant", lambda: checks.tenant(asked.tenant or ""))
-    if asked.model is not None:
-        model = faults.check("model", lambda: checks.model(asked.model or ""))
-    if asked.space is not None:
-        space = faults.check("space", lambda: _space(asked.space or ""))
-    if asked.tokens is not None and asked.keys is not None:
-        faults.add("tokens", "expected at most one of 'tokens' and 'keys'")
-    elif asked.keys is not None:
-        keys = faults.check("keys", lambda: unpacked(asked.keys or [])) or []
-    elif asked.tokens is not None:
-        for name in ("tenant", "model"):
-            if getattr(asked, name) is None:
-                faults.add(name, f"expected a {name}: a prefix of tokens is that of one tenant and one model")
-        check_tokens(asked.tokens, asked.chunk_tokens, faults)
-        if not faults.errors:
-            keys = chain(asked.tokens, salt or "", chunk_tokens=asked.chunk_tokens)
-    faults.stop()
-    return Scope(tenant=salt, model=model, space=space, keys=b"".join(keys))
+        if salt is None:
+            by.check_whole("a scope without a tenant")
+        else:
+            by.check_salt(salt)
+        chain = await resolved(asked, model, salt, self._tokenizers)
+        scope = Scope(tenant=salt, model=model, space=space, keys=b"".join(chain.keys))
+        return scope, chain.tokenizer
+
+
+def _swept(said: Sequence[Said[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
+    items = [
+        NodeAction(each.node.name, None if each.answer is None else each.answer.sweep, each.error)
+        for each in said
+    ]
+    return ActionAnswer(items, len(items), used)
+
+
+def _verification(said: Said[Verified]) -> NodeVerification:
+    state = None if said.answer is None else Progress(**msgspec.structs.asdict(said.answer.state))
+    return NodeVerification(said.node.name, state, said.error)
 
 
 def _space(text: str) -> str:
@@ -77,7 +163,11 @@ def _space(text: str) -> str:
     return text.lower()
 
 
-def _audited(scope: Scope) -> dict[str, Any]:
+def _names(nodes: Sequence[Node]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def _audited(scope: Scope, nodes: Sequence[Node]) -> dict[str, Any]:
     """What the audit keeps: a digest stands for the keys."""
     return {
         "tenant": None if scope.tenant is None else shown(scope.tenant),
@@ -85,10 +175,12 @@ def _audited(scope: Scope) -> dict[str, Any]:
         "space": scope.space,
         "key_count": len(scope.keys) // KEY_BYTES,
         "keys_digest": digest_of(scope.keys) if scope.keys else None,
+        "nodes": _names(nodes),
     }
 
 
 def _name(scope: Scope) -> str:
     """The scope in a few words."""
-    words = [f"{name} {value}" for name, value in _audited(scope).items() if value and name != "keys_digest"]
-    return ", ".join(words)[:256]
+    said = _audited(scope, ())
+    words = [f"{name} {said[name]}" for name in ("tenant", "model", "space", "key_count") if said[name]]
+    return ", ".join(words)[:256] or "everything"

@@ -12,18 +12,25 @@ MAX_TOKEN = (1 << 32) - 1
 _KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
-def check_tokens(tokens: list[int], chunk: int, faults: checks.Faults) -> None:
-    """At least one full chunk of token ids, and not too many."""
+def check_chunk(chunk: int, faults: checks.Faults) -> bool:
+    """A number of tokens in a chunk that can be."""
     if not 1 <= chunk <= MAX_CHUNK_TOKENS:
         faults.add("chunk_tokens", f"expected 1 to {MAX_CHUNK_TOKENS}, got {chunk}")
+        return False
+    return True
+
+
+def check_tokens(tokens: list[int], chunk: int, faults: checks.Faults, path: str = "tokens") -> None:
+    """At least one full chunk of token ids, and not too many. `path`: the field that they were made of."""
+    if not check_chunk(chunk, faults):
         return
     if len(tokens) > MAX_TOKENS or len(tokens) // chunk > MAX_KEYS:
         faults.add(
-            "tokens",
+            path,
             f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens",
         )
     elif len(tokens) < chunk:
-        faults.add("tokens", f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")
+        faults.add(path, f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")
     elif min(tokens) < 0 or max(tokens) > MAX_TOKEN:
         wrong = next(number for number, token in enumerate(tokens) if not 0 <= token <= MAX_TOKEN)
         faults.add(f"tokens[{wrong}]", f"expected a token id from 0 to {MAX_TOKEN}, got {tokens[wrong]}")

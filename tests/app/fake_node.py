@@ -20,6 +20,7 @@ from dataplane.protocol.control import (
     VERSION,
     Ack,
     Bodies,
+    Clear,
     ControlRefused,
     ControlReply,
     ControlRequest,
@@ -29,7 +30,9 @@ from dataplane.protocol.control import (
     Fault,
     Hello,
     Invalidate,
+    ListBlocks,
     ListPrefixes,
+    Lookup,
     Nack,
     NeedBodies,
     Observed,
@@ -45,6 +48,8 @@ from dataplane.protocol.control import (
     Swept,
     Trace,
     TracePart,
+    Verification,
+    Verify,
     Welcome,
     digest_of,
 )
@@ -53,7 +58,20 @@ from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
-Operation = Invalidate | Demote | ListPrefixes | PrefixKeys | Trace | ReadUsage | Resize
+Operation = (
+    Invalidate
+    | Demote
+    | ListPrefixes
+    | PrefixKeys
+    | Trace
+    | ReadUsage
+    | Resize
+    | Clear
+    | Lookup
+    | ListBlocks
+    | Verify
+    | Verification
+)
 
 
 class FakeNode:
@@ -223,6 +241,8 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
+        if isinstance(message, Clear | Lookup | ListBlocks | Verify | Verification):
+            return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:
             return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)
         self.capacity_bytes = message.capacity_bytes

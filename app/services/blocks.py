@@ -1,0 +1,170 @@
+"""What is cached, block by block and node by node. A page costs a bounded number of questions."""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from app.errors import FieldError, Forbidden, Invalid, LarderError
+from app.ingest.fleet import Node
+from app.schemas.blocks import BlockAnswer, BlockCopies, BlockList
+from app.schemas.prefixes import NodeError
+from app.services import checks
+from app.services.callers import Caller
+from app.services.prefixes import PrefixService
+from app.services.targets import Targets
+from dataplane.protocol.control import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
+from dataplane.protocol.salts import shown
+
+MAX_QUESTIONS = 64
+"""Of one page."""
+MAX_CURSOR = (1 << 62) - 1
+_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """As a request has them; None: any."""
+
+    tenant: str | None = None
+    """As shown."""
+    model: str | None = None
+    space: str | None = None
+    key: str | None = None
+    prefix: str | None = None
+    """Label of a hot prefix: its own blocks."""
+    node: str | None = None
+
+
+class _Cursor(msgspec.Struct, array_like=True):
+    node: str
+    after: int
+
+
+class BlockService:
+    def __init__(self, targets: Targets, prefixes: PrefixService) -> None:
+        self._targets = targets
+        self._prefixes = prefixes
+
+    async def page(self, filters: Filters, limit: int, cursor: str, by: Caller) -> BlockList:
+        """Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
+        wanted = await self._wanted(filters, by)
+        nodes = self._targets.chosen(filters.node)
+        at = _read(cursor)
+        items: list[BlockAnswer] = []
+        silent: list[NodeError] = []
+        questions = 0
+        for node in nodes:
+            if node.name < at.node:
+                continue
+            after = at.after if node.name == at.node else 0
+            while True:
+                if len(items) >= limit or questions >= MAX_QUESTIONS:
+                    return BlockList(items, _write(node.name, after), silent)
+                questions += 1
+                message = msgspec.structs.replace(
+                    wanted, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(items))
+                )
+                try:
+                    part = await self._ask(node, message)
+                except LarderError as error:
+                    silent.append(NodeError(node.name, error.message))
+                    break
+                items += [_answer(node.name, block) for block in part.blocks]
+                if part.next <= after:
+                    break
+                after = part.next
+        return BlockList(items, "", silent)
+
+    async def copies(self, key: str, by: Caller) -> BlockCopies:
+        """A key on every node and in every space. Raises Invalid, NotFound, NodeUnreachable."""
+        faults = checks.Faults()
+        name = faults.check("key", lambda: _hex(key, _KEY, 64))
+        faults.stop()
+        assert name is not None
+        wanted = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
+        said = await self._targets.each(
+            self._targets.operations.connected(), lambda node: self._all(node, wanted)
+        )
+        found = [(each.node.name, block) for each in said for block in each.answer or ()]
+        items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
+        silent = [NodeError(each.node.name, each.error) for each in said if each.error is not None]
+        if not items and not silent:
+            raise checks.missing("block", name)
+        return BlockCopies(name, items, len(items), silent)
+
+    async def _all(self, node: Node, wanted: ListBlocks) -> list[CachedBlock]:
+        found: list[CachedBlock] = []
+        after = 0
+        while True:
+            part = await self._ask(node, msgspec.structs.replace(wanted, after=after))
+            found += part.blocks
+            if part.next <= after:
+                return found
+            after = part.next
+
+    async def _ask(self, node: Node, message: ListBlocks) -> Blocks:
+        return await self._targets.operations.ask(
+            node, lambda nonce: msgspec.structs.replace(message, nonce=nonce), Blocks
+        )
+
+    async def _wanted(self, filters: Filters, by: Caller) -> ListBlocks:
+        faults = checks.Faults()
+        wanted = ListBlocks("")
+        if filters.tenant is not None:
+            wanted.tenant = faults.check("tenant", lambda: checks.tenant(filters.tenant or ""))
+        if filters.model is not None:
+            wanted.model = faults.check("model", lambda: checks.model(filters.model or ""))
+        if filters.space is not None:
+            wanted.space = faults.check("space", lambda: _hex(filters.space or "", _SPACE, 32))
+        if filters.key is not None and filters.prefix is not None:
+            faults.add("prefix", "expected at most one of 'key' and 'prefix'")
+        elif filters.key is not None:
+            key = faults.check("key", lambda: _hex(filters.key or "", _KEY, 64))
+            wanted.keys = b"" if key is None else bytes.fromhex(key)
+        faults.stop()
+        if wanted.tenant is not None:
+            by.check_salt(wanted.tenant)
+        elif by.salts is not None:
+            if len(by.salts) != 1:
+                raise Forbidden(
+                    f"this token is limited to the tenants {by.tenants()}: say which with 'tenant'"
+                )
+            (wanted.tenant,) = by.salts
+        if filters.prefix is not None:
+            found = await self._prefixes.keys(filters.prefix)
+            wanted.keys = b"".join(found.keys)
+        return wanted
+
+
+def _hex(text: str, form: re.Pattern[str], digits: int) -> str:
+    if form.fullmatch(text.lower()) is None:
+        raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
+    return text.lower()
+
+
+def _write(node: str, after: int) -> str:
+    packed = msgspec.msgpack.encode(_Cursor(node, after))
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _read(text: str) -> _Cursor:
+    """Raises Invalid."""
+    if not text:
+        return _Cursor("", 0)
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        cursor = msgspec.msgpack.decode(packed, type=_Cursor)
+        if 0 <= cursor.after <= MAX_CURSOR:
+            return cursor
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        pass
+    message = "expected next_cursor of a page of this list"
+    raise Invalid(f"cursor: {message}", [FieldError("cursor", message)])
+
+
+def _answer(node: str, block: CachedBlock) -> BlockAnswer:
+    return BlockAnswer(node=node, **{**msgspec.structs.asdict(block), "tenant": shown(block.tenant)})
