@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Request, Router
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
@@ -28,8 +29,10 @@ from app.http import (
     quotas,
     rates,
     replicas,
+    session,
     tenants,
     tokenizers,
+    tokens,
 )
 from app.http.apply import router as apply_router
 from app.http.body import StrictRequest
@@ -43,7 +46,7 @@ from app.http.snapshot import get_snapshot
 from app.http.stream import Messages, stream_events
 from app.http.usage import get_usage
 from app.http.web import WebFiles, home, page
-from app.settings import Settings
+from app.settings import AppSettings, Settings
 
 DESCRIPTION_PATH = "/api/openapi.json"
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
@@ -65,6 +68,8 @@ def create_app(settings: Settings) -> App:
         parts.requests,
         allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
         allowed_origins=_listed(settings.app.allowed_origins),
+        auth=parts.auth,
+        sources=parts.sources,
     )
     app.parts, app.litestar = parts, litestar
     return app
@@ -91,6 +96,9 @@ def _litestar(parts: Parts) -> Litestar:
             nodes.router,
             pushes.router,
             audit.router,
+            tokens.router,
+            tokens.whoami,
+            session.router,
             replicas.router,
             actions.router,
             blocks.router,
@@ -103,11 +111,11 @@ def _litestar(parts: Parts) -> Litestar:
             list_events,
             get_snapshot,
         ],
-        guards=[guard],
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(
         route_handlers=[api, healthz, readyz, metrics, home, page],
+        guards=[guard],
         dependencies={
             name: _provide(value)
             for name, value in {
@@ -119,6 +127,9 @@ def _litestar(parts: Parts) -> Litestar:
                 "nodes": parts.nodes,
                 "pushes": parts.pushes,
                 "audit": parts.audit,
+                "tokens": parts.tokens,
+                "sessions": parts.sessions,
+                "sources": parts.sources,
                 "replicas": parts.replicas,
                 "actions": parts.actions,
                 "lookups": parts.lookups,
@@ -141,6 +152,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "web_files": web_files,
             }.items()
         },
+        state=State({"open_to_all": _open_to_all(parts.settings.app)}),
         lifespan=[lifespan],
         request_class=StrictRequest,
         request_max_body_size=parts.settings.app.body_limit_bytes,
@@ -152,6 +164,11 @@ def _litestar(parts: Parts) -> Litestar:
         openapi_config=_openapi(),
         logging_config=None,
     )
+
+
+def _open_to_all(app: AppSettings) -> frozenset[str]:
+    """Settings that open routes to everybody, and are on."""
+    return frozenset(name for name in ("open_metrics", "open_health") if getattr(app, name))
 
 
 async def _only_the_description(request: Request[Any, Any, Any]) -> None:
@@ -169,7 +186,11 @@ def _openapi() -> OpenAPIConfig:
         components=Components(),
         use_handler_docstrings=False,
         openapi_router=Router(
-            "/api", route_handlers=[], include_in_schema=False, before_request=_only_the_description
+            "/api",
+            route_handlers=[],
+            include_in_schema=False,
+            before_request=_only_the_description,
+            opt={"role": "anyone"},
         ),
         render_plugins=[JsonRenderPlugin(path="/openapi.json")],
     )

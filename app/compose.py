@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from app.errors import StoreUnavailable
 from app.http.edge import RequestCounts
+from app.http.source import Sources
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
 from app.ingest.rollup import Rollup
@@ -29,6 +30,7 @@ from app.push.worker import PushCounts, Worker
 from app.services.actions import Actions
 from app.services.apply import Apply
 from app.services.audit import Audit
+from app.services.auth import Auth
 from app.services.blocks import BlockService
 from app.services.boot import BootFile
 from app.services.changes import Changes
@@ -47,24 +49,29 @@ from app.services.rates import Rates
 from app.services.replicas import Replicas
 from app.services.resize import Resizing
 from app.services.retention import Retention
+from app.services.sessions import Sessions
 from app.services.snapshot import Snapshots
 from app.services.targets import Targets
 from app.services.tenants import Tenants
+from app.services.token_uses import TokenUses
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing
+from app.services.tokens import Tokens
 from app.services.traces import Traces
 from app.services.usage import UsageReports
 from app.services.usage_ledger import UsageLedger
-from app.settings import Settings
+from app.settings import Settings, admin_token, is_loopback, proxies
 from app.store import migrate
 from app.store.claim import claim_of
 from app.store.database import Database
 from app.store.notify import Listener
-from dataplane.protocol.settings import to_environ
+from dataplane.protocol.settings import TOKEN_VARIABLE, to_environ
 
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
+_SECRETS = frozenset({"LARDER_APP__ADMIN_TOKEN", TOKEN_VARIABLE})
+"""Variables that the data plane has no business with."""
 USAGE_CLOSE_S = 1.0
 """For reading and writing once more what was used."""
 LEAVE_S = 1.0
@@ -92,6 +99,11 @@ class Parts:
     nodes: Nodes
     pushes: Pushes
     audit: Audit
+    auth: Auth
+    tokens: Tokens
+    token_uses: TokenUses
+    sessions: Sessions
+    sources: Sources
     actions: Actions
     lookups: Lookups
     blocks: BlockService
@@ -129,6 +141,7 @@ def build(settings: Settings) -> Parts:
     events = Events(database)
     hub.keep = events.offer
     lead = Lead(claim_of(database, database.origin))
+    auth = Auth(database, changes, admin_token(settings.app), may_open=_may_open(settings))
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
     tokenizers = Tokenizers(database, changes, Tokenizing())
@@ -147,6 +160,7 @@ def build(settings: Settings) -> Parts:
         desired=progress.generations,
         requests=requests.ended,
         pushes=push.ended,
+        auth_failures=auth.counts.failures,
         numbers=lambda: {
             metrics.EVENTS.name: ingest.events,
             metrics.EVENTS_MALFORMED.name: ingest.malformed,
@@ -158,6 +172,7 @@ def build(settings: Settings) -> Parts:
             metrics.DATABASE_UP.name: not database.watch.away,
             metrics.APPLY_FILE.name: boot.in_force,
             metrics.APPLY_FILE_REFUSED.name: boot.refused,
+            metrics.AUDIT_LEFT_OUT.name: auth.unrecorded,
             metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
         },
     )
@@ -177,6 +192,11 @@ def build(settings: Settings) -> Parts:
         nodes=nodes,
         pushes=Pushes(database),
         audit=Audit(database),
+        auth=auth,
+        tokens=Tokens(database, changes, auth),
+        token_uses=TokenUses(database, auth),
+        sessions=Sessions(database, changes, auth),
+        sources=Sources(proxies(settings.app)),
         actions=Actions(targets, changes, tokenizers),
         lookups=Lookups(targets, tokenizers),
         blocks=BlockService(targets, prefixes),
@@ -223,8 +243,15 @@ def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHu
     return BootFile(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, hub)
 
 
+def _may_open(settings: Settings) -> bool:
+    """Whether requests need no token before there is one: when only this machine can send any."""
+    alone = is_loopback(settings.common.http_host) and not settings.app.trusted_proxies
+    return settings.app.auth == "auto" and alone
+
+
 def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
-    environ = {**os.environ, **to_environ(settings.common)}
+    inherited = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environ = {**inherited, **to_environ(settings.common)}
 
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.left(settings.common.control_url)
@@ -257,6 +284,7 @@ class Runtime:
         parts = self.parts
         await migrate.upgrade(parts.database)
         await parts.boot.start()
+        await self._authenticate()
         await parts.desired.refresh()
         await self._ledger.load(parts.fleet, time.monotonic())
         await parts.replicas.beat()
@@ -281,6 +309,7 @@ class Runtime:
         if parts.database.url.get_backend_name() == "postgresql":
             listener = Listener(parts.database, parts.replicas.heard, parts.replicas.missed)
             self._keep("notices", listener.run)
+        self._keep("tokens", parts.token_uses.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage_ledger.run)
@@ -309,7 +338,15 @@ class Runtime:
         if self._zmq is not None:
             self._zmq.term()
         await parts.events.flush()
+        if parts.auth.started:
+            await parts.token_uses.write(time.monotonic(), all_of_them=True)
         await parts.database.close()
+
+    async def _authenticate(self) -> None:
+        """From now on callers are known. Of a setup token this line is the only trace."""
+        token = await self.parts.auth.start()
+        if token:
+            self._log.warning("auth.setup_token", token=token, once="larder login --setup TOKEN")
 
     async def _leave(self) -> None:
         """Write down what is not written yet, and let another replica push."""

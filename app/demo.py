@@ -37,6 +37,8 @@ QUOTAS = {
 }
 SURVIVES = "LARDER_APP__DATA_PLANE_SURVIVES"
 """Nothing of a demonstration is left behind, also when it is killed."""
+GUARDS = ("LARDER_APP__AUTH", "LARDER_APP__ADMIN_TOKEN", "LARDER_APP__ADMIN_TOKEN_FILE")
+"""Not for the demonstration: its API answers everybody on this machine."""
 PIN = "support-system-prompt"
 READY_S = 60.0
 STOP_S = 15.0
@@ -164,9 +166,9 @@ def _demo(
 
 
 def _is_shared(variable: str) -> bool:
-    """Whether the variable sets one of the shared settings, or where they are read from."""
+    """Whether the variable sets one of the shared settings, or where they are read from, or who may ask."""
     names = [f"LARDER_{name.upper()}" for name in Common.__struct_fields__]
-    return variable in (*names, CONFIG_VARIABLE)
+    return variable in (*names, *GUARDS, CONFIG_VARIABLE)
 
 
 @contextmanager

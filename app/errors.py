@@ -82,6 +82,12 @@ class TooManyRequests(LarderError):
         self.retry_after_s = retry_after_s
 
 
+class NotAcceptable(LarderError):
+    """The caller takes no answer of the kind that there is."""
+
+    code = "not-acceptable"
+
+
 class UnsupportedMediaType(LarderError):
     code = "unsupported-media-type"
 

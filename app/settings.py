@@ -11,7 +11,17 @@ from typing import Literal
 
 import msgspec
 
+from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
 from dataplane.protocol.settings import Common, SettingsError, read
+
+ADMIN_TOKEN_CHARACTERS = 32
+MAX_TOKEN_CHARACTERS = 512
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_BY = (
+    "start on 127.0.0.1 once and make one ('larder tokens create --role admin'), or give one with "
+    "LARDER_APP__ADMIN_TOKEN_FILE or LARDER_APP__ADMIN_TOKEN (at least 32 characters, such as from "
+    "'openssl rand -hex 32')"
+)
 
 
 class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -23,14 +33,32 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """The embedded data plane goes on serving when this process is killed; the next `larder up` meets it."""
     spare_data_plane: bool = True
     """Keep a second process ready that takes over in milliseconds when the data plane is killed."""
-    allow_open_bind: bool = False
-    """Allow an http_host that other machines can reach although requests are not authenticated."""
+    auth: Literal["auto", "required"] = "auto"
+    """`auto`: as long as there is no token, requests to a loopback address need none; `required`: all do."""
+    admin_token: str = ""
+    """A token that is always an admin's, at least 32 characters; better kept in a file. It is stored nowhere."""
+    admin_token_file: str = ""
+    """File that holds such a token."""
+    trusted_proxies: str = ""
+    """Addresses or networks, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    open_metrics: bool = True
+    """`/metrics` answers everybody; false: a viewer's token is needed."""
+    open_health: bool = True
+    """`/healthz` and `/readyz` answer everybody; false: a viewer's token is needed."""
     allowed_hosts: str = ""
     """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
     """Origins, separated by commas, whose pages may call the API besides the dashboard's own."""
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
+    join_url: str = ""
+    """Endpoint of the join socket, where data planes of other machines ask to be let in, such as
+    `tcp://0.0.0.0:8471`; empty: none."""
+    join_addresses: str = ""
+    """Where nodes reach it, separated by commas, as join tokens say it; default follows from `join_url`."""
+    curve_key_file: str = ""
+    """File with the secret CURVE key of this management plane (40 characters, Z85); default `manager.key` in the state
+    directory, made at the first start. Replicas share one."""
     apply_limit_bytes: int = 64 << 20
     """Largest accepted document, as a request and as a file."""
     apply_file: str = ""
@@ -74,7 +102,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the file and the environment. Raises SettingsError."""
-    common, app = read("app", AppSettings, config=config, environ=environ)
+    try:
+        common, app = read("app", AppSettings, config=config, environ=environ)
+    except SettingsError as error:
+        if "allow_open_bind" in str(error).lower():
+            raise SettingsError(
+                f"app.allow_open_bind is gone since requests are authenticated: {_BY}"
+            ) from None
+        raise
     _check(common, app)
     return Settings(common=common, app=app)
 
@@ -96,18 +131,87 @@ def _check(common: Common, app: AppSettings) -> None:
     ):
         if not low <= value <= high:  # false for NaN, too
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    _check_admin_token("app.admin_token", app.admin_token)
+    proxies(app)
+    join_addresses(app)
+    if app.join_url and not app.join_url.startswith(("tcp://", "ipc://")):
+        raise SettingsError(
+            f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url[:80]!r}"
+        )
 
 
-def check_bind(settings: Settings) -> None:
-    """SettingsError when the API, which authenticates nobody, would be open to other machines unasked."""
+def admin_token(app: AppSettings) -> str:
+    """The configured token of an admin, empty when there is none. Raises SettingsError, which never repeats it."""
+    if not app.admin_token_file:
+        return app.admin_token
+    if app.admin_token:
+        raise SettingsError("app.admin_token: expected at most one of it and app.admin_token_file")
+    name = f"app.admin_token_file {app.admin_token_file}"
+    try:
+        token = Path(app.admin_token_file).expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"{name}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{name}: expected text") from None
+    if not token:
+        raise SettingsError(f"{name}: expected a token, got an empty file")
+    _check_admin_token(name, token)
+    return token
+
+
+def _check_admin_token(name: str, token: str) -> None:
+    """Raises SettingsError."""
+    if token and not ADMIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS:
+        raise SettingsError(
+            f"{name}: expected {ADMIN_TOKEN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, got {len(token)}"
+        )
+    if not all("!" <= character <= "~" for character in token):
+        raise SettingsError(f"{name}: expected printable ASCII characters without spaces")
+
+
+def without_secrets(settings: Settings) -> Settings:
+    """The same for people to look at."""
+    if not settings.app.admin_token:
+        return settings
+    return msgspec.structs.replace(settings, app=msgspec.structs.replace(settings.app, admin_token="(set)"))
+
+
+def check_bind(settings: Settings, *, tokens_exist: bool) -> None:
+    """SettingsError when other machines could reach an API for which nobody has a token: whoever came first would
+    make the first."""
     host = settings.common.http_host
-    if settings.app.allow_open_bind or is_loopback(host):
+    if is_loopback(host) or tokens_exist or admin_token(settings.app):
         return
     raise SettingsError(
-        f"http_host {host!r} can be reached from other machines, and Larder does not authenticate requests yet: "
-        "anyone there could change quotas and pins. Use 127.0.0.1, or set LARDER_APP__ALLOW_OPEN_BIND=true when "
-        "something in front of it lets only the right people through."
+        f"http_host {host!r} can be reached from other machines, and there is no token yet: {_BY}"
     )
+
+
+def join_addresses(app: AppSettings) -> tuple[str, ...]:
+    """Where nodes reach the join socket, as far as the settings say. Raises SettingsError."""
+    found = tuple(part.strip() for part in app.join_addresses.split(",") if part.strip())
+    if len(found) > MAX_ADDRESSES:
+        raise SettingsError(f"app.join_addresses: expected at most {MAX_ADDRESSES}, got {len(found)}")
+    for address in found:
+        fault = url_fault(address)
+        if not fault and host_of(address) in WILDCARD_HOSTS:
+            fault = f"expected an address that nodes can reach, got {address!r}"
+        if fault:
+            raise SettingsError(f"app.join_addresses: {fault}")
+    return found
+
+
+def proxies(app: AppSettings) -> tuple[Network, ...]:
+    """Networks of proxies that are believed. Raises SettingsError."""
+    found = []
+    for text in filter(None, (part.strip() for part in app.trusted_proxies.split(","))):
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError:
+            raise SettingsError(
+                f"app.trusted_proxies: expected addresses or networks such as 10.0.0.0/8, got {text[:60]!r}"
+            ) from None
+    return tuple(found)
 
 
 def is_loopback(host: str) -> bool:

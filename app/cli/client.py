@@ -9,8 +9,9 @@ import click
 import httpx
 import msgspec
 
+from app.cli import stored_tokens
 from app.settings import load
-from dataplane.protocol.settings import URL_VARIABLE, SettingsError
+from dataplane.protocol.settings import TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 
 TIMEOUT_S = 60.0
 
@@ -32,6 +33,26 @@ class Refused(click.ClickException):
         super().__init__(message)
         self.status = status
         self.errors = errors
+
+
+def as_token(token: str) -> dict[str, str]:
+    """Headers that prove who asks."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Headers with the token of the environment, else with the one that was kept for this Larder."""
+    given = dict(headers or {})
+    if "Authorization" in given:
+        return given
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or stored_tokens.get(base)
+    if not token:
+        return given
+    if not (token.isascii() and token.isprintable()):
+        raise click.ClickException(
+            "the token has characters that no token has; see LARDER_TOKEN and 'larder login'"
+        )
+    return {**given, **as_token(token)}
 
 
 def segment(name: str) -> str:
@@ -56,7 +77,7 @@ def call(
             base + path,
             json=body,
             params=parameters,
-            headers=headers,
+            headers=_proof(base, headers),
             timeout=TIMEOUT_S,
             trust_env=False,
         )
@@ -94,7 +115,9 @@ def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[byt
     """A long answer, part by part. Raises ClickException, also when it ends too early."""
     base = (url or default_url()).rstrip("/")
     try:
-        with httpx.stream("GET", base + path, params=query, timeout=TIMEOUT_S, trust_env=False) as response:
+        with httpx.stream(
+            "GET", base + path, params=query, headers=_proof(base, None), timeout=TIMEOUT_S, trust_env=False
+        ) as response:
             if not response.is_success:
                 response.read()
                 raise Refused(_sentence(response, base), response.status_code)
@@ -117,10 +140,12 @@ def default_url() -> str:
 
 def _sentence(response: httpx.Response, base: str) -> str:
     try:
-        problem = response.json()
-        return str(problem["detail"])
+        sentence = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         return f"{base} answered {response.status_code}, which is not an answer of Larder"
+    if response.status_code == 401 and "larder login" not in sentence:
+        return f"{sentence}; 'larder login --url {base}' keeps a token"
+    return sentence
 
 
 def _faults(response: httpx.Response) -> list[dict[str, str]]:

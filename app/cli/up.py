@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.settings import Settings, check_bind, load
+from app.settings import Settings, check_bind, load, without_secrets
 from dataplane.protocol.settings import SettingsError
 
 if TYPE_CHECKING:  # the real import takes half a second: only when something is served
@@ -37,14 +37,12 @@ def up(config: str | None, print_config: bool) -> None:
         os.environ["LARDER_CONFIG"] = config  # the data plane reads the same file
     try:
         settings = load(config)
-        if not print_config:
-            check_bind(settings)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     if print_config:
         from app.cli.client import print_json
 
-        print_json(settings)
+        print_json(without_secrets(settings))
         return
     _check_data_plane(settings)
     with _alone(settings), _listening(settings) as listener:
@@ -151,6 +149,19 @@ async def _prepare(database: "Database") -> None:
         ) from None
 
 
+async def _check_bind(settings: Settings, database: "Database") -> None:
+    """Before the first request is served."""
+    from app.store import tokens
+
+    async with database.read() as session:
+        exist = await tokens.exist(session)
+    try:
+        check_bind(settings, tokens_exist=exist)
+    except SettingsError as error:
+        await database.close()
+        raise click.ClickException(str(error)) from None
+
+
 async def _apply_file(parts: "Parts") -> None:
     """A new system that is given a bad file does not start; `app.services.boot` says why."""
     from app.services.boot import BadFile
@@ -192,6 +203,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # `trusted_proxies` says who is believed
             timeout_graceful_shutdown=max(1, round(settings.app.shutdown_grace_s)),
         )
     )
@@ -207,6 +219,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     await _prepare(app.parts.database)
     await _apply_file(app.parts)
     loop.add_signal_handler(signal.SIGHUP, app.parts.boot.nudge)
+    await _check_bind(settings, app.parts.database)
     await server.serve(sockets=[listener])
     if not server.started:
         return 1

@@ -1,7 +1,8 @@
 """Who asks, of the request that is being served, and the guard that every route of the API stands behind.
 
-A route says in `opt` what it takes: `role` (the least that may; nothing said means admin) and `scoped`: callers who are
-limited to tenants may use it, because its handler looks after what they see and change. All others are refused to them.
+A route says in `opt` what it takes: `role` (the least that may, or `anyone`; nothing said means admin) and `scoped`:
+callers who are limited to tenants may use it, because its handler looks after what they see and change. Other routes are
+refused to them. `opened_by` names a setting that opens the route to everybody, `setup` lets the one-time setup token in.
 """
 
 from contextvars import ContextVar
@@ -10,32 +11,47 @@ from typing import Any
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from app.errors import Forbidden, Unauthorized
+from app.errors import Forbidden, LarderError, Unauthorized
+from app.services.auth import EXPECTED, Attempt
 from app.services.callers import Caller
+from app.services.credentials import SETUP_ID
 
-_current: ContextVar[Caller | None] = ContextVar("caller", default=None)
+_current: ContextVar[Caller | LarderError | None] = ContextVar("caller", default=None)
+_origin: ContextVar[Attempt] = ContextVar("origin")
 
 
 def caller() -> Caller:
-    """Raises Unauthorized when nobody is known."""
+    """Raises Unauthorized, TooManyRequests, and what else kept the edge from knowing who it is."""
     known = _current.get()
     if known is None:
-        raise Unauthorized("expected a token: 'Authorization: Bearer larder_…'")
+        raise Unauthorized(EXPECTED)
+    if isinstance(known, LarderError):
+        raise known
     return known
 
 
-def serve_as(known: Caller | None) -> None:
-    """Says who asks, for the rest of this request."""
+def origin() -> Attempt:
+    """What the request shows of where it comes from, whoever sends it."""
+    return _origin.get()
+
+
+def serve_as(known: Caller | LarderError | None, attempt: Attempt) -> None:
+    """Says who asks, or why that is not known, for the rest of this request."""
     _current.set(known)
+    _origin.set(attempt)
 
 
 def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Raises Unauthorized, Forbidden."""
     role = handler.opt.get("role", "admin")
-    if role == "anyone":
+    if role == "anyone" or handler.opt.get("opened_by") in connection.app.state.open_to_all:
         return
     asks = caller()
+    if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
+        raise Unauthorized(
+            "the setup token makes the first token and nothing else: 'larder login --setup TOKEN'"
+        )
     if not asks.may(role):
-        raise Forbidden(f"this needs the role {role!r}, and the token {asks.actor!r} is of a {asks.role}")
+        raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
     if not handler.opt.get("scoped", False):
         asks.check_whole(connection.url.path)

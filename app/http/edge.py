@@ -1,8 +1,11 @@
-"""The outermost layer, for every request, known route or not: request id, who may ask, headers, log, counters.
+"""The outermost layer, for every request, known route or not: request id, who asks, headers, log, counters.
 
-Requests are not authenticated, so a browser on this machine must not be usable against us: a page of another origin
-may not call the API, and a foreign name that was made to resolve to us (DNS rebinding) is not ours. A rebound request
-must carry a DNS name in Host, so IP addresses are safe; `allowed_hosts` adds names that are ours.
+A browser must not be usable against us, with a session or while nobody needs a token: a page of another origin may not
+call the API, and a foreign name that was made to resolve to us (DNS rebinding) is not ours. A rebound request must
+carry a DNS name in Host, so IP addresses are safe; `allowed_hosts` adds names that are ours.
+
+Who asks is found out here, and whether that is enough for a route is said by its guard: a page of the dashboard must
+load for somebody who has yet to log in. What a caller is refused is in the audit before the answer is sent.
 """
 
 import asyncio
@@ -18,13 +21,19 @@ from uuid import uuid4
 import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
-from app.errors import ForeignOrigin, LarderError, Malformed, Stopping
+from app.errors import Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, Unauthorized
 from app.http.callers import serve_as
-from app.http.problems import CRASHED, MEDIA_TYPE, encode, problem
+from app.http.cookies import session_cookie
+from app.http.problems import CRASHED, MEDIA_TYPE, REFUSAL, encode, headers_of, problem
+from app.http.source import Sources, trace_id
+from app.services.auth import Attempt, Auth, WrongToken
 from app.services.callers import Caller
+from app.services.credentials import same
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SURE_S = 1.0
+"""How long a stream goes on before it is asked again whether its token is valid."""
 SECURITY_HEADERS = (
     (
         b"content-security-policy",
@@ -52,8 +61,12 @@ class Edge:
         counts: RequestCounts,
         allowed_hosts: Iterable[str],
         allowed_origins: Iterable[str],
+        auth: Auth,
+        sources: Sources,
     ) -> None:
         self._app = app
+        self._auth = auth
+        self._sources = sources
         self._counts = counts
         self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
         self._origins = frozenset(origin.lower() for origin in allowed_origins)
@@ -64,25 +77,36 @@ class Edge:
             await self._app(scope, receive, send)
             return
         method, path = scope["method"], scope["path"]
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         offered = headers.get(b"x-request-id", "")
         request_id = offered if _REQUEST_ID.fullmatch(offered) else uuid4().hex
         started = time.perf_counter()
         status = 0
+        attempt = self._attempt(scope, headers, request_id)
+        known: Caller | LarderError | None = None
+        sure_until = started + SURE_S
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sure_until
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status in (401, 403):
+                    await self._refused(status, known, attempt, scope)
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
+            elif isinstance(known, Caller) and message.get("more_body") and time.perf_counter() >= sure_until:
+                # A stream must not outlive the token that it was opened with.
+                sure_until = time.perf_counter() + SURE_S
+                if not await self._auth.still(attempt, known):
+                    raise Unauthorized("the token of this stream is not valid any more")
             await send(message)
 
         failure: LarderError | None = None
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 self._check(method, headers, scope["raw_path"], scope["query_string"])
-                serve_as(Caller(request_id=request_id, source=_source(scope)))
+                known = await self._identify(method, attempt, headers)
+                serve_as(known, attempt)
                 await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error
@@ -95,6 +119,45 @@ class Edge:
                 await _refuse(failure, path, request_id, answer)
             self._ended(method, path, status, time.perf_counter() - started)
 
+    def _attempt(self, scope: Any, headers: dict[bytes, str], request_id: str) -> Attempt:
+        cookies = headers.get(b"cookie", "")
+        cookie = cookies and session_cookie(cookies, secure=self._sources.is_secure(scope, headers))
+        return Attempt(
+            headers.get(b"authorization"),
+            cookie,
+            request_id,
+            self._sources.address(scope, headers),
+            trace_id(headers) if b"traceparent" in headers else "",
+        )
+
+    async def _identify(
+        self, method: str, attempt: Attempt, headers: dict[bytes, str]
+    ) -> Caller | LarderError:
+        """Who asks, or why that is not known: what everybody may have is not refused for it."""
+        try:
+            known = await self._auth.identify(attempt)
+        except LarderError as error:
+            return error
+        if known.session and method not in _SAFE:
+            expected = self._auth.hasher.csrf(attempt.cookie)
+            if not same(headers.get(b"x-csrf-token", ""), expected):
+                return Forbidden(
+                    "expected the header X-CSRF-Token with the token that GET /api/v1/session tells"
+                )
+        return known
+
+    async def _refused(
+        self, status: int, known: Caller | LarderError | None, attempt: Attempt, scope: Any
+    ) -> None:
+        """Count and keep a refusal; wrong tokens were when they were found wrong."""
+        why = scope.get("state", {}).get(REFUSAL)
+        if status == 401 and not isinstance(why, WrongToken):
+            self._auth.counts.failed("session" if attempt.cookie else "missing")
+        if not isinstance(why, Forbidden):
+            return
+        by = known if isinstance(known, Caller) else await self._auth.identify(attempt, again=True)
+        await self._auth.refused(by, scope["method"], scope["path"], why.message)
+
     def _crash(self, error: Exception, path: str) -> LarderError:
         known = _known(error)
         if known is not None:  # a long answer that broke off: the client sees that it is not whole
@@ -104,7 +167,7 @@ class Edge:
         return LarderError(CRASHED)
 
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
-        known = method if method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS") else "other"
+        known = method if method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS") else "other"
         self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
         # Health checks ask every few seconds, also while the answer is no.
         told = method not in _SAFE or (status >= 400 and path not in ("/healthz", "/readyz"))
@@ -165,9 +228,13 @@ def _known(error: BaseException | None) -> LarderError | None:
     return error
 
 
-def _source(scope: Any) -> str:
-    client = scope.get("client")
-    return str(client[0])[:128] if client else ""
+def _headers(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """By lower-case name; what is sent several times is joined, so that two tokens are none."""
+    headers: dict[bytes, str] = {}
+    for name, value in sent:
+        key, text = name.lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
 
 
 def _host_of(origin: str) -> str | None:
@@ -188,6 +255,7 @@ async def _refuse(error: LarderError, path: str, request_id: str, send: Send) ->
                 (b"content-type", MEDIA_TYPE.encode()),
                 (b"content-length", str(len(content)).encode()),
                 (b"connection", b"close"),
+                *((name.encode(), text.encode()) for name, text in headers_of(error, body.status).items()),
             ],
         }
     )

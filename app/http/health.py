@@ -16,6 +16,7 @@ from app.store.database import Database
     "/healthz",
     operation_id="getHealth",
     summary="The process is up and the database answers",
+    opt={"role": "viewer", "scoped": True, "opened_by": "open_health"},
     responses=declared(),
     tags=["health"],
 )
@@ -28,6 +29,7 @@ async def healthz(database: NamedDependency[Database]) -> Health:
     "/readyz",
     operation_id="getReady",
     summary="Every living node acknowledged the current generations",
+    opt={"role": "viewer", "scoped": True, "opened_by": "open_health"},
     responses=declared("not-ready"),
     tags=["health"],
 )

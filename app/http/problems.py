@@ -1,5 +1,6 @@
 """Every failure as RFC 9457 problem details, by one table from codes to statuses."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.errors import FieldError, LarderError, NotReady
+from app.errors import FieldError, LarderError, NotReady, TooManyRequests
 from app.schemas.prefixes import By
 from app.schemas.problems import Problem
 from app.schemas.pushes import PushStateName, TypeName
@@ -18,6 +19,8 @@ from dataplane.protocol.units import format_size
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
+REFUSAL = "refusal"
+"""Where a request's state holds the failure that it was answered with."""
 CRASHED = "something went wrong inside; the log has the details under this request_id"
 
 
@@ -80,19 +83,33 @@ def encode(body: Problem) -> bytes:
     return msgspec.json.encode(body)
 
 
+def headers_of(error: LarderError | None, status: int) -> dict[str, str]:
+    """What an answer with a problem says besides it."""
+    if status == 401:
+        return {"WWW-Authenticate": 'Bearer realm="larder"'}
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return {"Retry-After": "1"} if status in (429, 503) else {}
+
+
 def _respond(
-    request: AnyRequest, code: str, detail: str, errors: list[FieldError] | None = None
+    request: AnyRequest,
+    code: str,
+    detail: str,
+    errors: list[FieldError] | None = None,
+    error: LarderError | None = None,
 ) -> Response[bytes]:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
     body = problem(code, detail, request.url.path, request_id, errors)
-    headers = {"Retry-After": "1"} if body.status == 503 else None
+    headers = headers_of(error, body.status)
     return Response(encode(body), status_code=body.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def on_larder_error(request: AnyRequest, error: LarderError) -> Response[bytes]:
     if KINDS[error.code].status >= 500 and not isinstance(error, NotReady):
         structlog.get_logger().warning("request.failed", code=error.code, reason=error.message)
-    return _respond(request, error.code, error.message, error.errors)
+    request.scope["state"][REFUSAL] = error
+    return _respond(request, error.code, error.message, error.errors, error)
 
 
 def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:

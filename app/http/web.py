@@ -36,13 +36,13 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
-@get("/", include_in_schema=False)
+@get("/", include_in_schema=False, opt={"role": "anyone"})
 async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> Response[bytes]:
     """The dashboard."""
     return serve(request, web_files, "/")
 
 
-@get("/{path:path}", include_in_schema=False)
+@get("/{path:path}", include_in_schema=False, opt={"role": "anyone"})
 async def page(
     request: StrictRequest, web_files: NamedDependency[WebFiles], path: FromPath[str]
 ) -> Response[bytes]:

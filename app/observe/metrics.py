@@ -194,6 +194,15 @@ APPLY_FILE = Declared(
     "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
 )
 APPLY_FILE_REFUSED = Declared("larder_apply_file_refused", C, "Times that the file could not be applied.")
+AUTH_FAILURES = Declared(
+    "larder_auth_failures",
+    C,
+    "Requests of nobody known: missing, malformed, unknown or expired token, or a session that is over.",
+    ("reason",),
+)
+AUDIT_LEFT_OUT = Declared(
+    "larder_audit_left_out", C, "Refusals that came too fast for the audit to keep each of them."
+)
 RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
 
 REPLICA_PUSHING = Declared(
@@ -211,6 +220,7 @@ class Sources:
     desired: Callable[[], Mapping[str, int]]
     requests: Mapping[tuple[str, int], int]
     pushes: Mapping[str, int]
+    auth_failures: Mapping[str, int]
     numbers: Callable[[], Mapping[str, float]]
     """By metric name, for metrics without labels."""
 
@@ -233,8 +243,19 @@ class LarderCollector(Collector):
             page.add(REQUESTS, count, method, str(status))
         for state, count in list(self._sources.pushes.items()):
             page.add(PUSHES, count, state)
+        for reason, count in list(self._sources.auth_failures.items()):
+            page.add(AUTH_FAILURES, count, reason)
         numbers = self._sources.numbers()
-        for declared in (EVENTS, EVENTS_MALFORMED, EVENTS_LOST, STREAMS, FACTS_DROPPED, EVENTS_UNKEPT, RESTARTS):
+        for declared in (
+            EVENTS,
+            EVENTS_MALFORMED,
+            EVENTS_LOST,
+            STREAMS,
+            FACTS_DROPPED,
+            EVENTS_UNKEPT,
+            RESTARTS,
+            AUDIT_LEFT_OUT,
+        ):
             page.add(declared, numbers.get(declared.name, 0))
         for declared in (REPLICA_PUSHING, DATABASE_UP):
             page.add(declared, numbers.get(declared.name, 0))

@@ -10,6 +10,11 @@ Role = Literal["viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """From the least to the most; each may do what those before it may."""
 
+ADMIN = "admin"
+"""The actor behind the token that the settings give."""
+RESERVED = frozenset({"local", ADMIN, "larder", "setup"})
+"""Actors that are no token: no token has such a name."""
+
 
 @dataclass(frozen=True)
 class Caller:

@@ -1,6 +1,7 @@
 """Who did what, or was refused it. Entries are never changed: each holds the hash of the one before it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store import listing
 from app.store.base import EMPTY, Base, Digest, LongName, Name, RowNumber, Seconds, Whole
+from app.store.chain import HASHED, link, plain
 from app.store.listing import Page, Wanted
 
 
@@ -43,6 +45,9 @@ class AuditRow(Base):
     """Over the entry and the hash of the one before it."""
 
 
+_DEFAULTS = {"token_id": "", "source": "", "trace_id": "", "decision": "allowed", "reason": ""}
+
+
 class AuditHeadRow(Base):
     """The newest entry; its only row is locked by whoever appends."""
 
@@ -53,12 +58,70 @@ class AuditHeadRow(Base):
     hash: Mapped[Digest]
 
 
+async def lock(session: AsyncSession) -> AuditHeadRow:
+    """The newest entry, held until the transaction ends: whoever appends comes one after another."""
+    query = sa.select(AuditHeadRow).with_for_update().execution_options(populate_existing=True)
+    return (await session.scalars(query)).one()
+
+
+async def head(session: AsyncSession) -> AuditHeadRow:
+    """The newest entry: its number and its hash; 0 and empty when there is none."""
+    return (await session.scalars(sa.select(AuditHeadRow))).one()
+
+
 async def append(session: AsyncSession, rows: Sequence[AuditRow]) -> None:
-    """Add entries at the end of the journal, in this order."""
+    """Add entries at the end of the journal, in this order. The database is asked for the lock last of all locks, so
+    that others wait for it as short as can be."""
+    newest = await lock(session)
+    for row in rows:
+        row.id = newest.last_id = newest.last_id + 1
+        # As a database gives them back: tuples are lists there, and keys text.
+        row.before, row.after = plain(row.before), plain(row.after)
+        row.hash = newest.hash = link(newest.hash, written(row))
     session.add_all(rows)
 
 
-async def page(session: AsyncSession, wanted: Wanted) -> Page[AuditRow]:
+def written(row: AuditRow) -> dict[str, Any]:
+    """What of an entry its hash is over. Columns that are left to their defaults have them."""
+    values = {name: getattr(row, name) for name in HASHED}
+    return {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
+
+
+async def after(session: AsyncSession, last_id: int, most: int) -> Sequence[AuditRow]:
+    """The next entries after a number, oldest first."""
+    query = sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
+    return (await session.scalars(query.execution_options(populate_existing=True))).all()
+
+
+@dataclass(frozen=True)
+class Filters:
+    """None: any. Times are Unix seconds, both ends included."""
+
+    actor: str | None = None
+    action: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    decision: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def where(self) -> list[sa.ColumnElement[bool]]:
+        """What SQL asks for."""
+        asked: list[sa.ColumnElement[bool]] = [
+            getattr(AuditRow, name) == value
+            for name in ("actor", "action", "kind", "name", "decision")
+            if (value := getattr(self, name)) is not None
+        ]
+        if self.since is not None:
+            asked.append(AuditRow.at >= self.since)
+        if self.until is not None:
+            asked.append(AuditRow.at <= self.until)
+        return asked
+
+
+async def page(session: AsyncSession, wanted: Wanted, filters: Filters | None = None) -> Page[AuditRow]:
     """Newest first. Raises Invalid."""
     newest_first = Wanted(wanted.limit, wanted.cursor, "-id")
-    return await listing.page(session, AuditRow, AuditRow.id, {"id": AuditRow.id}, newest_first)
+    return await listing.page(
+        session, AuditRow, AuditRow.id, {"id": AuditRow.id}, newest_first, *(filters or Filters()).where()
+    )

@@ -3,6 +3,9 @@
 Revision: 0003; after: 0002.
 """
 
+import json
+from hashlib import sha256
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -76,7 +79,7 @@ def _create_callers() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_head")),
     )
     head = sa.table("audit_head", sa.column("id"), sa.column("last_id"), sa.column("hash"))
-    op.bulk_insert(head, [{"id": 1, "last_id": 0, "hash": ""}])
+    op.bulk_insert(head, [{"id": 1, **_chain()}])
     op.create_table(
         "tokens",
         _name("id"),
@@ -87,7 +90,6 @@ def _create_callers() -> None:
         _name("created_by"),
         _seconds("created_at"),
         _seconds("expires_at", nullable=True),
-        _seconds("revoked_at", nullable=True),
         _seconds("last_used_at", nullable=True),
         _name("last_used_from", ""),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
@@ -96,7 +98,8 @@ def _create_callers() -> None:
     op.create_table(
         "sessions",
         sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.Column("token_id", sa.String(length=128), nullable=False),
+        sa.Column("token_id", sa.String(length=128), nullable=True),
+        _name("configured", ""),
         _seconds("created_at"),
         _seconds("expires_at"),
         _name("source", ""),
@@ -122,6 +125,32 @@ def _create_callers() -> None:
         _seconds("updated_at"),
         sa.PrimaryKeyConstraint("tenant", name=op.f("pk_ceilings")),
     )
+
+
+def _chain() -> dict[str, int | str]:
+    """Hash the entries of earlier releases, oldest first, as `app.store.chain` does; the newest of them."""
+    names = (
+        *("id", "at", "actor", "token_id", "source", "action", "kind", "name", "type", "generation"),
+        *("before", "after", "request_id", "trace_id", "decision", "reason"),
+    )
+    json_type = sa.JSON(none_as_null=True)
+    columns = [sa.column(name, json_type if name in ("before", "after") else None) for name in names]
+    audit = sa.table("audit", *columns, sa.column("hash"))
+    connection = op.get_bind()
+    last_id, last_hash = 0, ""
+    while True:
+        query = sa.select(*columns).where(audit.c.id > last_id).order_by(audit.c.id).limit(1000)
+        rows = connection.execute(query).mappings().all()
+        if not rows:
+            return {"last_id": last_id, "hash": last_hash}
+        hashes = []
+        for row in rows:
+            values = {name: row[name] for name in names}
+            text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+            last_id, last_hash = row["id"], sha256(f"{last_hash}\n{text}".encode()).hexdigest()
+            hashes.append({"row_id": last_id, "row_hash": last_hash})
+        chained = sa.update(audit).where(audit.c.id == sa.bindparam("row_id"))
+        connection.execute(chained.values(hash=sa.bindparam("row_hash")), hashes)
 
 
 def _create_fleet() -> None:

@@ -110,7 +110,7 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
         port = listener.getsockname()[1]
         config = uvicorn.Config(
             app, loop="none", http=ProblemProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
-            timeout_graceful_shutdown=1,
+            proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = uvicorn.Server(config)
         task = asyncio.create_task(server._serve([listener]))

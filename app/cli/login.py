@@ -1,0 +1,77 @@
+"""`larder login`, `larder logout`, `larder whoami`."""
+
+import getpass
+import re
+import sys
+from typing import Any
+
+import click
+
+from app.cli import stored_tokens
+from app.cli.client import as_token, call, default_url, json_option, print_json, url_option
+
+
+@click.command()
+@click.option(
+    "--setup", metavar="TOKEN", help="Make the first token, an admin's, with the one-time setup token."
+)
+@click.option("--name", help="With --setup: the new token's name; default your user name.")
+@url_option
+def login(setup: str | None, name: str | None, url: str | None) -> None:
+    """Keep a token for a Larder, so that all commands use it. It is asked for, or read from standard input."""
+    base = (url or default_url()).rstrip("/")
+    if name is not None and setup is None:
+        raise click.UsageError("--name goes with --setup")
+    if setup is not None:
+        body = {"name": name or _user(), "role": "admin"}
+        token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
+        click.echo(f"made the first token, an admin's; it is shown this once:\n{token}")
+    else:
+        token = _asked(base)
+    who = call(base, "GET", "/api/v1/whoami", headers=as_token(token))
+    file = stored_tokens.put(base, token)
+    click.echo(f"logged in at {base} as {_described(who)}; kept in {file}")
+
+
+@click.command()
+@url_option
+def logout(url: str | None) -> None:
+    """Forget the token that is kept for a Larder. It stays valid: 'larder tokens revoke' ends it."""
+    base = (url or default_url()).rstrip("/")
+    click.echo(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
+
+
+@click.command()
+@url_option
+@json_option
+def whoami(url: str | None, as_json: bool) -> None:
+    """Show who Larder takes you for."""
+    who = call(url, "GET", "/api/v1/whoami")
+    if as_json:
+        print_json(who)
+        return
+    click.echo(_described(who))
+
+
+def _described(who: dict[str, Any]) -> str:
+    tenants = "" if who["tenants"] is None else f" of the tenants {', '.join(who['tenants'])}"
+    return f"{who['actor']} ({who['role']}{tenants})"
+
+
+def _asked(base: str) -> str:
+    if sys.stdin.isatty():
+        text: str = click.prompt(f"Token for {base}", hide_input=True)
+    else:
+        text = sys.stdin.readline()
+    if not text.strip():
+        raise click.ClickException("expected a token on standard input, got nothing")
+    return text.strip()
+
+
+def _user() -> str:
+    """A name that a token can have."""
+    try:
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", getpass.getuser())[:64]
+    except (KeyError, OSError):  # a uid without a name
+        name = ""
+    return name if name and name not in ("local", "admin", "larder", "setup") else "first-admin"

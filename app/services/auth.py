@@ -1,0 +1,279 @@
+"""Who sends a request: from the token or the session that it shows to a caller, in microseconds.
+
+What the database says of a token is kept for a second, so that a revocation is in force everywhere within two. As long
+as there is no token at all, requests to a loopback address are those of `local` (setting `auth = "auto"`).
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.errors import LarderError, StoreUnavailable, TooManyRequests, Unauthorized
+from app.services import credentials
+from app.services.callers import ADMIN, Caller, Role
+from app.services.changes import Changes
+from app.services.credentials import Hasher, same
+from app.services.fresh import Fresh
+from app.services.throttle import Allowance, Throttle
+from app.store import audit, identity, tokens
+from app.store.database import Database
+from app.store.tokens import SETUP_ROLE, SessionRow, TokenRow
+
+FRESH_S = 1.0
+"""How old what is known of a token or session may be."""
+MOST_KEPT = 10_000
+ROWS_A_MINUTE = 60
+"""Failures, and refusals, that the audit keeps of a minute; more are counted."""
+EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a request shows of who sends it."""
+
+    authorization: str | None = None
+    cookie: str = ""
+    request_id: str = ""
+    source: str = ""
+    trace_id: str = ""
+
+
+class WrongToken(Unauthorized):
+    """A token was shown, and it is not right; it was counted."""
+
+
+@dataclass
+class AuthCounts:
+    failures: dict[str, int] = field(default_factory=dict)
+    """Requests whose sender is not known, by reason."""
+
+    def failed(self, reason: str) -> None:
+        self.failures[reason] = self.failures.get(reason, 0) + 1
+
+
+class Auth:
+    """`identify` for each request; `start` first."""
+
+    def __init__(self, database: Database, changes: Changes, configured: str, *, may_open: bool) -> None:
+        """`configured` is the settings' token of an admin; `may_open`: nobody needs a token before there is one."""
+        self._database = database
+        self._changes = changes
+        self._configured = configured
+        self._configured_hash = ""
+        self._may_open = may_open
+        self._closed = bool(configured)
+        self._hasher: Hasher | None = None
+        self._tokens = Fresh(self._load_token, FRESH_S, MOST_KEPT)
+        self._sessions = Fresh(self._load_session, FRESH_S, MOST_KEPT)
+        self._any = Fresh(self._load_any, FRESH_S, 1)
+        self._throttle = Throttle()
+        self._allowances = {401: Allowance(ROWS_A_MINUTE), 403: Allowance(ROWS_A_MINUTE)}
+        self._used: dict[str, tuple[float, str]] = {}
+        self.counts = AuthCounts()
+        self._log = structlog.get_logger()
+
+    @property
+    def started(self) -> bool:
+        return self._hasher is not None
+
+    @property
+    def hasher(self) -> Hasher:
+        assert self._hasher is not None, "it was not started"
+        return self._hasher
+
+    @property
+    def configured_hash(self) -> str:
+        """Of the settings' token; empty when there is none."""
+        return self._configured_hash
+
+    @property
+    def unrecorded(self) -> int:
+        """Failures and refusals that the audit has no entry of, since the start."""
+        return sum(allowance.left_out_ever for allowance in self._allowances.values())
+
+    async def start(self) -> str:
+        """The one-time setup token, when one was made just now; else empty. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            self._hasher = Hasher(await identity.store_id(session))
+        if self._configured:
+            self._configured_hash = self._hasher.configured(self._configured)
+        made = credentials.new_token(credentials.SETUP_ID)
+        async with self._changes.begin(Caller(actor="larder")) as change:
+            await audit.lock(change.session)  # replicas that start together make one
+            if self._closed or await tokens.exist(change.session):
+                self._closed = True
+                await tokens.drop_setup(change.session)
+                return ""
+            if await tokens.get(change.session, credentials.SETUP_ID) is not None:
+                return ""
+            change.session.add(
+                TokenRow(
+                    id=made.id, name="(setup)", role=SETUP_ROLE, tenants=None, hash=self._hasher.token(made),
+                    created_by="larder", created_at=change.now,
+                )
+            )  # fmt: skip
+            change.noted("create", "token", "(setup)")
+        return made.text
+
+    async def identify(self, attempt: Attempt, *, again: bool = False) -> Caller:
+        """Raises Unauthorized, TooManyRequests, StoreUnavailable. `again`: of a request that was let in before;
+        nothing is counted."""
+        if attempt.authorization is not None:
+            try:
+                return await self._by_token(attempt, attempt.authorization)
+            except _Wrong as wrong:
+                raise (wrong.plain() if again else await self._failed(attempt, wrong)) from None
+        known = await self._by_session(attempt) if attempt.cookie else None
+        if known is not None:
+            return known
+        if await self.is_open():
+            return Caller(request_id=attempt.request_id, source=attempt.source, trace_id=attempt.trace_id)
+        raise Unauthorized("the session is over: log in again" if attempt.cookie else EXPECTED)
+
+    async def still(self, attempt: Attempt, caller: Caller) -> bool:
+        """Whether who was let in with a long answer would be let in now."""
+        try:
+            now = await self.identify(attempt, again=True)
+        except StoreUnavailable:
+            return True
+        except LarderError:
+            return False
+        return (now.actor, now.role, now.salts) == (caller.actor, caller.role, caller.salts)
+
+    async def is_open(self) -> bool:
+        """Whether nobody needs a token. Once they do they always do, until the next start."""
+        if self._closed or not self._may_open:
+            return False
+        if await self._any.get(""):
+            self._closed = True
+        return not self._closed
+
+    def forget(self, token_id: str) -> None:
+        """A token was made, changed or deleted here: do not wait for a second."""
+        self._tokens.forget(token_id)
+        self._any.forget("")
+
+    def forget_session(self, digest: str) -> None:
+        self._sessions.forget(digest)
+
+    def take_used(self) -> dict[str, tuple[float, str]]:
+        """When and from where tokens were used since the last call, by id."""
+        used, self._used = self._used, {}
+        return used
+
+    async def refused(self, by: Caller, method: str, path: str, why: str) -> None:
+        """Keep in the audit that somebody known was refused something."""
+        await self._keep(403, by, method, "request", path, why)
+
+    async def check(self, presented: str, attempt: Attempt) -> Caller:
+        """Who a token is, that was not sent as one. Raises as `identify`."""
+        try:
+            return await self._verify(presented, attempt)
+        except _Wrong as wrong:
+            raise await self._failed(attempt, wrong) from None
+
+    async def _by_token(self, attempt: Attempt, header: str) -> Caller:
+        if len(header) > credentials.MAX_CHARACTERS + len("Bearer "):
+            raise _Wrong("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
+        scheme, _, rest = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _Wrong("malformed", f"{EXPECTED}, got another scheme")
+        return await self._verify(rest.strip(" "), attempt)
+
+    async def _verify(self, text: str, attempt: Attempt) -> Caller:
+        if self._configured_hash and same(self.hasher.configured(text), self._configured_hash):
+            return _caller(attempt, ADMIN, "admin", None, "")
+        token = credentials.parsed(text)
+        if token is None:
+            raise _Wrong("malformed", EXPECTED)
+        row = await self._tokens.get(token.id)
+        digest = self.hasher.token(token)
+        if row is None or not same(digest, row.hash):
+            known = "" if row is None else token.id
+            raise _Wrong("unknown", "the token is not known: it was revoked, or never made here", known)
+        return self._of(row, attempt)
+
+    def _of(self, row: TokenRow, attempt: Attempt, *, session: bool = False) -> Caller:
+        now = time.time()
+        if row.expires_at is not None and row.expires_at <= now:
+            raise _Wrong("expired", f"the token {row.name!r} has expired", row.id)
+        if row.role == SETUP_ROLE:
+            return _caller(attempt, "setup", "admin", None, row.id)
+        self._used[row.id] = (now, attempt.source)
+        salts = None if row.tenants is None else frozenset(row.tenants)
+        return _caller(attempt, row.name, row.role, salts, row.id, session=session)  # type: ignore[arg-type]
+
+    async def _by_session(self, attempt: Attempt) -> Caller | None:
+        if not credentials.is_cookie(attempt.cookie):
+            return None
+        row = await self._sessions.get(self.hasher.session(attempt.cookie))
+        if row is None or row.expires_at <= time.time():
+            return None
+        if row.token_id is None:
+            same_token = self._configured_hash and same(row.configured, self._configured_hash)
+            return _caller(attempt, ADMIN, "admin", None, "", session=True) if same_token else None
+        token = await self._tokens.get(row.token_id)
+        try:
+            return None if token is None else self._of(token, attempt, session=True)
+        except _Wrong:
+            return None
+
+    async def _failed(self, attempt: Attempt, wrong: "_Wrong") -> LarderError:
+        self.counts.failed(wrong.reason)
+        wait_s = self._throttle.failed(attempt.source, time.monotonic())
+        by = Caller(attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id)
+        await self._keep(401, by, "authenticate", "token", wrong.token_id, wrong.message)
+        if not wait_s:
+            return wrong.plain()
+        return TooManyRequests(
+            f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s
+        )
+
+    async def _keep(self, status: int, by: Caller, action: str, kind: str, name: str, why: str) -> None:
+        allowance = self._allowances[status]
+        if not allowance.take(time.time()):
+            return
+        left_out, allowance.left_out = allowance.left_out, 0
+        try:
+            more = {"left_out_before": left_out} if left_out else None
+            await self._changes.note(action, kind, name, more, by, denied=why)
+        except StoreUnavailable as error:
+            self._log.warning("audit.failed", reason=error.message)
+
+    async def _load_token(self, token_id: str) -> TokenRow | None:
+        async with self._database.read() as session:
+            return await tokens.get(session, token_id)
+
+    async def _load_session(self, digest: str) -> SessionRow | None:
+        async with self._database.read() as session:
+            return await session.get(SessionRow, digest)
+
+    async def _load_any(self, _: str) -> bool:
+        async with self._database.read() as session:
+            return await tokens.exist(session)
+
+
+class _Wrong(Exception):
+    """A credential that was shown and is not right."""
+
+    def __init__(self, reason: str, message: str, token_id: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.token_id = token_id
+
+    def plain(self) -> WrongToken:
+        return WrongToken(self.message)
+
+
+def _caller(
+    attempt: Attempt,
+    actor: str,
+    role: Role,
+    salts: frozenset[str] | None,
+    token_id: str,
+    *,
+    session: bool = False,
+) -> Caller:
+    return Caller(attempt.request_id, actor, role, salts, token_id, attempt.source, attempt.trace_id, session)

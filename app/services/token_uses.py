@@ -1,0 +1,47 @@
+"""When tokens were last used, and from where: written behind the requests, at most once a minute for each token."""
+
+import asyncio
+import time
+
+from app.errors import StoreUnavailable
+from app.services.auth import Auth
+from app.store import tokens
+from app.store.database import Database
+
+LOOK_S = 1.0
+EVERY_S = 60.0
+
+
+class TokenUses:
+    def __init__(self, database: Database, auth: Auth) -> None:
+        self._database = database
+        self._auth = auth
+        self._waiting: dict[str, tuple[float, str]] = {}
+        self._written: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.write(time.monotonic())
+
+    async def write(self, now: float, *, all_of_them: bool = False) -> None:
+        """What is due at a monotonic time. A database that is away is tried again at the next call."""
+        self._waiting.update(self._auth.take_used())
+        due = {
+            token_id: use
+            for token_id, use in self._waiting.items()
+            if all_of_them or now - self._written.get(token_id, -EVERY_S) >= EVERY_S
+        }
+        if not due:
+            return
+        try:
+            async with self._database.write() as session:
+                for token_id, (at, source) in sorted(due.items()):
+                    await tokens.used(session, token_id, at, source)
+        except StoreUnavailable:
+            return
+        for token_id in due:
+            del self._waiting[token_id]
+            self._written[token_id] = now
+        self._written = {each: at for each, at in self._written.items() if now - at < EVERY_S}

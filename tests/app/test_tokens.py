@@ -1,0 +1,309 @@
+"""Tokens: who may pass, for how long, and that secrets stay secrets."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from app.services.credentials import Hasher, new_token, parsed
+from app.services.throttle import Allowance, Throttle
+from tests.app.callers import ADMIN, asked, bearer, guarding, made
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+WHO = "/api/v1/whoami"
+
+
+async def status_of(plane: Plane, token: str, path: str = WHO) -> int:
+    return (await asked(plane, token, "GET", path)).status_code
+
+
+async def test_a_token_says_who_asks_and_its_secret_is_told_once(socket_dir: Path, database_url: str) -> None:
+    async with guarding(socket_dir, database_url) as plane:
+        answer = await plane.http.post(
+            "/api/v1/tokens", json={"name": "ci", "role": "operator", "tenants": ["_default", "a"]}
+        )
+        assert answer.status_code == 201, answer.text
+        token = answer.json()["token"]
+        assert re.fullmatch(r"larder_[0-9a-f]{12}_[0-9a-f]{64}", token)
+        who = (await asked(plane, token, "GET", WHO)).json()
+        assert (who["actor"], who["role"], who["tenants"]) == ("ci", "operator", ["_default", "a"])
+        assert (who["token_id"], who["session"]) == (answer.json()["id"], False)
+        secret = token.rpartition("_")[2]
+        for path in (
+            "/api/v1/tokens",
+            f"/api/v1/tokens/{who['token_id']}",
+            "/api/v1/tokens/ci",
+            "/api/v1/audit",
+        ):
+            found = await plane.http.get(path)
+            assert found.is_success
+            assert secret not in found.text
+        async with plane.app.parts.database.read() as session:
+            rows = (await session.execute(sa.text("SELECT * FROM tokens"))).all()
+        assert rows
+        assert secret not in repr(rows)
+
+
+async def test_the_settings_token_is_an_admin_and_nobody_else_is(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        who = (await plane.http.get(WHO)).json()
+        assert (who["actor"], who["role"], who["tenants"], who["token_id"]) == ("admin", "admin", None, "")
+        nobody = await asked(plane, "", "GET", WHO)
+        assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
+        assert nobody.json()["type"] == "urn:larder:problem:unauthorized"
+        assert await status_of(plane, ADMIN + "x") == 401
+        assert await status_of(plane, ADMIN[:-1]) == 401
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "", " ", "Bearer", "Bearer ", "bearer", "Basic YTpi", "Digest a=b", "larder_a_b", "Bearer larder__",
+        "Bearer larder_abc_" + "0" * 63, "Bearer larder_abc_" + "0" * 65, "Bearer larder_ABC_" + "0" * 64,
+        "Bearer " + "x" * 5000, "Bearer a b c", "Bearer \xff\xfe", "Bearer larder_abc_" + "0" * 64,
+        "Bearer larder_setup_" + "0" * 64, "\tBearer x", "Bearer  \t", "Bearer " + ADMIN + ", Bearer " + ADMIN,
+    ],
+)  # fmt: skip
+async def test_what_is_no_token_is_told_and_never_repeated(socket_dir: Path, header: str) -> None:
+    async with guarding(socket_dir) as plane:
+        reader, writer = await asyncio.open_connection(plane.http.base_url.host, plane.http.base_url.port)
+        lines = [b"GET /api/v1/whoami HTTP/1.1", b"host: localhost", b"connection: close", b"authorization: "]
+        writer.write(b"\r\n".join(lines) + header.encode("latin-1") + b"\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 401 "), head
+        assert b"\r\nwww-authenticate: Bearer" in head
+        assert len(msgspec.json.decode(body)["detail"]) < 200
+        assert ADMIN.encode() not in head + body
+
+
+async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "short", ttl_s=0.2)
+        async with asyncio.timeout(10):
+            while await status_of(plane, token) == 200:
+                await asyncio.sleep(0.02)
+        over = await asked(plane, token, "GET", WHO)
+        assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
+        assert (await plane.http.get("/api/v1/tokens/short")).json()["expired"]
+        longer = await plane.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
+        assert (longer.status_code, longer.json()["expires_at"]) == (200, None)
+        assert await status_of(plane, token) == 200
+        assert (await plane.http.get("/api/v1/tokens/short")).status_code == 404
+
+
+async def test_a_revoked_token_is_nobodys_at_once_and_within_two_seconds_on_another_replica(
+    socket_dir: Path, database_url: str
+) -> None:
+    other_dir = socket_dir / "other"
+    other_dir.mkdir()
+    shared = database_url
+    async with guarding(socket_dir, shared) as plane, guarding(other_dir, shared) as other:
+        token = await made(plane, "both")
+        assert (await status_of(plane, token), await status_of(other, token)) == (200, 200)
+        assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 204
+        revoked = time.monotonic()
+        assert await status_of(plane, token) == 401
+        while await status_of(other, token) != 401:
+            assert time.monotonic() - revoked < 2, "a revocation reaches every replica within two seconds"
+            await asyncio.sleep(0.02)
+        assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 404
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "watcher")
+        async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
+            assert stream.status_code == 200
+            parts = stream.aiter_bytes()
+            await anext(parts)
+            await plane.http.delete("/api/v1/tokens/watcher")
+            async with asyncio.timeout(10):
+                with pytest.raises(Exception, match=r"peer closed|incomplete"):
+                    async for _ in parts:
+                        pass
+
+
+async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(socket_dir: Path) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        first = await made(plane, "first", "admin")
+        plane.http.headers.update(bearer(first))
+        kept = await plane.http.delete("/api/v1/tokens/first")
+        assert (kept.status_code, "last valid one" in kept.json()["detail"]) == (409, True)
+        await made(plane, "brief", "admin", ttl_s=0.001)
+        assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 409
+        second = await made(plane, "second", "admin")
+        assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 204
+        assert (await status_of(plane, first), await status_of(plane, second)) == (401, 200)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "name"),
+    ({"name": ""}, "name"),
+    ({"name": "a b"}, "name"),
+    ({"name": "x" * 129}, "name"),
+    ({"name": "admin"}, "name"),
+    ({"name": "local"}, "name"),
+    ({"name": "n", "role": "root"}, "role"),
+    ({"name": "n", "role": "admin", "tenants": ["a"]}, "role"),
+    ({"name": "n", "tenants": []}, "tenants"),
+    ({"name": "n", "tenants": ["ok", "a/b"]}, "tenants[1]"),
+    ({"name": "n", "tenants": [""]}, "tenants[0]"),
+    ({"name": "n", "ttl_s": 0}, "ttl_s"),
+    ({"name": "n", "ttl_s": -1}, "ttl_s"),
+    ({"name": "n", "ttl_s": 1e12}, "ttl_s"),
+    ({"name": "n", "ttl_s": 5, "expires_at": 9e9}, "expires_at"),
+    ({"name": "n", "expires_at": 1}, "expires_at"),
+    ({"name": "n", "expires_at": "tomorrow"}, "expires_at"),
+    ({"name": "n", "colour": 1}, "colour"),
+]
+
+
+async def test_a_token_that_cannot_be_is_told_why(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        for body, path in BAD:
+            answer = await plane.http.post("/api/v1/tokens", json=body)
+            assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path), answer.text
+        for patch in ({"name": None}, {"ttl_s": None}, {"ttl_s": -1}, {"role": "admin"}, {"name": "a b"}):
+            await plane.http.delete("/api/v1/tokens/here")
+            await made(plane, "here")
+            assert (await plane.http.patch("/api/v1/tokens/here", json=patch)).status_code == 422, patch
+        again = await plane.http.post("/api/v1/tokens", json={"name": "here"})
+        assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
+
+
+async def test_until_there_is_a_token_this_machine_needs_none(socket_dir: Path) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        who = (await plane.http.get(WHO)).json()
+        assert (who["actor"], who["role"]) == ("local", "admin")
+        assert await status_of(plane, "larder_abc_" + "0" * 64) == 401  # what is shown must be right
+        token = await made(plane, "first", "admin")
+        assert (await plane.http.get(WHO)).status_code == 401
+        assert await status_of(plane, token) == 200
+    async with serving(settings_in(socket_dir)) as again:
+        assert (await again.http.get(WHO)).status_code == 401
+        assert await status_of(again, token) == 200
+
+
+async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
+    socket_dir: Path, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_in(socket_dir, database_url, auth="required")
+    async with serving(settings) as plane:
+        assert (await plane.http.get(WHO)).status_code == 401
+    setup = re.findall(r"larder_setup_[0-9a-f]{64}", capsys.readouterr().out)
+    assert len(setup) == 1
+    async with serving(settings) as plane:
+        for method, path in (
+            ("GET", WHO),
+            ("GET", "/api/v1/tokens"),
+            ("PUT", "/api/v1/quotas/a"),
+            ("GET", "/api/v1/audit"),
+        ):
+            refused = await asked(plane, setup[0], method, path, json={"limit_bytes": 1})
+            assert (refused.status_code, "setup token" in refused.json()["detail"]) == (401, True)
+        login = await asked(plane, "", "POST", "/api/v1/session", json={"token": setup[0]})
+        assert login.status_code == 401
+        lesser = await asked(plane, setup[0], "POST", "/api/v1/tokens", json={"name": "x", "role": "viewer"})
+        assert lesser.status_code == 403
+        body = {"name": "root", "role": "admin"}
+        bodies = [body, {**body, "name": "root2"}]
+        answers = await asyncio.gather(
+            *(asked(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies)
+        )
+        assert sorted(answer.status_code for answer in answers) == [201, 401]
+        assert (await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)).status_code == 401
+        token = next(answer.json()["token"] for answer in answers if answer.is_success)
+        assert await status_of(plane, token) == 200
+        listed = (await asked(plane, token, "GET", "/api/v1/tokens")).json()
+        assert [item["name"] for item in listed["items"]] in (["root"], ["root2"])
+    assert "larder_setup_" not in capsys.readouterr().out
+    async with serving(settings) as plane:
+        assert (await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)).status_code == 401
+    assert "larder_setup_" not in capsys.readouterr().out
+
+
+async def test_the_last_use_is_told_and_written_behind_the_request(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "used")
+        assert (await plane.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
+        before = time.time()
+        assert await status_of(plane, token) == 200
+        async with asyncio.timeout(20):
+            while (found := (await plane.http.get("/api/v1/tokens/used")).json())["last_used_at"] is None:
+                await asyncio.sleep(0.05)
+        assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (
+            True,
+            "127.0.0.1",
+        )
+
+
+async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "good")
+        wrong = "larder_abc_" + "0" * 64
+        seen = [await asked(plane, wrong, "GET", WHO) for _ in range(14)]
+        assert [answer.status_code for answer in seen[:10]] == [401] * 10
+        late = next(answer for answer in seen if answer.status_code == 429)
+        assert int(late.headers["retry-after"]) >= 1
+        assert late.json()["type"] == "urn:larder:problem:too-many-requests"
+        assert await status_of(plane, token) == 200
+        entries = (await plane.get("/api/v1/audit"))["items"]
+        denied = [entry for entry in entries if entry["decision"] == "denied"]
+        assert len(denied) == 14
+        assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {
+            ("authenticate", "", "127.0.0.1")
+        }
+        real = parsed(token)
+        assert real is not None
+        await asked(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHO)
+        newest = (await plane.get("/api/v1/audit"))["items"][0]
+        assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
+        text = (await plane.http.get("/metrics")).text
+        assert 'larder_auth_failures_total{reason="unknown"} 15.0' in text
+
+
+def test_a_throttle_gives_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
+    throttle = Throttle(burst=3, per_second=1, most=10)
+    assert [throttle.failed("a", 0.0) for _ in range(4)] == [0, 0, 0, 1]
+    assert throttle.failed("b", 0.0) == 0
+    assert throttle.failed("a", 0.5) == pytest.approx(0.5)
+    assert throttle.failed("a", 1.0) == 0
+    assert throttle.failed("a", 1.0) > 0
+    for number in range(1000):
+        throttle.failed(f"10.0.{number // 250}.{number % 250}", 1.0)
+    assert len(throttle._left) == 10
+    six = Throttle(burst=1)
+    assert six.failed("2001:db8::1", 0) == 0
+    assert six.failed("2001:db8::2", 0) > 0, "who has one address of a network has all"
+    assert six.failed("::ffff:1.2.3.4", 0) == 0
+    assert six.failed("::ffff:1.2.3.5", 0) == 0
+
+
+def test_an_allowance_counts_what_is_more() -> None:
+    allowance = Allowance(2)
+    assert [allowance.take(0.0) for _ in range(4)] == [True, True, False, False]
+    assert (allowance.left_out, allowance.left_out_ever) == (2, 2)
+    assert allowance.take(60.0)
+
+
+def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
+    token, one, two = new_token(), Hasher("one"), Hasher("two")
+    assert one.token(token) == Hasher("one").token(token) != two.token(token)
+    assert (
+        len(
+            {
+                one.session(token.secret),
+                one.csrf(token.secret),
+                one.configured(token.secret),
+                one.token(token),
+            }
+        )
+        == 4
+    )
