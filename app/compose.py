@@ -310,6 +310,7 @@ class Runtime:
             listener = Listener(parts.database, parts.replicas.heard, parts.replicas.missed)
             self._keep("notices", listener.run)
         self._keep("tokens", parts.token_uses.run)
+        self._keep("audit", parts.audit.run)
         self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage_ledger.run)
@@ -340,6 +341,7 @@ class Runtime:
         await parts.events.flush()
         if parts.auth.started:
             await parts.token_uses.write(time.monotonic(), all_of_them=True)
+            await parts.audit.tell()
         await parts.database.close()
 
     async def _authenticate(self) -> None:

@@ -20,6 +20,7 @@ _COMMANDS = {
     "logout": ("app.cli.login:logout", "Forget it."),
     "whoami": ("app.cli.login:whoami", "Who Larder takes you for."),
     "tokens": ("app.cli.tokens:tokens", "What callers prove themselves with."),
+    "audit": ("app.cli.audit:audit", "Who did what, and whether the journal is whole."),
     "invalidate": ("app.cli.actions:invalidate", "Make blocks unreadable at once."),
     "demote": ("app.cli.actions:demote", "Make blocks the first victims."),
     "export": ("app.cli.export:export", "Print records as a document."),
@@ -29,6 +30,8 @@ _COMMANDS = {
     "dataplane": ("app.cli.passthrough:dataplane", "Run a data plane alone; it joins a fleet by a token."),
     "usage": ("app.cli.usage:usage", "What tenants held, asked for and were spared."),
     "rates": ("app.cli.usage:rates", "How fast a prefill is without the cache."),
+    "doctor": ("app.cli.doctor:doctor", "Look at this machine: what is wrong, and how to mend it."),
+    "db": ("app.cli.db:db", "The database: upgrade, check, backup."),
     "trace": ("app.cli.trace:trace", "Record what engines asked for."),
     "openapi": ("app.cli.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.passthrough:replay", "Replay a request trace against a data plane."),
@@ -43,6 +46,8 @@ _ALIASES = {
     "node": "nodes",
     "prefix": "prefixes", "tokenizer": "tokenizers",
     "tenant": "tenants",
+    "token": "tokens",
+    "ceiling": "ceilings",
 }
 """What people type as well; not listed."""
 

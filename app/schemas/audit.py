@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 
-class AuditAnswer(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     id: int
     at: float
     actor: str
@@ -18,6 +18,8 @@ class AuditAnswer(msgspec.Struct, frozen=True):
     kind: str
     """`quota`, `pin`, `policy`, `blocks`, `node`, `token`, …"""
     name: str
+    type: str
+    """Of the records that nodes are told of: `quotas`, `pins` or `policies`; empty for all else."""
     generation: int
     """The generation that the change made; 0 for what changes no record: `invalidate`, `demote`, `resize`."""
     before: dict[str, Any] | None
@@ -28,11 +30,25 @@ class AuditAnswer(msgspec.Struct, frozen=True):
     reason: str
     """Why it was denied."""
     hash: str
-    """Over the entry and the hash of the one before it."""
+    """SHA-256 over the entry and the hash of the one before it."""
 
 
 class AuditList(msgspec.Struct, frozen=True):
-    items: list[AuditAnswer]
+    items: list[AuditEntry]
     total: int
     next_cursor: str
     """For the next page; empty on the last."""
+
+
+class AuditVerified(msgspec.Struct, frozen=True):
+    """Whether the journal is what was written."""
+
+    intact: bool
+    entries: int
+    """That hang together, from the first on."""
+    head_id: int
+    """The last of them."""
+    head_hash: str
+    """Its hash: remember it, and ask later whether it is still there."""
+    fault: str
+    """The first entry that was changed, is missing, or was added; empty when all is well."""

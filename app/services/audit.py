@@ -1,21 +1,136 @@
-"""The journal of changes."""
+"""The journal of changes and refusals: read, handed out whole, and checked for being what was written."""
 
-from app.schemas.audit import AuditAnswer, AuditList
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from app.errors import StoreUnavailable
+from app.schemas.audit import AuditEntry, AuditList, AuditVerified
 from app.store import audit
+from app.store.audit import Filters
+from app.store.chain import HASHED, link
 from app.store.database import Database
 from app.store.listing import Wanted
+
+PART = 500
+HEAD_EVERY_S = 3600.0
 
 
 class Audit:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._told = -1
+        self._log = structlog.get_logger()
 
-    async def page(self, wanted: Wanted) -> AuditList:
+    async def page(self, wanted: Wanted, filters: Filters) -> AuditList:
         """Newest first. Raises Invalid."""
         async with self._database.read() as session:
-            page = await audit.page(session, wanted)
-        answers = [
-            AuditAnswer(**{name: getattr(row, name) for name in AuditAnswer.__struct_fields__})
-            for row in page.rows
-        ]
-        return AuditList(answers, page.total, page.next_cursor)
+            page = await audit.page(session, wanted, filters)
+        return AuditList([_entry(row) for row in page.rows], page.total, page.next_cursor)
+
+    async def export(self) -> AsyncIterator[bytes]:
+        """All entries as JSON lines, oldest first, as far as there are any now. A slow reader holds no connection."""
+        async with self._database.read() as session:
+            last = (await audit.head(session)).last_id
+        at = 0
+        while at < last:
+            async with self._database.read() as session:
+                rows = await audit.after(session, at, PART)
+            rows = [row for row in rows if row.id <= last]
+            if not rows:
+                return
+            at = rows[-1].id
+            yield b"".join(msgspec.json.encode(_entry(row)) + b"\n" for row in rows)
+
+    async def verify(self, expect: str = "") -> AuditVerified:
+        """Walk the whole chain; `expect` is the hash of an entry that somebody remembered."""
+        walk = Walk(expect)
+        async with self._database.read() as session:  # one moment, however long it takes
+            head = await audit.head(session)
+            walk.ends_at = head.last_id
+            while not walk.fault:
+                rows = await audit.after(session, walk.last_id, PART)
+                if not rows:
+                    break
+                walk.take(_entry(row) for row in rows)
+        walk.end(head.last_id, head.hash)
+        return walk.result()
+
+    async def run(self) -> None:
+        """Tell the newest hash now and then: in the log it is out of reach of who could rewrite the database."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(HEAD_EVERY_S)
+
+    async def tell(self) -> None:
+        try:
+            async with self._database.read() as session:
+                head = await audit.head(session)
+        except StoreUnavailable:
+            return
+        if head.last_id != self._told:
+            self._told = head.last_id
+            self._log.info("audit.head", id=head.last_id, hash=head.hash)
+
+
+@dataclass
+class Walk:
+    """A chain that is followed from its first entry on. What is wrong first is the fault; the walk ends there."""
+
+    expect: str = ""
+    ends_at: int | None = None
+    """Number of the entry that the head names, when that is known."""
+    last_id: int = 0
+    last_hash: str = ""
+    entries: int = 0
+    met: bool = False
+    """The remembered hash was there."""
+    fault: str = ""
+
+    def take(self, entries: Iterable[AuditEntry]) -> None:
+        """The next entries, in the order of their numbers."""
+        for entry in entries:
+            if link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) != entry.hash:
+                self.fault = self._why(entry)
+                return
+            self.last_id, self.last_hash = entry.id, entry.hash
+            self.entries += 1
+            self.met = self.met or entry.hash == self.expect
+
+    def end(self, head_id: int, head_hash: str) -> None:
+        """The chain must end where its head says."""
+        if not self.fault and head_id > self.last_id:
+            self.fault = (
+                f"{_these(self.last_id + 1, head_id)} missing at the end: the head is entry {head_id}"
+            )
+        elif not self.fault and head_id < self.last_id:
+            self.fault = f"{_these(head_id + 1, self.last_id)} added after the head, which is entry {head_id}"
+        elif not self.fault and head_hash != self.last_hash:
+            self.fault = f"the head does not have the hash of entry {head_id}: one of the two was changed"
+        if not self.fault and self.expect and not self.met:
+            self.fault = (
+                f"no entry has the remembered hash {self.expect[:64]}: the journal was rewritten or cut since, "
+                "or the hash is of another one"
+            )
+
+    def result(self) -> AuditVerified:
+        return AuditVerified(not self.fault, self.entries, self.last_id, self.last_hash, self.fault)
+
+    def _why(self, entry: AuditEntry) -> str:
+        if self.ends_at is not None and entry.id > self.ends_at:
+            return f"entry {entry.id} was added: the head is entry {self.ends_at}"
+        if entry.id > self.last_id + 1:
+            return f"{_these(self.last_id + 1, entry.id - 1)} missing before entry {entry.id}"
+        what = f"({entry.action} {entry.kind} {entry.name!r} by {entry.actor!r})"
+        return f"entry {entry.id} {what} was changed, moved or added: its hash is not that of what it says"
+
+
+def _these(first: int, last: int) -> str:
+    return f"entry {first} is" if first == last else f"entries {first} to {last} are"
+
+
+def _entry(row: audit.AuditRow) -> AuditEntry:
+    return AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__struct_fields__})

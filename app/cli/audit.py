@@ -1,0 +1,162 @@
+"""`larder audit …`."""
+
+import asyncio
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from app.cli import show
+from app.cli.client import call, json_option, print_json, stream, url_option
+from app.cli.keys import seconds
+from dataplane.protocol.settings import SettingsError
+
+BROKEN = 3
+"""Exit code of `verify` when the journal is not what was written."""
+
+
+@click.group()
+def audit() -> None:
+    """Who did what, and who was refused what."""
+
+
+@audit.command("list")
+@click.option("--actor", help="Only of this actor.")
+@click.option("--action", help="Only this action, such as create, update, delete.")
+@click.option("--kind", help="Only about this: quota, pin, policy, token, …")
+@click.option("--name", help="Only about the record of this name.")
+@click.option("--denied", is_flag=True, help="Only what was refused.")
+@click.option("--since", metavar="TIME", help="Only of the last 90s, 30m, 12h or 7d.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@url_option
+@json_option
+def list_audit(
+    actor: str | None,
+    action: str | None,
+    kind: str | None,
+    name: str | None,
+    denied: bool,
+    since: str | None,
+    limit: int,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Show the newest entries."""
+    asked = {
+        "actor": actor,
+        "action": action,
+        "kind": kind,
+        "name": name,
+        "decision": "denied" if denied else None,
+        "since": None if since is None else str(time.time() - seconds("--since", since)),
+        "limit": str(limit),
+    }
+    answer = call(url, "GET", "/api/v1/audit", None, asked)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            str(entry["id"]),
+            datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            entry["actor"] or "-",
+            entry["source"] or "-",
+            f"{entry['action']} {entry['kind']}",
+            entry["name"],
+            entry["decision"] if entry["decision"] == "allowed" else f"denied: {entry['reason']}",
+        ]
+        for entry in answer["items"]
+    ]
+    show.table(f"Audit ({answer['total']})", ["id ", "at", "actor", "from", "did", "name", "decision"], rows)
+
+
+@audit.command("export")
+@url_option
+def export(url: str | None) -> None:
+    """Write the whole journal as JSON lines to standard output, oldest first."""
+    out = sys.stdout.buffer
+    for part in stream(url, "/api/v1/audit/export", {}):
+        out.write(part)
+    out.flush()
+
+
+@audit.command("verify")
+@click.option(
+    "--expect", metavar="HASH", default="", help="A hash that you remembered: it must still be there."
+)
+@click.option("--database", metavar="URL", help="Look into this database instead of asking a Larder.")
+@click.option(
+    "--file", "file", type=click.Path(dir_okay=False), help="Check an export instead; `-` for standard input."
+)
+@url_option
+@json_option
+def verify(expect: str, database: str | None, file: str | None, url: str | None, as_json: bool) -> None:
+    """Check that no entry was changed, removed, moved or added. Exit code 3 when one was."""
+    expect = expect.strip().lower()
+    if database is not None and file is not None:
+        raise click.UsageError("expected at most one of --database and --file")
+    if database is not None:
+        result = asyncio.run(_of_database(database, expect))
+    elif file is not None:
+        result = _of_file(file, expect)
+    else:
+        result = call(url, "GET", "/api/v1/audit/verify", None, {"expect": expect})
+    if as_json:
+        print_json(result)
+    elif result["intact"]:
+        click.echo(
+            f"intact: {result['entries']} entries; the newest is {result['head_id']}, {result['head_hash']}"
+        )
+    else:
+        click.echo(f"not intact: {result['fault']}", err=True)
+    if not result["intact"]:
+        sys.exit(BROKEN)
+
+
+async def _of_database(given: str, expect: str) -> dict[str, Any]:
+    import msgspec
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from app.errors import LarderError
+    from app.services.audit import Audit
+    from app.store.database import Database
+
+    try:
+        database = Database(given)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        found: dict[str, Any] = msgspec.to_builtins(await Audit(database).verify(expect))
+    except (LarderError, SQLAlchemyError, OSError) as error:
+        raise click.ClickException(f"the database cannot be read: {error}") from None
+    finally:
+        await database.close()
+    return found
+
+
+def _of_file(file: str, expect: str) -> dict[str, Any]:
+    import msgspec
+
+    from app.schemas.audit import AuditEntry
+    from app.services.audit import Walk
+
+    walk = Walk(expect)
+    try:
+        with click.open_file(file, "r", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    walk.take([msgspec.convert(json.loads(line), AuditEntry)])
+                except ValueError as error:
+                    raise click.ClickException(
+                        f"{file}:{number}: not an entry of the audit: {error}"
+                    ) from None
+                if walk.fault:
+                    break
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
+    walk.end(walk.last_id, walk.last_hash)
+    found: dict[str, Any] = msgspec.to_builtins(walk.result())
+    return found

@@ -1,0 +1,204 @@
+"""The audit: who did what and was refused what, and that nobody changes it unseen."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app.store import migrate
+from app.store.database import Database
+from app.store.tables import metadata
+from tests.app.callers import asked, guarding, made
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+TABLES = [metadata.tables["audit"], metadata.tables["audit_head"]]
+TAMPERINGS = {
+    "changed": ("UPDATE audit SET name = 'other' WHERE id = 3", "entry 3 "),
+    "reason": ("UPDATE audit SET reason = 'x' WHERE id = 3", "entry 3 "),
+    "before": ("UPDATE audit SET after = '{\"limit_bytes\": 7}' WHERE id = 3", "entry 3 "),
+    "hash": (f"UPDATE audit SET hash = '{'0' * 64}' WHERE id = 3", "entry 3 "),
+    "missing": ("DELETE FROM audit WHERE id = 3", "entry 3 is missing"),
+    "several missing": ("DELETE FROM audit WHERE id IN (2, 3)", "entries 2 to 3 are missing"),
+    "first missing": ("DELETE FROM audit WHERE id = 1", "entry 1 is missing"),
+    "end missing": ("DELETE FROM audit WHERE id > 4", "missing at the end"),
+    "all missing": ("DELETE FROM audit", "missing at the end"),
+    "reordered": (
+        "UPDATE audit SET id = 1000 WHERE id = 3; UPDATE audit SET id = 3 WHERE id = 4; "
+        "UPDATE audit SET id = 4 WHERE id = 1000",
+        "entry 3 ",
+    ),
+    "renumbered": ("DELETE FROM audit WHERE id = 3; UPDATE audit SET id = 3 WHERE id = 4", "entry 3 "),
+    "added": (
+        "INSERT INTO audit (id, at, actor, action, kind, name, type, generation, request_id, hash) "
+        "VALUES (1000, 1.0, 'x', 'create', 'quota', 'n', '', 0, '', 'abc')",
+        "entry 1000 was added",
+    ),
+    "head": ("UPDATE audit_head SET hash = 'abc'", "the head does not have the hash"),
+}
+
+
+async def filled(plane: Plane) -> None:
+    for number in range(6):
+        await plane.put_quota(f"t{number}", 1 + number, wait="")
+
+
+async def execute(database: Database, statements: str) -> None:
+    async with database.write() as session:
+        for statement in statements.split("; "):
+            await session.execute(sa.text(statement))
+
+
+async def verified(plane: Plane, expect: str = "") -> dict[str, Any]:
+    return await plane.get(f"/api/v1/audit/verify?expect={expect}")
+
+
+async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database_url: str) -> None:
+    async with guarding(socket_dir, database_url) as plane:
+        await filled(plane)
+        well = await verified(plane)
+        assert (well["intact"], well["fault"]) == (True, "")
+        database = plane.app.parts.database
+        async with database.read() as session:
+            kept = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
+        for name, (statements, told) in TAMPERINGS.items():
+            await execute(database, statements)
+            found = await verified(plane)
+            assert not found["intact"], name
+            assert told in found["fault"], (name, found)
+            async with database.write() as session:
+                for table, rows in kept.items():
+                    await session.execute(sa.delete(table))
+                    await session.execute(sa.insert(table), [dict(row) for row in rows])
+            assert (await verified(plane))["intact"], name
+
+
+async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        await filled(plane)
+        head = (await verified(plane))["head_hash"]
+        await plane.put_quota("later", 5, wait="")
+        assert (await verified(plane, head))["intact"]
+        assert not (await verified(plane, "0" * 64))["intact"]
+        assert (await plane.http.get("/api/v1/audit/verify?expect=abc")).status_code == 422
+        newest = "last_id = 2, hash = (SELECT hash FROM audit WHERE id = 2)"
+        cut = f"DELETE FROM audit WHERE id > 2; UPDATE audit_head SET {newest}"
+        await execute(plane.app.parts.database, cut)
+        assert (await verified(plane))["intact"], "who has the database can cut it"
+        assert "remembered hash" in (await verified(plane, head))["fault"]
+
+
+async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, database_url: str) -> None:
+    other_dir = socket_dir / "other"
+    other_dir.mkdir()
+    async with guarding(socket_dir, database_url) as plane, guarding(other_dir, database_url) as other:
+        token = await made(plane, "viewer")
+        jobs: list[Any] = []
+        for number in range(12):
+            jobs.append(plane.put_quota(f"a{number}", 1, wait=""))
+            jobs.append(other.put_quota(f"b{number}", 1, wait=""))
+            jobs.append(asked(plane, token, "PUT", f"/api/v1/quotas/c{number}", json={"limit_bytes": 1}))
+        await asyncio.gather(*jobs)
+        found = await verified(other)
+        entries = (await other.get("/api/v1/audit?limit=1000"))["items"]
+        assert found["intact"], found
+        assert sorted(entry["id"] for entry in entries) == list(range(1, found["entries"] + 1))
+        assert sum(entry["decision"] == "denied" for entry in entries) == 12
+
+
+async def test_an_export_can_be_checked_by_anybody(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        await filled(plane)
+        text = (await plane.http.get("/api/v1/audit/export")).text
+        previous = ""
+        for line in text.splitlines():
+            entry = json.loads(line)
+            said = entry.pop("hash")
+            canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+            previous = sha256(f"{previous}\n{canonical}".encode()).hexdigest()
+            assert previous == said
+        assert previous == (await verified(plane))["head_hash"]
+
+
+async def test_the_command_line_lists_exports_and_verifies(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        await filled(plane)
+        head = (await verified(plane))["head_hash"]
+        (socket_dir / "export").write_text((await plane.http.get("/api/v1/audit/export")).text)
+        database = plane.app.parts.settings.common.database_url
+        good = await larder("audit", "verify", "--database", database, "--expect", head)
+        assert (good.returncode, head in good.stdout) == (0, True), good.stderr
+        assert (await larder("audit", "verify", "--file", str(socket_dir / "export"))).returncode == 0
+        await execute(plane.app.parts.database, "UPDATE audit SET actor = 'nobody' WHERE id = 4")
+        bad = await larder("audit", "verify", "--database", database)
+        assert (bad.returncode, "entry 4 " in bad.stderr) == (3, True), bad.stderr
+    missing = await larder("audit", "verify", "--database", f"sqlite:///{socket_dir}/no/such.db")
+    assert (missing.returncode, "Traceback" in missing.stderr) == (1, False)
+
+
+async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+async def test_entries_are_found_by_what_they_say(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "reader")
+        await filled(plane)
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
+        refused = await asked(
+            plane, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers
+        )
+        assert refused.status_code == 403
+        denied = await plane.get("/api/v1/audit?decision=denied")
+        assert denied["total"] == 1
+        entry = denied["items"][0]
+        assert (entry["actor"], entry["action"], entry["kind"]) == ("reader", "PUT", "request")
+        assert (entry["name"], entry["request_id"], entry["trace_id"]) == ("/api/v1/quotas/x", "req-1", trace)
+        assert (entry["source"], "operator" in entry["reason"]) == ("127.0.0.1", True)
+        for query, total in (
+            ("actor=admin&kind=quota", 6),
+            ("name=t3", 1),
+            ("action=create&kind=token&name=reader", 1),
+            (f"since={entry['at']}", 1),
+            ("until=5", 0),
+            ("actor=nobody", 0),
+        ):
+            assert (await plane.get(f"/api/v1/audit?{query}"))["total"] == total, query
+        assert (await plane.http.get("/api/v1/audit?decision=maybe")).status_code == 422
+
+
+async def test_entries_of_the_release_before_are_chained_by_the_upgrade(database_url: str) -> None:
+    database = Database(database_url)
+    try:
+        await migrate.upgrade(database, "0002")
+        async with database.write() as session:
+            for number in (1, 2, 5):
+                await session.execute(
+                    sa.text(
+                        "INSERT INTO audit (id, at, actor, action, kind, name, type, generation, before, after, "
+                        "request_id) VALUES (:id, :at, 'local', 'create', 'quota', 'tenänt', 'quotas', 1, NULL, "
+                        ":json, '')"
+                    ),
+                    {
+                        "id": number,
+                        "at": 1700000000.123 + number,
+                        "json": '{"limit_bytes": 5, "weight": 1.0, "note": "ü"}',
+                    },
+                )
+        await migrate.upgrade(database)
+        from app.services.audit import Audit
+
+        result = await Audit(database).verify()
+        assert (result.intact, result.entries, result.head_id) == (True, 3, 5), result
+    finally:
+        await database.close()
