@@ -35,12 +35,14 @@ from app.http import (
     tokens,
 )
 from app.http.apply import router as apply_router
+from app.http.answers import Answers
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
 from app.http.events import list_events
 from app.http.health import healthz, readyz
 from app.http.metrics import metrics
+from app.http.negotiation import negotiate
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.snapshot import get_snapshot
 from app.http.stream import Messages, stream_events
@@ -64,7 +66,7 @@ def create_app(settings: Settings) -> App:
     parts = build(settings)
     litestar = _litestar(parts)
     app = App(
-        litestar,
+        Answers(litestar),
         parts.requests,
         allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
         allowed_origins=_listed(settings.app.allowed_origins),
@@ -111,6 +113,7 @@ def _litestar(parts: Parts) -> Litestar:
             list_events,
             get_snapshot,
         ],
+        guards=[negotiate],
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(

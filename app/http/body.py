@@ -1,5 +1,6 @@
 """Request bodies: JSON, strictly. The framework alone would take `"5"` for 5."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from app.errors import Invalid, Malformed, UnsupportedMediaType
 from app.services.fields import field_error
 
 MERGE_PATCH = "application/merge-patch+json"
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";\s]*)', re.IGNORECASE)
 _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/json")}
 
 
@@ -22,6 +24,7 @@ class StrictRequest(Request[Any, Any, State]):
         if media_type not in _MEDIA_TYPES[self.method == "PATCH"]:
             expected = " or ".join(_MEDIA_TYPES[self.method == "PATCH"])
             raise UnsupportedMediaType(f"expected content-type {expected}, got {media_type[:80] or 'none'!r}")
+        self._check_encoding()
         body = await self.body()
         kind = self.route_handler.opt.get("body", Any)
         try:
@@ -31,3 +34,11 @@ class StrictRequest(Request[Any, Any, State]):
             raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"the body is not JSON: {error}") from None
+
+    def _check_encoding(self) -> None:
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedMediaType(f"expected a body without content-encoding, got {encoding[:80]!r}")
+        charset = _CHARSET.search(self.headers["content-type"])
+        if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
+            raise UnsupportedMediaType(f"expected JSON in UTF-8, got charset {charset[1][:80]!r}")

@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import FieldError, LarderError, NotReady, TooManyRequests
+from app.http.answers import with_head
 from app.schemas.prefixes import By
 from app.schemas.problems import Problem
 from app.schemas.pushes import PushStateName, TypeName
@@ -37,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "forbidden": Kind(403, "The caller may not do this"),
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "The method does not fit the resource"),
+    "not-acceptable": Kind(406, "The answer is of no kind that the caller takes"),
     "floors-exceed-capacity": Kind(409, "The floors of all tenants are more than a node holds"),
     "node-refused": Kind(409, "A node will not do what it was asked"),
     "conflict": Kind(409, "Something that is there stands against it"),
@@ -46,6 +48,7 @@ KINDS: dict[str, Kind] = {
     "invalid": Kind(422, "Some fields have values that cannot be"),
     "precondition-required": Kind(428, "The request must say which state of the record it knows"),
     "too-many-requests": Kind(429, "Too many requests"),
+    "head-too-large": Kind(431, "The path, the query or the headers are too large"),
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
     "not-ready": Kind(503, "Not every node has what it should have"),
@@ -122,13 +125,17 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     code = _BY_STATUS.get(error.status_code)
     if code is None:
         return on_crash(request, error)
-    headers = error.headers or {}
+    headers = {
+        name: with_head(value) if name.lower() == "allow" else value
+        for name, value in (error.headers or {}).items()
+    }
     details = {
         "not-found": f"there is nothing at {request.url.path}",
         "method-not-allowed": f"expected one of {headers.get('allow', 'other methods')} at {request.url.path}, "
         f"got {request.method}",
-        "too-large": f"expected a body of at most {_body_limit(request)}",
     }
+    if code == "too-large":
+        details[code] = f"expected a body of at most {_body_limit(request)}"
     response = _respond(request, code, details.get(code, error.detail))
     for name, value in headers.items():
         response.headers[name] = value
