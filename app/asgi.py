@@ -20,6 +20,7 @@ from app.http import (
     actions,
     audit,
     blocks,
+    ceilings,
     nodes,
     overview,
     pins,
@@ -34,8 +35,8 @@ from app.http import (
     tokenizers,
     tokens,
 )
-from app.http.apply import router as apply_router
 from app.http.answers import Answers
+from app.http.apply import router as apply_router
 from app.http.body import StrictRequest
 from app.http.callers import guard
 from app.http.edge import Edge
@@ -99,6 +100,7 @@ def _litestar(parts: Parts) -> Litestar:
             pushes.router,
             audit.router,
             tokens.router,
+            ceilings.router,
             tokens.whoami,
             session.router,
             replicas.router,
@@ -132,6 +134,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "audit": parts.audit,
                 "tokens": parts.tokens,
                 "sessions": parts.sessions,
+                "ceilings": parts.ceilings,
                 "sources": parts.sources,
                 "replicas": parts.replicas,
                 "actions": parts.actions,

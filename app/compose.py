@@ -33,6 +33,7 @@ from app.services.audit import Audit
 from app.services.auth import Auth
 from app.services.blocks import BlockService
 from app.services.boot import BootFile
+from app.services.ceilings import Ceilings
 from app.services.changes import Changes
 from app.services.events import Events
 from app.services.export import Export
@@ -101,6 +102,7 @@ class Parts:
     audit: Audit
     auth: Auth
     tokens: Tokens
+    ceilings: Ceilings
     token_uses: TokenUses
     sessions: Sessions
     sources: Sources
@@ -194,6 +196,7 @@ def build(settings: Settings) -> Parts:
         audit=Audit(database),
         auth=auth,
         tokens=Tokens(database, changes, auth),
+        ceilings=Ceilings(database, changes),
         token_uses=TokenUses(database, auth),
         sessions=Sessions(database, changes, auth),
         sources=Sources(proxies(settings.app)),

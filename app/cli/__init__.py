@@ -20,6 +20,7 @@ _COMMANDS = {
     "logout": ("app.cli.login:logout", "Forget it."),
     "whoami": ("app.cli.login:whoami", "Who Larder takes you for."),
     "tokens": ("app.cli.tokens:tokens", "What callers prove themselves with."),
+    "ceilings": ("app.cli.ceilings:ceilings", "How far tenants may go by themselves."),
     "audit": ("app.cli.audit:audit", "Who did what, and whether the journal is whole."),
     "invalidate": ("app.cli.actions:invalidate", "Make blocks unreadable at once."),
     "demote": ("app.cli.actions:demote", "Make blocks the first victims."),

@@ -49,7 +49,7 @@ async def list_pins(
     responses=declared("not-found", "invalid"),
 )
 async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> PinAnswer:
-    return await pins.get(name)
+    return await pins.get(name, caller())
 
 
 @put(

@@ -5,9 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+from app.errors import Forbidden
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinList, PinPut
-from app.services import checks
+from app.services import ceilings, checks
 from app.services.callers import Caller
 from app.services.changes import Changes
 from app.services.pin_intent import PinIntent, check_sources, resolve
@@ -39,12 +40,12 @@ class Pins:
         self._fleet = fleet
         self._prefixes = prefixes
 
-    async def get(self, name: str) -> PinAnswer:
+    async def get(self, name: str, by: Caller) -> PinAnswer:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
             row = await pins.get(session, name)
-        if row is None:
+        if row is None or not by.sees(row.tenant):
             raise checks.missing("pin", name)
         return self.answers([row])[0]
 
@@ -61,9 +62,16 @@ class Pins:
         prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix)
         # Off the loop: hashing a million tokens takes longer than others should wait.
         intent = await asyncio.to_thread(resolve, asked, prefix, time.time())
+        by.check_salt(intent.salt)
         async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
             created = row is None
+            if row is not None and not by.sees(row.tenant):
+                raise Forbidden(
+                    f"there is a pin {name!r} already, and it is of another tenant than this token's"
+                )
+            ends_in_s = None if intent.expires_at is None else intent.expires_at - change.now
+            await ceilings.check_pin(change.session, by, intent.salt, intent.strength, ends_in_s)
             before = None if row is None else _audited(row)
             old_digest = None if row is None else row.keys_digest
             await pins.put_body(change.session, intent.digest, intent.body, change.now)
@@ -86,7 +94,7 @@ class Pins:
         checks.pin_name(name)
         async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
-            if row is None:
+            if row is None or not by.sees(row.tenant):
                 raise checks.missing("pin", name)
             change.made("pins", "delete", name, _audited(row), None)
             await change.session.delete(row)

@@ -6,7 +6,7 @@ from typing import Any, cast
 from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
 from app.schemas.quotas import QuotaAnswer, QuotaList, QuotaPut
-from app.services import checks
+from app.services import ceilings, checks
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.merge import patched
@@ -87,9 +87,10 @@ class Quotas:
         return self.answers([row])[0]
 
     async def write(self, change: Change, row: QuotaRow | None, asked: QuotaIntent) -> QuotaRow:
-        """Make the record what is asked, inside of a change of `quotas`. Raises FloorsExceedCapacity."""
+        """Make the record what is asked, inside of a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
         spec = asked.spec
         before = None if row is None else _audited(row)
+        await ceilings.check_quota(change, spec.tenant, before, _asked(asked))
         await self._check_floors(change, spec, 0 if row is None else _binding_floor(row))
         if row is None:
             row = QuotaRow(tenant=spec.tenant, created_at=change.now)
@@ -117,7 +118,8 @@ class Quotas:
             await self._progress.wait("quotas", change.generations["quotas"], wait_s)
 
     async def remove(self, change: Change, row: QuotaRow) -> None:
-        """Inside of a change of `quotas`."""
+        """Inside of a change of `quotas`. Raises Forbidden."""
+        await ceilings.check_quota(change, row.tenant, _audited(row), None)
         change.made("quotas", "delete", shown(row.tenant), _audited(row), None)
         await change.session.delete(row)
 
@@ -171,6 +173,11 @@ class Quotas:
 
 def _binding_floor(share: QuotaRow | QuotaSpec) -> int:
     return share.floor_bytes if share.mode == "enforce" else 0
+
+
+def _asked(asked: QuotaIntent) -> dict[str, Any]:
+    """What of an intent a ceiling may bound."""
+    return {"selector": asked.selector, **{name: getattr(asked.spec, name) for name in SHARE}}
 
 
 def _audited(row: QuotaRow) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Ceilings: how far callers that are limited to a tenant may go with its quota and pins. Set by admins."""
 
-from collections.abc import Sequence
-
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.store import listing
 from app.store.base import Base, Name, Seconds, Whole
+from app.store.listing import Page, Wanted
 
 
 class CeilingRow(Base):
@@ -28,5 +28,10 @@ class CeilingRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def all_ceilings(session: AsyncSession) -> Sequence[CeilingRow]:
-    return (await session.scalars(sa.select(CeilingRow).order_by(CeilingRow.tenant))).all()
+async def get(session: AsyncSession, tenant: str) -> CeilingRow | None:
+    return await session.get(CeilingRow, tenant)
+
+
+async def page(session: AsyncSession, wanted: Wanted) -> Page[CeilingRow]:
+    """One page, by tenant. Raises Invalid."""
+    return await listing.page(session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, wanted)

@@ -1,0 +1,220 @@
+"""Ceilings: records that bound what callers limited to a tenant may ask for, and the checks against them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import FieldError, Forbidden
+from app.schemas.ceilings import CeilingAnswer, CeilingList, CeilingPut
+from app.services import checks
+from app.services.callers import Caller
+from app.services.changes import Change, Changes
+from app.services.merge import patched
+from app.services.preconditions import Expected, etag
+from app.store import ceilings
+from app.store.ceilings import CeilingRow
+from app.store.database import Database
+from app.store.listing import Wanted
+from dataplane.protocol.control import Strength
+from dataplane.protocol.salts import shown
+from dataplane.protocol.units import format_size
+
+SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_store_rate_bytes")
+STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
+"""Of pins that a caller limited to tenants may make when no record says otherwise."""
+MAX_BYTES = 1 << 60
+_WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "note")
+_BOUNDED = (*SIZES, "max_weight")
+_UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
+"""A tenant without a quota has this, and no bound."""
+
+
+class Ceilings:
+    """Get, put, patch, delete; for admins."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database = database
+        self._changes = changes
+
+    async def get(self, tenant: str) -> CeilingAnswer:
+        """Raises Invalid, NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        async with self._database.read() as session:
+            row = await ceilings.get(session, salt)
+        if row is None:
+            raise checks.missing("ceiling for tenant", tenant)
+        return _answer(row)
+
+    async def page(self, wanted: Wanted) -> CeilingList:
+        """Raises Invalid."""
+        async with self._database.read() as session:
+            page = await ceilings.page(session, wanted)
+        return CeilingList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+
+    async def put(
+        self, tenant: str, asked: CeilingPut, by: Caller, expected: Expected
+    ) -> tuple[CeilingAnswer, bool]:
+        """The record, and whether it is new. Raises Invalid, PreconditionFailed, PreconditionRequired."""
+        salt = checks.tenant_in_path(tenant)
+        values = _checked(asked)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            expected.check(*_state(salt, row))
+            made = _written(change, row, salt, values)
+        return _answer(made), row is None
+
+    async def patch(
+        self, tenant: str, patch: dict[str, Any], by: Caller, expected: Expected
+    ) -> CeilingAnswer:
+        """Raises what `put` does, and NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            if row is None:
+                raise checks.missing("ceiling for tenant", tenant)
+            expected.check(*_state(salt, row))
+            held = {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+            made = _written(change, row, salt, _checked(patched(CeilingPut, held, patch)))
+        return _answer(made)
+
+    async def delete(self, tenant: str, by: Caller, expected: Expected) -> None:
+        """Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
+        salt = checks.tenant_in_path(tenant)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            if row is None:
+                raise checks.missing("ceiling for tenant", tenant)
+            expected.check(*_state(salt, row))
+            change.noted("delete", "ceiling", shown(salt), _audited(row), None)
+            await change.session.delete(row)
+
+
+async def check_quota(
+    change: Change, salt: str, held: Mapping[str, Any] | None, asked: Mapping[str, Any] | None
+) -> None:
+    """Refuse a caller who is limited to tenants a quota above the tenant's ceiling; `asked` None takes the quota away.
+    What stays as it was is nobody's wish. Raises Forbidden."""
+    if change.by.salts is None:
+        return
+    change.by.check_salt(salt)
+    row = await ceilings.get(change.session, salt)
+    if row is None:
+        raise Forbidden(
+            f"the tenant {shown(salt)!r} has no ceiling, so this token may not change its quota; an admin sets one: "
+            f"'larder ceilings set {shown(salt)}'"
+        )
+    wish = _UNASKED if asked is None else asked
+    faults = [
+        fault for name in _BOUNDED if (fault := _above(name, getattr(row, name), held, wish)) is not None
+    ]
+    was = _UNASKED if held is None else held
+    if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
+        faults.append(
+            FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it")
+        )
+    if wish.get("selector") != was.get("selector"):
+        faults.append(
+            FieldError(
+                "selector", "where a quota does not hold nothing is bound: only callers of all tenants set it"
+            )
+        )
+    if faults:
+        raise Forbidden("; ".join(f"{fault.path}: {fault.message}" for fault in faults), faults)
+
+
+async def check_pin(
+    session: AsyncSession, by: Caller, salt: str, strength: str, ends_in_s: float | None
+) -> None:
+    """Refuse a caller who is limited to tenants a pin beyond the tenant's ceiling. Raises Forbidden."""
+    if by.salts is None:
+        return
+    by.check_salt(salt)
+    row = await ceilings.get(session, salt)
+    allowed = STRENGTHS if row is None or row.strengths is None else tuple(row.strengths)
+    if strength not in allowed:
+        message = f"expected {' or '.join(allowed) or 'none: no pins'} (the tenant's ceiling), got {strength}"
+        raise Forbidden(f"strength: {message}", [FieldError("strength", message)])
+    most = None if row is None else row.max_ttl_s
+    if most is not None and (ends_in_s is None or ends_in_s > most):
+        got = "no end" if ends_in_s is None else f"{ends_in_s:.0f} s"
+        message = f"expected an end within {most:g} s (the tenant's ceiling), got {got}"
+        raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
+
+
+def _above(
+    name: str, ceiling: float | None, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
+) -> FieldError | None:
+    field = name.removeprefix("max_")
+    value = wish.get(field)
+    if ceiling is None or (held is not None and value == held.get(field)):
+        return None
+    if value is not None and value <= ceiling:
+        return None
+    say = format_size if field.endswith("_bytes") else "{:g}".format
+    got = "no bound" if value is None else say(value)
+    return FieldError(field, f"expected at most {say(ceiling)} (the tenant's ceiling), got {got}")  # type: ignore[arg-type]
+
+
+def _checked(asked: CeilingPut) -> dict[str, Any]:
+    """Raises Invalid."""
+    faults = checks.Faults()
+    values: dict[str, Any] = {}
+    for name in SIZES:
+        values[name] = faults.check(name, partial(_size, getattr(asked, name)))
+    if asked.max_weight is not None and not 0.01 <= asked.max_weight <= 1000:
+        faults.add("max_weight", f"expected 0.01 to 1000, got {asked.max_weight:g}")
+    if asked.max_ttl_s is not None and not 0 < asked.max_ttl_s < float("inf"):
+        faults.add("max_ttl_s", f"expected more than 0 seconds, got {asked.max_ttl_s:g}")
+    faults.check("note", lambda: checks.note(asked.note))
+    faults.stop()
+    strengths = None if asked.strengths is None else sorted(set(asked.strengths))
+    return {
+        **values,
+        "max_weight": asked.max_weight,
+        "max_ttl_s": asked.max_ttl_s,
+        "strengths": strengths,
+        "note": asked.note,
+    }
+
+
+def _size(given: int | str | None) -> int | None:
+    size = checks.size(given)
+    if size is not None and size > MAX_BYTES:
+        raise ValueError(f"expected at most {MAX_BYTES} bytes, got {size}")
+    return size
+
+
+def _written(change: Change, row: CeilingRow | None, salt: str, values: Mapping[str, Any]) -> CeilingRow:
+    before = None if row is None else _audited(row)
+    if row is None:
+        row = CeilingRow(tenant=salt, revision=0, created_at=change.now, updated_at=change.now)
+        change.session.add(row)
+    for name, value in values.items():
+        setattr(row, name, value)
+    after = _audited(row)
+    if before != after:
+        row.revision, row.updated_at = row.revision + 1, change.now
+        change.noted("create" if before is None else "update", "ceiling", shown(salt), before, after)
+    return row
+
+
+def _audited(row: CeilingRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _answer(row: CeilingRow) -> CeilingAnswer:
+    return CeilingAnswer(
+        tenant=shown(row.tenant),
+        **{name: getattr(row, name) for name in (*SIZES, "max_weight", "max_ttl_s", "note")},
+        strengths=cast("list[Strength] | None", row.strengths),
+        etag=etag(row.revision),
+        revision=row.revision,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _state(salt: str, row: CeilingRow | None) -> tuple[str, str | None]:
+    return f"ceiling for tenant {shown(salt)!r}", None if row is None else etag(row.revision)

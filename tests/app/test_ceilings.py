@@ -1,0 +1,158 @@
+"""Tenant-limited callers: what they see, and how far a ceiling lets them go."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.callers import asked, guarding, made
+from tests.app.plane import PIN, Plane
+
+pytestmark = pytest.mark.anyio
+Q, C = "/api/v1/quotas/acme", "/api/v1/ceilings/acme"
+ANY = {"If-Match": "*"}
+CEILING = {
+    "max_limit_bytes": "4GiB", "max_floor_bytes": "1GiB", "max_weight": 2, "max_pin_budget_bytes": "512MiB",
+    "max_store_rate_bytes": "100MiB",
+}  # fmt: skip
+WITHIN = {
+    "limit_bytes": "4GiB", "floor_bytes": "1GiB", "weight": 2, "pin_budget_bytes": "512MiB",
+    "store_rate_bytes": "100MiB",
+}  # fmt: skip
+
+
+async def with_operator(plane: Plane) -> str:
+    return await made(plane, "acme-op", "operator", tenants=["acme"])
+
+
+async def put(plane: Plane, token: str, path: str, **body: Any) -> httpx.Response:
+    answer = await asked(plane, token, "PUT", path, json=body)
+    if answer.status_code == 428:
+        answer = await asked(plane, token, "PUT", path, json=body, headers=ANY)
+    return answer
+
+
+async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        refused = await put(plane, token, Q, limit_bytes=1)
+        assert (refused.status_code, "larder ceilings set acme" in refused.json()["detail"]) == (403, True)
+        await plane.put_quota("acme", 5, wait="")
+        for method, body in (("PATCH", {"note": "x"}), ("DELETE", None)):
+            assert (await asked(plane, token, method, Q, json=body, headers=ANY)).status_code == 403
+        assert (await plane.get(Q))["limit_bytes"] == 5
+        assert (await put(plane, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
+
+
+async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        assert (await plane.http.put(C, json=CEILING)).status_code == 201
+        assert (await put(plane, token, Q, **WITHIN)).status_code == 201
+        for field, above in (
+            ("limit_bytes", "5GiB"), ("floor_bytes", "2GiB"), ("weight", 2.5), ("pin_budget_bytes", "513MiB"),
+            ("store_rate_bytes", "101MiB"), ("limit_bytes", None), ("pin_budget_bytes", None),
+            ("store_rate_bytes", None), ("mode", "observe"), ("selector", {"gpu": "h200"}),
+        ):  # fmt: skip
+            refused = await put(plane, token, Q, **{**WITHIN, field: above})
+            assert refused.status_code == 403, (field, above, refused.text)
+            assert refused.json()["errors"][0]["path"] == field
+            patched = await asked(plane, token, "PATCH", Q, json={field: above}, headers=ANY)
+            assert patched.status_code == 403, (field, above, patched.text)
+        for left_out in ("limit_bytes", "pin_budget_bytes", "store_rate_bytes"):
+            body = {name: value for name, value in WITHIN.items() if name != left_out}
+            assert (await put(plane, token, Q, **body)).status_code == 403, left_out
+        assert (await asked(plane, token, "DELETE", Q, headers=ANY)).status_code == 403
+        lower = await put(plane, token, Q, **{**WITHIN, "limit_bytes": "2GiB"})
+        assert (lower.status_code, lower.json()["limit_bytes"]) == (200, 2 << 30)
+
+
+async def test_what_an_admin_gave_above_the_ceiling_stays_when_something_else_changes(
+    socket_dir: Path,
+) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        await plane.http.put(C, json={"max_limit_bytes": 10})
+        await plane.put_quota("acme", 50, wait="")
+        noted = await asked(plane, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
+        assert (noted.status_code, noted.json()["limit_bytes"]) == (200, 50)
+        assert (
+            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)
+        ).status_code == 403
+        assert (
+            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)
+        ).status_code == 200
+        assert (
+            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)
+        ).status_code == 403
+
+
+async def test_a_ceiling_bounds_the_strength_and_the_end_of_pins(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        pin = {**PIN, "tenant": "acme"}
+        forever = await put(plane, token, "/api/v1/pins/p", **pin, strength="permanent")
+        assert (forever.status_code, forever.json()["errors"][0]["path"]) == (403, "strength")
+        await plane.http.put(C, json={"max_ttl_s": 60, "strengths": ["soft"]})
+        for more, path in (({"strength": "guaranteed", "ttl_s": 5}, "strength"), ({"strength": "soft"}, "ttl_s"),
+                           ({"strength": "soft", "ttl_s": 61}, "ttl_s")):  # fmt: skip
+            refused = await put(plane, token, "/api/v1/pins/p", **pin, **more)
+            assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, path), refused.text
+        assert (
+            await put(plane, token, "/api/v1/pins/p", **pin, strength="soft", ttl_s=60)
+        ).status_code == 201
+
+
+async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.put_quota("acme", 5, wait="")
+        await plane.put_pin("secret-pin", wait="", tenant="acme")
+        await plane.http.put(C, json=CEILING)
+        token = await made(plane, "other", "operator", tenants=["other", "_default"])
+        for method, path in (("GET", Q), ("PUT", Q), ("PATCH", Q), ("DELETE", Q)):
+            body = None if method in ("GET", "DELETE") else {"limit_bytes": 1}
+            assert (await asked(plane, token, method, path, json=body, headers=ANY)).status_code == 403
+        for path in ("/api/v1/quotas", "/api/v1/pins"):
+            listed = (await asked(plane, token, "GET", path)).json()
+            assert (listed["items"], listed["total"]) == ([], 0)
+        assert (await asked(plane, token, "GET", "/api/v1/pins/secret-pin")).status_code == 404
+        assert (
+            await asked(plane, token, "DELETE", "/api/v1/pins/secret-pin", headers=ANY)
+        ).status_code == 404
+        taken = await put(plane, token, "/api/v1/pins/secret-pin", **PIN, tenant="other")
+        assert (taken.status_code, "acme" in taken.text) == (403, False)
+        assert (await put(plane, token, "/api/v1/pins/mine", **PIN, tenant="acme")).status_code == 403
+        for method, path in (("GET", C), ("GET", "/api/v1/tokens"), ("POST", "/api/v1/actions/demote")):
+            body = {"tenant": "acme"} if method == "POST" else None
+            assert (await asked(plane, token, method, path, json=body)).status_code == 403
+        overview = await asked(plane, token, "GET", "/api/v1/overview")
+        assert "acme" not in overview.text
+        assert "secret-pin" not in overview.text
+
+
+async def test_a_ceiling_is_a_record_like_others(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        made_one = await plane.http.put(C, json=CEILING, auth=lambda request: request)
+        etag = made_one.headers["etag"]
+        again = await plane.http.put(C, json=CEILING, auth=lambda request: request)
+        assert again.status_code == 428
+        same = await plane.http.put(C, json=CEILING, headers={"If-Match": etag})
+        assert (same.status_code, same.headers["etag"]) == (200, etag)
+        patched = await plane.http.patch(
+            C, json={"max_weight": None, "strengths": []}, headers={"If-Match": etag}
+        )
+        assert (patched.json()["max_weight"], patched.json()["strengths"]) == (None, [])
+        assert patched.headers["etag"] != etag
+        for body, path in (
+            ({"max_limit_bytes": -1}, "max_limit_bytes"), ({"max_weight": 0}, "max_weight"),
+            ({"max_ttl_s": 0}, "max_ttl_s"), ({"strengths": ["hard"]}, "strengths[0]"), ({"colour": 1}, "colour"),
+            ({"note": "a\x00"}, "note"),
+        ):  # fmt: skip
+            wrong = await plane.http.put(C, json=body)
+            assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, path), wrong.text
+        assert [item["tenant"] for item in (await plane.get("/api/v1/ceilings"))["items"]] == ["acme"]
+        assert (await plane.http.delete(C)).status_code == 204
+        assert (await plane.http.get(C)).status_code == 404
+        actions = [(e["action"], e["kind"], e["name"]) for e in (await plane.get("/api/v1/audit"))["items"]]
+        assert actions[:3] == [(action, "ceiling", "acme") for action in ("delete", "update", "create")]
