@@ -5,6 +5,7 @@ Listens on a unix socket in a folder of its own, keeps nothing, trusts everybody
 server that is already there, whose user may create databases.
 """
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -39,6 +40,7 @@ class PostgresCluster:
         self._root = Path(tempfile.mkdtemp(prefix="larder-pg-"))
 
     def start(self) -> None:
+        """Make it and run it."""
         if self._user is not None:
             account = pwd.getpwnam(self._user)
             os.chown(self._root, account.pw_uid, account.pw_gid)
@@ -51,8 +53,13 @@ class PostgresCluster:
             check=True,
             capture_output=True,
         )
+        self.run()
+
+    def run(self) -> None:
+        """Start the server over what `start` made, after it was stopped or crashed too."""
+        data = str(self._root / "data")
         log = self._root / "log"
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             self._process = subprocess.Popen(
                 [str(self._binaries / "postgres"), "-D", data, "-F", "-k", str(self._root), "-h", ""],
                 user=self._user,
@@ -70,8 +77,33 @@ class PostgresCluster:
     def url(self, database: str) -> str:
         return f"postgresql+asyncpg://larder@/{database}?host={self._root}"
 
+    @property
+    def socket_path(self) -> str:
+        return str(self._root / ".s.PGSQL.5432")
+
+    def crash(self) -> None:
+        """End it at once, in the middle of everything; `run` starts it again and recovers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(timeout=START_TIMEOUT_S)
+
+    def freeze(self) -> None:
+        """Stop every process of it: connections stay, answers do not come."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        parent = self._process.pid
+        os.kill(parent, number)
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+
     def stop(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)  # "fast": drops the sessions, leaves a clean end
             self._process.wait(timeout=START_TIMEOUT_S)
         shutil.rmtree(self._root)

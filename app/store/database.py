@@ -142,7 +142,8 @@ class Database:
 
     def _watched(self, kind: Kind, failure: LarderError, cause: Exception) -> None:
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):
-            self.watch.failed(kind, str(cause).partition("\n")[0][:200] or failure.message)
+            said = str(getattr(cause, "orig", None) or cause).partition("\n")[0]
+            self.watch.failed(kind, said.rpartition(">: ")[2][:200] or failure.message)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[int]:

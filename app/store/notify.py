@@ -118,6 +118,7 @@ class Listener:
         connection.add_termination_listener(lambda _: gone.set())
         await connection.add_listener(CHANNEL, self._take)
         self.listening = True
+        self._log.info("notices.listening")
         self._missed()
         try:
             while True:

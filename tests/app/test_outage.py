@@ -1,0 +1,303 @@
+"""The database goes away, at any moment: nobody waits long, nothing is half done, and everything goes on afterwards."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app.errors import StoreUnavailable
+from app.store import migrate
+from app.store.database import Database
+from app.store.failures import UNKNOWN_OUTCOME
+from app.store.quotas import QuotaRow
+from tests.app.fake_node import FakeNode
+from tests.app.plane import serving, settings_in
+from tests.app.replica import Replica, running, until
+from tests.app.silent_proxy import SilentProxy
+from tests.postgres_cluster import PostgresCluster
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(180)]
+WRITERS = 8
+PATIENCE_S = 15.0
+"""What nobody may wait longer than for a 503; it is a few seconds on a machine that has nothing else to do."""
+
+
+async def test_every_acknowledged_change_survives_crashes_of_the_database_under_load(
+    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
+) -> None:
+    """Writers raise a number of their own and remember which writes were acknowledged, and which may have happened."""
+    url = own_cluster.url(own_database)
+    replicas = [Replica(socket_dir / name, url, node.control_url) for name in ("one", "other")]
+    acknowledged: dict[str, int] = {}
+    possible: dict[str, set[int]] = {}
+    statuses: dict[int, int] = {}
+    stop = asyncio.Event()
+
+    async def write(number: int) -> None:
+        tenant, limit = f"t{number}", 0
+        while not stop.is_set():
+            limit += 1
+            response = await replicas[limit % 2].put_quota(tenant, limit)
+            statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
+            if response.is_success:
+                acknowledged[tenant] = limit
+                possible[tenant] = set()
+                continue
+            assert response.status_code == 503, response.text
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.headers["retry-after"]
+            assert response.json()["type"].endswith(":store-unavailable"), response.text
+            possible.setdefault(tenant, set()).add(limit)
+            await asyncio.sleep(0.05)
+
+    async with running(*replicas):
+        writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
+        for _ in range(3):
+            await until(_grown(acknowledged), 40)
+            refused = statuses.get(503, 0)
+            own_cluster.crash()
+            await until(partial(_more_than, statuses, refused))
+            own_cluster.run()
+        await until(_grown(acknowledged), 40)
+        stop.set()
+        await asyncio.gather(*writers)
+        items = (await replicas[0].get("/api/v1/quotas?limit=100"))["items"]
+        stored = {item["tenant"]: item["limit_bytes"] for item in items}
+        for tenant, limit in acknowledged.items():
+            assert stored[tenant] in {limit, *possible.get(tenant, ())}, tenant
+        audited = (await replicas[1].get("/api/v1/audit?limit=1"))["total"]
+        heads = (await replicas[0].get("/api/v1/nodes"))["items"][0]["desired"]
+        assert heads["quotas"] == audited, "every change has one entry and one generation"
+        await node.until(lambda: {quota.tenant: quota.limit_bytes for quota in node.quotas} == stored, 30)
+        for replica in replicas:
+            assert not replica.events("request.crashed")
+            assert not replica.events("task.failed")
+            assert 1 <= len(replica.events("database.away")) <= 3
+            assert len(replica.events("database.away")) == len(replica.events("database.back"))
+    print(statuses)
+
+
+def _grown(numbers: dict[str, int]) -> Callable[[], bool]:
+    """Whether each writer got on since now."""
+    before = dict(numbers)
+    return lambda: (
+        len(numbers) == WRITERS and all(numbers[name] > before.get(name, 0) + 2 for name in numbers)
+    )
+
+
+def _more_than(statuses: dict[int, int], refused: int) -> bool:
+    return statuses.get(503, 0) > refused
+
+
+async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
+    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
+) -> None:
+    replica = Replica(socket_dir / "one", own_cluster.url(own_database), node.control_url)
+    async with running(replica):
+        await until(lambda: node.observed)
+        assert (await replica.put_quota("a", 1)).status_code == 201
+        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 20)
+        own_cluster.freeze()
+        try:
+            for path in ("/healthz", "/api/v1/quotas", "/readyz"):
+                asked = time.monotonic()
+                answer = await replica.http.get(path)
+                took = time.monotonic() - asked
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                assert took < PATIENCE_S
+                print(f"{path}: 503 after {took:.1f} s")
+            answer = await replica.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
+            assert answer.status_code == 503
+            assert [quota.tenant for quota in node.quotas] == ["a"]
+        finally:
+            own_cluster.thaw()
+        await replica.until_line("database.back")
+
+        async def accepted() -> bool:
+            return (await replica.put_quota("b", 1)).is_success
+
+        await until(accepted)
+        await node.until(lambda: len(node.quotas) == 2, 20)
+        assert len(replica.events("database.away")) == 1
+        assert not replica.events("task.failed")
+
+
+async def test_a_commit_whose_answer_is_lost_says_that_it_may_have_happened(
+    own_cluster: PostgresCluster, own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.database.COMMAND_TIMEOUT_S", 1.0)
+    proxy = SilentProxy(own_cluster.socket_path)
+    port = await proxy.start()
+    database = Database(f"postgresql://larder@127.0.0.1:{port}/{own_database}")
+    await migrate.upgrade(database)
+
+    async def change() -> None:
+        async with database.write() as session:
+            session.add(_quota("acme"))
+            await session.flush()
+            proxy.silence()
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await change()
+    assert caught.value.message == UNKNOWN_OUTCOME
+    assert database.watch.away
+    proxy.speak()
+    direct = Database(own_cluster.url(own_database))
+
+    async def there() -> bool:
+        async with direct.read() as session:
+            return list((await session.scalars(sa.select(QuotaRow.tenant))).all()) == ["acme"]
+
+    await until(there)
+    await direct.close()
+    await database.close()
+    await proxy.stop()
+
+
+async def test_a_connection_that_is_lost_before_the_commit_is_no_question(
+    own_cluster: PostgresCluster, own_database: str
+) -> None:
+    database = Database(own_cluster.url(own_database))
+    await migrate.upgrade(database)
+
+    async def change() -> None:
+        async with database.write() as session:
+            session.add(_quota("acme"))
+            await session.flush()
+            own_cluster.crash()
+            own_cluster.run()
+            await session.execute(sa.text("SELECT 1"))
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await change()
+    assert caught.value.message != UNKNOWN_OUTCOME
+    async with database.read() as session:
+        assert (await session.scalars(sa.select(QuotaRow))).all() == []
+    async with database.write() as session:
+        session.add(_quota("acme"))
+    assert not database.watch.away
+    await database.close()
+
+
+def _quota(tenant: str) -> QuotaRow:
+    return QuotaRow(tenant=tenant, note="", generation=1, selector=None, created_at=0, updated_at=0)
+
+
+async def test_a_full_disk_refuses_changes_and_keeps_what_there_was(socket_dir: Path, node: FakeNode) -> None:
+    replica = Replica(socket_dir / "one", f"sqlite:///{socket_dir / 'larder.db'}", node.control_url)
+    async with running(replica):
+        assert (await replica.put_quota("a", 1)).status_code == 201
+        pid = replica.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
+        answer = await replica.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["type"].endswith(":store-unavailable")
+        items = (await replica.get("/api/v1/quotas"))["items"]
+        assert [item["tenant"] for item in items] == ["a"]
+        # A node that lost everything gets it back all the same: reading works.
+        await node.restart(forget=True)
+        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 20)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        await replica.until_line("database.back")
+        assert (await replica.put_quota("b", 1)).status_code == 201
+        await node.until(lambda: len(node.quotas) == 2, 20)
+        assert len(replica.events("database.away")) == 1
+        assert not replica.events("task.failed")
+
+        async def written() -> bool:
+            pushes = (await replica.get("/api/v1/pushes?type=quotas&limit=100"))["items"]
+            return "joined" in [push["reason"] for push in pushes[:-1]]
+
+        await until(written)
+
+
+async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes_again(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    settings = settings_in(socket_dir)
+    async with serving(settings) as plane:
+        await plane.until_state("in_sync")
+        await plane.put_quota("a")
+        path = plane.app.parts.database.path
+
+        async def total() -> int:
+            return (await plane.get("/api/v1/pushes?type=quotas"))["total"]
+
+        async def all_written() -> bool:
+            return await total() == len(_snapshots(node))
+
+        await until(all_written)
+        before = await total()
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            asked = time.monotonic()
+            answer = await plane.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
+            assert answer.status_code == 503
+            assert time.monotonic() - asked < PATIENCE_S
+            for number in range(3):
+                node.drift("quotas")
+                await node.until(lambda number=number: len(_snapshots(node)) > before + number, 20)
+            assert await total() == before
+        await until(all_written)
+        assert await total() >= before + 3
+
+
+def _snapshots(node: FakeNode) -> list[Any]:
+    return [snapshot for snapshot in node.received if snapshot.type == "quotas"]
+
+
+async def test_more_answers_than_there_is_room_for_are_forgotten_oldest_first(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.ingest.fleet import Fleet, Node
+    from app.push.ledger import Ledger
+    from app.store import pushes
+    from app.store.notify import Told
+    from app.store.pushes import PushRow
+
+    monkeypatch.setattr("app.push.ledger.MOST_WAITING", 5)
+    database = Database(f"sqlite:///{socket_dir / 'larder.db'}")
+    await migrate.upgrade(database)
+    ledger, node = Ledger(database), Node("n", "ipc://n")
+    for number in range(8):
+        row = PushRow(
+            type="quotas", node="n", generation=number, digest="", state="acked", reason="change", attempt=1,
+            size_bytes=0, bodies=0, sent_at=float(number), answered_at=None, applied_s=None, faults=[],
+        )  # fmt: skip
+        ledger.ended(node, "quotas", row, Told("push.acked", 0.0, {}))
+    await ledger.flush()
+    await ledger.load(Fleet(), 0.0)
+    async with database.read() as session:
+        rows, total = await pushes.newest(session, kind=None, node=None, state=None, limit=10)
+    assert ([row.generation for row in rows], total) == ([7, 6, 5, 4, 3], 5)
+    await database.close()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+async def test_a_database_that_cannot_be_used_is_told_apart_at_the_start(
+    socket_dir: Path, node: FakeNode, writable: bool
+) -> None:
+    """One sentence and exit code 1, not a loop of tracebacks."""
+    folder = socket_dir / "data"
+    folder.mkdir()
+    path = folder / "larder.db"
+    path.write_text("this is no database") if writable else path.mkdir()
+    replica = Replica(socket_dir / "one", f"sqlite:///{path}", node.control_url)
+    with pytest.raises(AssertionError, match="ended"):
+        await replica.start()
+    await replica.end()
+    assert replica.process.returncode == 1
+    text = " ".join(str(line.get("text", "")) for line in replica.lines)
+    assert "cannot be used" in text
+    assert "Traceback" not in text
+    assert os.path.exists(path)
