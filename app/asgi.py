@@ -10,7 +10,6 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License
 
 from app import __version__
@@ -39,6 +38,8 @@ from app.http.answers import Answers
 from app.http.apply import router as apply_router
 from app.http.body import StrictRequest
 from app.http.callers import guard
+from app.http.description import Described
+from app.http.docs import docs
 from app.http.edge import Edge
 from app.http.events import list_events
 from app.http.health import healthz, readyz
@@ -119,7 +120,7 @@ def _litestar(parts: Parts) -> Litestar:
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(
-        route_handlers=[api, healthz, readyz, metrics, home, page],
+        route_handlers=[api, docs, healthz, readyz, metrics, home, page],
         guards=[guard],
         dependencies={
             name: _provide(value)
@@ -198,7 +199,7 @@ def _openapi() -> OpenAPIConfig:
             before_request=_only_the_description,
             opt={"role": "anyone"},
         ),
-        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        render_plugins=[Described(path="/openapi.json")],
     )
 
 

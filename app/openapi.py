@@ -4,6 +4,7 @@ import json
 import sys
 
 from app.asgi import create_app
+from app.http.description import complete
 from app.settings import AppSettings, Settings
 from dataplane.protocol.settings import Common, with_defaults
 
@@ -11,7 +12,8 @@ from dataplane.protocol.settings import Common, with_defaults
 def document() -> str:
     """The OpenAPI 3.1 document, the same on every machine."""
     settings = Settings(common=with_defaults(Common(state_dir="/nowhere"), {}), app=AppSettings())
-    schema = create_app(settings).litestar.openapi_schema.to_schema()
+    litestar = create_app(settings).litestar
+    schema = complete(litestar, litestar.openapi_schema.to_schema())
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 

@@ -10,7 +10,7 @@ from app.http.body import MERGE_PATCH
 from app.http.callers import caller
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.problems import declared
-from app.schemas.tokens import TokenAnswer, TokenList, TokenMade, TokenPost, Whoami
+from app.schemas.tokens import TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
 from app.services.tokens import Tokens
 from app.services.tokens import whoami as who_is
 from app.store.listing import Wanted
@@ -57,7 +57,7 @@ async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost
     "/{token_id:str}",
     operation_id="patchToken",
     summary="Rename a token, or move its end",
-    opt={"body": dict[str, Any], "role": "admin"},
+    opt={"body": dict[str, Any], "patch": TokenPatch, "role": "admin"},
     responses=declared("not-found", *_WRITES),
 )
 async def patch_token(

@@ -102,7 +102,7 @@ async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
         ("GET", "/api/v1/nowhere", {}, 404),
         ("GET", "/api", {}, 404),
         ("GET", "/api/", {"headers": {"accept": "text/html"}}, 404),
-        ("GET", "/api/docs", {"headers": {"accept": "text/html"}}, 404),
+        ("GET", "/api/redoc", {"headers": {"accept": "text/html"}}, 404),
         ("GET", "/nowhere", {"headers": {"accept": "application/json"}}, 404),
         ("GET", "/assets/missing.js", {"headers": {"accept": "text/html"}}, 404),
         ("GET", Q, {}, 404),

@@ -1,6 +1,26 @@
 // Made by `npm run api` from the OpenAPI document of the app. Do not edit.
 
 export interface paths {
+    "/api/v1/actions/clear": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drop everything that is cached; permanent pins keep theirs unless told otherwise
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        post: operations["clear"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions/demote": {
         parameters: {
             query?: never;
@@ -10,7 +30,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make blocks the first victims until they are used again, on every connected node */
+        /**
+         * Make blocks the first victims until they are used again
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         post: operations["demote"];
         delete?: never;
         options?: never;
@@ -27,8 +50,111 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make blocks unreadable at once, on every connected node; permanent pins keep theirs */
+        /**
+         * Make blocks unreadable at once; permanent pins keep theirs
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         post: operations["invalidate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/locate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Which nodes hold the start of a prefix, best first, and where engines reach them
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        post: operations["locate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/lookup": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * How much of a prefix each node would serve now, by tier
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        post: operations["lookup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Hold blocks against their checksums in the background; corrupt ones become misses
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["verify"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/verify/{node}/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How far a verification is
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["getVerification"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/apply": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make records what a document says: everything, or nothing
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        post: operations["applyDocument"];
         delete?: never;
         options?: never;
         head?: never;
@@ -42,7 +168,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who did what, newest first */
+        /**
+         * Who did what, and who was refused what, newest first
+         * @description Needs the role `admin`, not limited to tenants.
+         */
         get: operations["listAudit"];
         put?: never;
         post?: never;
@@ -52,6 +181,138 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The whole journal as JSON lines, oldest first
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["exportAudit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Whether the journal is what was written: no entry changed, gone, moved or added
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["verifyAudit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/blocks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What is cached, block by block, node by node
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["listBlocks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/blocks/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One key: its blocks on every node and in every space
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getBlock"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ceilings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Ceilings, by tenant
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["listCeilings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ceilings/{tenant}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How far callers that are limited to a tenant may go with its quota and pins
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["getCeiling"];
+        /**
+         * Set a tenant's ceiling; quotas that are above it stay until they are changed
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        put: operations["putCeiling"];
+        post?: never;
+        /**
+         * Forget a tenant's ceiling; callers that are limited to the tenant may then not change its quota
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        delete: operations["deleteCeiling"];
+        options?: never;
+        head?: never;
+        /**
+         * Change some fields of a tenant's ceiling (JSON merge patch: null takes a field back to its default)
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        patch: operations["patchCeiling"];
+        trace?: never;
+    };
     "/api/v1/events": {
         parameters: {
             query?: never;
@@ -59,7 +320,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Server-sent events: `overview` (Overview) and `fact` (Fact) */
+        /**
+         * Server-sent events: `overview` (Overview) and `fact` (Fact)
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["streamEvents"];
         put?: never;
         post?: never;
@@ -76,8 +340,31 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Facts that were kept, newest first */
+        /**
+         * Facts that were kept, newest first
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Records as a document that can be applied
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["exportDocument"];
         put?: never;
         post?: never;
         delete?: never;
@@ -93,7 +380,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All nodes, by name */
+        /**
+         * All nodes, by name
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listNodes"];
         put?: never;
         post?: never;
@@ -110,7 +400,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One node */
+        /**
+         * One node
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["getNode"];
         put?: never;
         post?: never;
@@ -129,9 +422,15 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a node's pool grow, now and whenever it comes back smaller */
+        /**
+         * Let a node's pool grow, now and whenever it comes back smaller
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         post: operations["resizeNode"];
-        /** Ask a node for no size any more when it comes back; until it stops, its pool stays as it is */
+        /**
+         * Ask a node for no size any more when it comes back; until it stops, its pool stays as it is
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         delete: operations["forgetSize"];
         options?: never;
         head?: never;
@@ -145,7 +444,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What engines asked the node for, as JSON lines that `larder replay` reads */
+        /**
+         * What engines asked the node for, as JSON lines that `larder replay` reads
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         get: operations["getTrace"];
         put?: never;
         post?: never;
@@ -162,7 +464,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The dashboard's whole state now */
+        /**
+         * The dashboard's whole state now
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["getOverview"];
         put?: never;
         post?: never;
@@ -179,7 +484,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Series for charts, oldest first */
+        /**
+         * Series for charts, oldest first
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["getHistory"];
         put?: never;
         post?: never;
@@ -196,7 +504,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Pins, by name */
+        /**
+         * Pins, by name
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["listPins"];
         put?: never;
         post?: never;
@@ -213,12 +524,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One pin */
+        /**
+         * One pin
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getPin"];
-        /** Pin a prefix */
+        /**
+         * Pin a prefix
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         put: operations["putPin"];
         post?: never;
-        /** Forget a pin; its blocks are then like any others */
+        /**
+         * Forget a pin; its blocks are then like any others
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         delete: operations["deletePin"];
         options?: never;
         head?: never;
@@ -232,7 +552,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Policies, by name, and what nodes have in force */
+        /**
+         * Policies, by name, and what nodes have in force
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listPolicies"];
         put?: never;
         post?: never;
@@ -249,16 +572,28 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One policy */
+        /**
+         * One policy
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["getPolicy"];
-        /** Set a policy; live, the cache is kept */
+        /**
+         * Set a policy; live, the cache is kept
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         put: operations["putPolicy"];
         post?: never;
-        /** Forget a policy; its nodes get another one that matches, or go back to their defaults */
+        /**
+         * Forget a policy; its nodes get another one that matches, or go back to their defaults
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         delete: operations["deletePolicy"];
         options?: never;
         head?: never;
-        /** Change some fields of a policy (JSON merge patch: null takes a field back to its default) */
+        /**
+         * Change some fields of a policy (JSON merge patch: null takes a field back to its default)
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         patch: operations["patchPolicy"];
         trace?: never;
     };
@@ -269,7 +604,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Prefixes that were served most in the last hour, over all connected nodes */
+        /**
+         * Prefixes that were served most in the last hour, over all connected nodes
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listPrefixes"];
         put?: never;
         post?: never;
@@ -286,7 +624,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What was sent to nodes, newest first */
+        /**
+         * What was sent to nodes, newest first
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listPushes"];
         put?: never;
         post?: never;
@@ -303,7 +644,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Quotas, by tenant */
+        /**
+         * Quotas, by tenant
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["listQuotas"];
         put?: never;
         post?: never;
@@ -320,17 +664,77 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One tenant's quota */
+        /**
+         * One tenant's quota
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getQuota"];
-        /** Set a tenant's quota */
+        /**
+         * Set a tenant's quota
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         put: operations["putQuota"];
         post?: never;
-        /** Forget a tenant's quota; the tenant may then use what is free */
+        /**
+         * Forget a tenant's quota; the tenant may then use what is free
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         delete: operations["deleteQuota"];
         options?: never;
         head?: never;
-        /** Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default) */
+        /**
+         * Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default)
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         patch: operations["patchQuota"];
+        trace?: never;
+    };
+    "/api/v1/rates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Rates of prefill, by name
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["listRates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/rates/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One rate
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["getRate"];
+        /**
+         * Set how many tokens of prefill a second a model's engines compute
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        put: operations["putRate"];
+        post?: never;
+        /**
+         * Forget a rate
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        delete: operations["deleteRate"];
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/replicas": {
@@ -340,11 +744,42 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Management planes that share the database, and which of them pushes to nodes */
+        /**
+         * Management planes that share the database, and which of them pushes to nodes
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["listReplicas"];
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who is logged in, and the token that changes need (`X-CSRF-Token`)
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getSession"];
+        put?: never;
+        /**
+         * Log in with a token: the answer sets the session's cookie for 12 hours
+         * @description Needs no token.
+         */
+        post: operations["logIn"];
+        /**
+         * End the session
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        delete: operations["logOut"];
         options?: never;
         head?: never;
         patch?: never;
@@ -357,7 +792,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The whole state: all records, and what nodes have applied; waits for the next state when asked */
+        /**
+         * The whole state: all records, and what nodes have applied; waits for the next state when asked
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
         get: operations["getSnapshot"];
         put?: never;
         post?: never;
@@ -374,7 +812,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tenants that keep something, or have a quota or a pin; by name */
+        /**
+         * Tenants that keep something, or have a quota or a pin; by name
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["listTenants"];
         put?: never;
         post?: never;
@@ -391,7 +832,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How one tenant stands */
+        /**
+         * How one tenant stands
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getTenant"];
         put?: never;
         post?: never;
@@ -410,7 +854,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make a quota, without a cap, for a tenant that has none */
+        /**
+         * Make a quota, without a cap, for a tenant that has none
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
         post: operations["adoptTenant"];
         delete?: never;
         options?: never;
@@ -425,7 +872,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tokenizers, by name, without their files */
+        /**
+         * Tokenizers, by name, without their files
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["listTokenizers"];
         put?: never;
         post?: never;
@@ -442,13 +892,114 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One tokenizer, without its file */
+        /**
+         * One tokenizer, without its file
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getTokenizer"];
-        /** Register the tokenizer of a model, so that pins and look-ups can be made from text and messages */
+        /**
+         * Register the tokenizer of a model, so that pins and look-ups can be made from text and messages
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         put: operations["putTokenizer"];
         post?: never;
-        /** Forget a tokenizer; what was pinned with it stays pinned */
+        /**
+         * Forget a tokenizer; what was pinned with it stays pinned
+         * @description Needs the role `operator`, not limited to tenants.
+         */
         delete: operations["deleteTokenizer"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Tokens without their secrets
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["listTokens"];
+        put?: never;
+        /**
+         * Make a token; the answer is the only one that has its secret
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        post: operations["createToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens/{token_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One token, by its id or name, without its secret
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        get: operations["getToken"];
+        put?: never;
+        post?: never;
+        /**
+         * Revoke a token and end its sessions: within two seconds nobody takes it any more
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        delete: operations["revokeToken"];
+        options?: never;
+        head?: never;
+        /**
+         * Rename a token, or move its end
+         * @description Needs the role `admin`, not limited to tenants.
+         */
+        patch: operations["patchToken"];
+        trace?: never;
+    };
+    "/api/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What was used, by tenant, model or node, hour by hour or day by day (UTC); JSON or CSV
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/whoami": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who the API takes the caller for
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["whoami"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -461,7 +1012,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The process is up and the database answers */
+        /**
+         * The process is up and the database answers
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getHealth"];
         put?: never;
         post?: never;
@@ -478,7 +1032,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every living node acknowledged the current generations */
+        /**
+         * Every living node acknowledged the current generations
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
         get: operations["getReady"];
         put?: never;
         post?: never;
@@ -495,9 +1052,16 @@ export interface components {
         /** ActionAnswer */
         ActionAnswer: {
             items: components["schemas"]["NodeAction"][];
+            tokenizer?: components["schemas"]["TokenizerUsed"] | null;
             total: number;
         };
-        /** AdoptPost */
+        /**
+         * AdoptPost
+         * @example {
+         *       "floor_bytes": "1GiB",
+         *       "note": "found"
+         *     }
+         */
         AdoptPost: {
             /**
              * @description Bytes that no other tenant can take: an integer, or text such as `1GiB`.
@@ -511,8 +1075,56 @@ export interface components {
              */
             note: string;
         };
-        /** AuditAnswer */
-        AuditAnswer: {
+        /** ApplyAnswer */
+        ApplyAnswer: {
+            created: number;
+            deleted: number;
+            dry_run: boolean;
+            generations: {
+                [key: string]: number;
+            };
+            records: components["schemas"]["RecordChange"][];
+            status: {
+                [key: string]: components["schemas"]["TypeStatus"];
+            };
+            unchanged: number;
+            updated: number;
+        };
+        /** ApplyPut */
+        ApplyPut: {
+            /** @description `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON or as the text of YAML or JSON, or several of these. Records have the fields of their PUT bodies, and are lists with `tenant` or `name`, or maps by these. */
+            document: {
+                [key: string]: unknown;
+            } | string | ({
+                [key: string]: unknown;
+            } | string)[];
+            /**
+             * @description Say what would be done, and do nothing.
+             * @default false
+             */
+            dry_run: boolean;
+            /** @description `generations` of an earlier answer: refuse when something was changed since. */
+            expect?: {
+                [key: string]: number;
+            } | null;
+            /**
+             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @default
+             */
+            managed_by: string;
+            /**
+             * @description Delete the owner's records, of all types, that are not in the document.
+             * @default false
+             */
+            prune: boolean;
+            /**
+             * @description Make records of other owners, or of nobody, this owner's.
+             * @default false
+             */
+            take_over: boolean;
+        };
+        /** AuditEntry */
+        AuditEntry: {
             action: string;
             actor: string;
             after: {
@@ -534,12 +1146,138 @@ export interface components {
             source: string;
             token_id: string;
             trace_id: string;
+            type: string;
         };
         /** AuditList */
         AuditList: {
-            items: components["schemas"]["AuditAnswer"][];
+            items: components["schemas"]["AuditEntry"][];
             next_cursor: string;
             total: number;
+        };
+        /** AuditVerified */
+        AuditVerified: {
+            entries: number;
+            fault: string;
+            head_hash: string;
+            head_id: number;
+            intact: boolean;
+        };
+        /** BlockAnswer */
+        BlockAnswer: {
+            bytes: number;
+            charged_bytes: number;
+            checksum: string;
+            descriptor: number;
+            guaranteed: boolean;
+            hits: number;
+            key: string;
+            leases: number;
+            model: string;
+            node: string;
+            offset: number;
+            parent: string;
+            pins: string[];
+            segment: number;
+            space: string;
+            state: string;
+            stored_at: number;
+            strength: string;
+            tenant: string;
+            tier: string;
+            used_at: number;
+        };
+        /** BlockCopies */
+        BlockCopies: {
+            items: components["schemas"]["BlockAnswer"][];
+            key: string;
+            silent: components["schemas"]["NodeError"][];
+            total: number;
+        };
+        /** BlockList */
+        BlockList: {
+            items: components["schemas"]["BlockAnswer"][];
+            next_cursor: string;
+            silent: components["schemas"]["NodeError"][];
+        };
+        /** CeilingAnswer */
+        CeilingAnswer: {
+            created_at: number;
+            etag: string;
+            max_floor_bytes: number | null;
+            max_limit_bytes: number | null;
+            max_pin_budget_bytes: number | null;
+            max_store_rate_bytes: number | null;
+            max_ttl_s: number | null;
+            max_weight: number | null;
+            note: string;
+            revision: number;
+            strengths: ("soft" | "guaranteed" | "permanent")[] | null;
+            tenant: string;
+            updated_at: number;
+        };
+        /** CeilingList */
+        CeilingList: {
+            items: components["schemas"]["CeilingAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /**
+         * CeilingPatch
+         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         */
+        CeilingPatch: {
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_floor_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_limit_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_pin_budget_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_store_rate_bytes?: number | string | null;
+            /** @description Pins must end within this time; null: they may stay for ever. */
+            max_ttl_s?: number | null;
+            /** @description 0.01 to 1,000; null: no ceiling. */
+            max_weight?: number | null;
+            /** @description For people; at most 1,024 characters. */
+            note?: string | null;
+            /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
+            strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
+        };
+        /** CeilingPut */
+        CeilingPut: {
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_floor_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_limit_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_pin_budget_bytes?: number | string | null;
+            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            max_store_rate_bytes?: number | string | null;
+            /** @description Pins must end within this time; null: they may stay for ever. */
+            max_ttl_s?: number | null;
+            /** @description 0.01 to 1,000; null: no ceiling. */
+            max_weight?: number | null;
+            /**
+             * @description For people; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
+            strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
+        };
+        /** ClearPost */
+        ClearPost: {
+            /** @description True: yes, really everything. */
+            confirm: boolean;
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
+            /**
+             * @description Also what permanent pins hold; the pins stay and hold what is stored anew.
+             * @default false
+             */
+            permanent: boolean;
         };
         /** EngineStats */
         EngineStats: {
@@ -580,6 +1318,16 @@ export interface components {
             next_cursor: string;
             total: number;
         };
+        /** ExportAnswer */
+        ExportAnswer: {
+            document: {
+                [key: string]: unknown;
+            };
+            ended: number;
+            generations: {
+                [key: string]: number;
+            };
+        };
         /** Fact */
         Fact: {
             at: number;
@@ -589,6 +1337,11 @@ export interface components {
             name: string;
             node: string;
             seq: number;
+        };
+        /** FieldChange */
+        FieldChange: {
+            after: unknown;
+            before: unknown;
         };
         /** FieldError */
         FieldError: {
@@ -600,6 +1353,54 @@ export interface components {
             release: string;
             /** @constant */
             status: "ok";
+        };
+        /** LocateAnswer */
+        LocateAnswer: {
+            chunk_tokens: number;
+            chunks: number;
+            items: components["schemas"]["Place"][];
+            silent: components["schemas"]["NodeAction"][];
+            tokenizer: components["schemas"]["TokenizerUsed"] | null;
+            total: number;
+        };
+        /** LookupAnswer */
+        LookupAnswer: {
+            chunk_tokens: number;
+            chunks: number;
+            items: components["schemas"]["NodeLookup"][];
+            tokenizer: components["schemas"]["TokenizerUsed"] | null;
+            total: number;
+        };
+        /** LookupPost */
+        LookupPost: {
+            /**
+             * @description As the template has it: the turn of the model is opened after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens in a chunk, as the engines have it.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /** @description Keys of its chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
+            /** @description Model name, as engines attach with it. */
+            model: string;
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
+            /** @description Tenant as shown; `_default` (also when left out) for the empty salt. */
+            tenant?: string | null;
+            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            text?: string | null;
+            /** @description Token ids, cut in chunks; only full chunks count. */
+            tokens?: number[] | null;
         };
         /** NodeAction */
         NodeAction: {
@@ -647,6 +1448,21 @@ export interface components {
             items: components["schemas"]["NodeAnswer"][];
             total: number;
         };
+        /** NodeLookup */
+        NodeLookup: {
+            error: string | null;
+            hit_chunks: {
+                [key: string]: number;
+            };
+            hit_tokens: {
+                [key: string]: number;
+            };
+            node: string;
+            resident_chunks: {
+                [key: string]: number;
+            };
+            spaces: components["schemas"]["SpaceLookup"][];
+        };
         /** NodeNumbers */
         NodeNumbers: {
             adopted_blocks: number;
@@ -678,6 +1494,12 @@ export interface components {
                 [key: string]: number;
             };
             state: string;
+        };
+        /** NodeVerification */
+        NodeVerification: {
+            error: string | null;
+            node: string;
+            verification: components["schemas"]["Progress"] | null;
         };
         /** ObservedState */
         ObservedState: {
@@ -738,7 +1560,21 @@ export interface components {
             next_cursor: string;
             total: number;
         };
-        /** PinPut */
+        /**
+         * PinPut
+         * @example {
+         *       "chunk_tokens": 4,
+         *       "model": "llama",
+         *       "tenant": "acme",
+         *       "tokens": [
+         *         1,
+         *         2,
+         *         3,
+         *         4
+         *       ],
+         *       "ttl_s": 3600
+         *     }
+         */
         PinPut: {
             /**
              * @description Tokens in a chunk, as the engines have it.
@@ -802,6 +1638,18 @@ export interface components {
             strength: string;
             tenant: string;
         };
+        /** Place */
+        Place: {
+            control_url: string;
+            engine_socket: string;
+            hit_chunks: {
+                [key: string]: number;
+            };
+            hit_tokens: {
+                [key: string]: number;
+            };
+            node: string;
+        };
         /** PolicyAnswer */
         PolicyAnswer: {
             admission: boolean;
@@ -835,7 +1683,46 @@ export interface components {
             next_cursor: string;
             total: number;
         };
-        /** PolicyPut */
+        /**
+         * PolicyPatch
+         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @example {
+         *       "algorithm": "arc"
+         *     }
+         */
+        PolicyPatch: {
+            /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
+            admission?: boolean | null;
+            /** @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out. */
+            admission_idle_s?: number | null;
+            /** @description In which order blocks go; `lru` when left out. */
+            algorithm?: ("lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop") | null;
+            /** @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out. */
+            high_watermark?: number | null;
+            /** @description Down to this share; 0.5 to the high watermark. 1 when left out. */
+            low_watermark?: number | null;
+            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
+            managed_by?: string | null;
+            /** @description For people; at most 1,024 characters. */
+            note?: string | null;
+            /** @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0. */
+            priority?: number | null;
+            /** @description Only for nodes that have all these labels; null: for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+        };
+        /**
+         * PolicyPut
+         * @example {
+         *       "admission": true,
+         *       "algorithm": "s3fifo",
+         *       "priority": 10,
+         *       "selector": {
+         *         "zone": "a"
+         *       }
+         *     }
+         */
         PolicyPut: {
             /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
             admission?: boolean;
@@ -967,6 +1854,18 @@ export interface components {
             title: string;
             type: string;
         };
+        /** Progress */
+        Progress: {
+            blocks: number;
+            checked: number;
+            corrupt: number;
+            ended_at: number | null;
+            gone: number;
+            number: number;
+            started_at: number;
+            unread: number;
+            without_checksum: number;
+        };
         /** PushAnswer */
         PushAnswer: {
             answered_at: number | null;
@@ -1037,7 +1936,50 @@ export interface components {
             next_cursor: string;
             total: number;
         };
-        /** QuotaPut */
+        /**
+         * QuotaPatch
+         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @example {
+         *       "limit_bytes": "8GiB",
+         *       "note": null
+         *     }
+         */
+        QuotaPatch: {
+            /** @description Bytes that no other tenant can take; at most the limit. 0 when left out. */
+            floor_bytes?: number | string | null;
+            /**
+             * @description Hard cap; null for no cap.
+             * @example 4GiB
+             */
+            limit_bytes?: number | string | null;
+            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
+            managed_by?: string | null;
+            /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
+            mode?: ("enforce" | "observe") | null;
+            /** @description For people; at most 1,024 characters. */
+            note?: string | null;
+            /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
+            on_exceed?: ("evict_self" | "reject") | null;
+            /** @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone. */
+            pin_budget_bytes?: number | string | null;
+            /** @description Only for nodes that have all these labels; null: for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /** @description Bytes a second that the tenant may store, at least 1; null for no bound. */
+            store_rate_bytes?: number | string | null;
+            /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
+            weight?: number | null;
+        };
+        /**
+         * QuotaPut
+         * @example {
+         *       "floor_bytes": "1GiB",
+         *       "limit_bytes": "4GiB",
+         *       "note": "trial",
+         *       "weight": 2
+         *     }
+         */
         QuotaPut: {
             /** @description Bytes that no other tenant can take; at most the limit. 0 when left out. */
             floor_bytes?: number | string;
@@ -1088,6 +2030,40 @@ export interface components {
             tenant: string;
             weight: number;
         };
+        /** RateAnswer */
+        RateAnswer: {
+            created_at: number;
+            etag: string;
+            model: string;
+            name: string;
+            note: string;
+            prefill_tokens_per_s: number;
+            space: string;
+            updated_at: number;
+        };
+        /** RateList */
+        RateList: {
+            items: components["schemas"]["RateAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /** RatePut */
+        RatePut: {
+            /** @description The model's name, as engines attach with it. */
+            model: string;
+            /**
+             * @description For people; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /** @description Above 0, at most 1,000,000,000; of a whole engine, all its ranks together. */
+            prefill_tokens_per_s: number;
+            /**
+             * @description For one space alone, by its identity (32 hex digits); empty for all of the model.
+             * @default
+             */
+            space: string;
+        };
         /** Rates */
         Rates: {
             bytes_in_per_s: number;
@@ -1103,6 +2079,18 @@ export interface components {
             };
             /** @constant */
             status: "ready";
+        };
+        /** RecordChange */
+        RecordChange: {
+            /** @enum {string} */
+            action: "create" | "update" | "delete" | "unchanged" | "ended";
+            fields: {
+                [key: string]: components["schemas"]["FieldChange"];
+            };
+            managed_by: string;
+            name: string;
+            /** @enum {string} */
+            type: "quotas" | "pins" | "policies";
         };
         /** RecordStatus */
         RecordStatus: {
@@ -1154,7 +2142,12 @@ export interface components {
             max_blocks: number | null;
             node: string;
         };
-        /** ResizePost */
+        /**
+         * ResizePost
+         * @example {
+         *       "pool_bytes": "8GiB"
+         *     }
+         */
         ResizePost: {
             /**
              * @description Bytes, or text such as `4GiB`; pools only grow.
@@ -1165,19 +2158,34 @@ export interface components {
         /** ScopePost */
         ScopePost: {
             /**
+             * @description As the template has it: the turn of the model is opened after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
              * @description Tokens in a chunk, as the engines have it.
              * @default 256
              */
             chunk_tokens: number;
-            /** @description The same by the keys of its chunks, 64 hex digits each. */
+            /** @description Keys of its chunks, 64 hex digits each. */
             keys?: string[] | null;
+            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
             /** @description All spaces of a model. */
             model?: string | null;
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
             /** @description One space, by its 32 hex digits; nodes list them. */
             space?: string | null;
             /** @description Tenant as shown; `_default` for the empty salt. */
             tenant?: string | null;
-            /** @description Token ids of a prefix: its blocks and everything stored behind it. Needs tenant and model. */
+            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            text?: string | null;
+            /** @description Token ids, cut in chunks; only full chunks count. */
             tokens?: number[] | null;
         };
         /** Series */
@@ -1189,6 +2197,23 @@ export interface components {
             hit_ratio: (number | null)[];
             used_bytes: number[];
         };
+        /** SessionAnswer */
+        SessionAnswer: {
+            actor: string;
+            csrf_token: string;
+            expires_at: number | null;
+            /** @enum {string} */
+            role: "viewer" | "operator" | "admin";
+            session: boolean;
+            source: string;
+            tenants: string[] | null;
+            token_id: string;
+        };
+        /** SessionPost */
+        SessionPost: {
+            /** @description `larder_…` */
+            token: string;
+        };
         /** Snapshot */
         Snapshot: {
             index: number;
@@ -1196,6 +2221,23 @@ export interface components {
             pins: components["schemas"]["Records_app.schemas.snapshot.PinRecord_"];
             policies: components["schemas"]["Records_app.schemas.snapshot.PolicyRecord_"];
             quotas: components["schemas"]["Records_app.schemas.snapshot.QuotaRecord_"];
+        };
+        /** SpaceLookup */
+        SpaceLookup: {
+            dtype: string;
+            hits: {
+                [key: string]: number;
+            };
+            kv_group: number;
+            layout: string;
+            pipeline_stage: number;
+            rank: number;
+            resident: {
+                [key: string]: number;
+            };
+            revision: string;
+            space: string;
+            world_size: number;
         };
         /** SpaceStats */
         SpaceStats: {
@@ -1253,6 +2295,69 @@ export interface components {
             next_cursor: string;
             total: number;
         };
+        /** TokenAnswer */
+        TokenAnswer: {
+            created_at: number;
+            created_by: string;
+            expired: boolean;
+            expires_at: number | null;
+            id: string;
+            last_used_at: number | null;
+            last_used_from: string;
+            name: string;
+            /** @enum {string} */
+            role: "viewer" | "operator" | "admin";
+            tenants: string[] | null;
+        };
+        /** TokenList */
+        TokenList: {
+            items: components["schemas"]["TokenAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /** TokenMade */
+        TokenMade: {
+            created_at: number;
+            created_by: string;
+            expired: boolean;
+            expires_at: number | null;
+            id: string;
+            last_used_at: number | null;
+            last_used_from: string;
+            name: string;
+            /** @enum {string} */
+            role: "viewer" | "operator" | "admin";
+            tenants: string[] | null;
+            token: string;
+        };
+        /**
+         * TokenPatch
+         * @description What of a token may change; what is left out stays.
+         */
+        TokenPatch: {
+            /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
+            expires_at?: number | string | null;
+            name?: string;
+            /** @description Ends this many seconds from now. */
+            ttl_s?: number;
+        };
+        /** TokenPost */
+        TokenPost: {
+            /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
+            expires_at?: number | string | null;
+            /** @description Names it in lists and in the audit: 1 to 128 of A-Z a-z 0-9 . _ - */
+            name: string;
+            /**
+             * @description `viewer` reads; `operator` changes quotas, pins, policies and nodes, too; `admin` does all, also tokens, ceilings and the audit.
+             * @default viewer
+             * @enum {string}
+             */
+            role: "viewer" | "operator" | "admin";
+            /** @description Tenants as shown (`_default` for the empty salt) that it is limited to; null: all. */
+            tenants?: string[] | null;
+            /** @description Ends this many seconds from now. */
+            ttl_s?: number | null;
+        };
         /** TokenizerAnswer */
         TokenizerAnswer: {
             add_special_tokens: boolean;
@@ -1300,6 +2405,11 @@ export interface components {
                 [key: string]: unknown;
             } | string;
         };
+        /** TokenizerUsed */
+        TokenizerUsed: {
+            digest: string;
+            name: string;
+        };
         /** Totals */
         Totals: {
             /** @default 0 */
@@ -1339,15 +2449,269 @@ export interface components {
             /** @default 0 */
             stored_blocks: number;
         };
+        /** TypeStatus */
+        TypeStatus: {
+            applied: boolean;
+            behind: string[];
+        };
+        /** UsageItem */
+        UsageItem: {
+            byte_hours: number;
+            evicted_blocks: number;
+            evicted_bytes: number;
+            group: string;
+            refused_blocks: number;
+            requested_tokens: number;
+            saved_prefill_s: number;
+            served_tokens: number;
+            start: number;
+            stored_blocks: number;
+            stored_bytes: number;
+            unrated_tokens: number;
+        };
+        /** UsageReport */
+        UsageReport: {
+            from: number;
+            /** @enum {string} */
+            group_by: "tenant" | "model" | "node";
+            items: components["schemas"]["UsageItem"][];
+            /** @enum {string} */
+            step: "1h" | "1d";
+            to: number;
+            totals: components["schemas"]["Used"];
+        };
+        /** Used */
+        Used: {
+            byte_hours: number;
+            evicted_blocks: number;
+            evicted_bytes: number;
+            refused_blocks: number;
+            requested_tokens: number;
+            saved_prefill_s: number;
+            served_tokens: number;
+            stored_blocks: number;
+            stored_bytes: number;
+            unrated_tokens: number;
+        };
+        /** VerifyAnswer */
+        VerifyAnswer: {
+            items: components["schemas"]["NodeVerification"][];
+            tokenizer?: components["schemas"]["TokenizerUsed"] | null;
+            total: number;
+        };
+        /** VerifyPost */
+        VerifyPost: {
+            /**
+             * @description As the template has it: the turn of the model is opened after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens in a chunk, as the engines have it.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /** @description Keys of its chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
+            /** @description All spaces of a model. */
+            model?: string | null;
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
+            /** @description One space, by its 32 hex digits; nodes list them. */
+            space?: string | null;
+            /** @description Tenant as shown; `_default` for the empty salt. */
+            tenant?: string | null;
+            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            text?: string | null;
+            /** @description Token ids, cut in chunks; only full chunks count. */
+            tokens?: number[] | null;
+        };
+        /** Whoami */
+        Whoami: {
+            actor: string;
+            /** @enum {string} */
+            role: "viewer" | "operator" | "admin";
+            session: boolean;
+            source: string;
+            tenants: string[] | null;
+            token_id: string;
+        };
     };
     responses: never;
     parameters: never;
     requestBodies: never;
-    headers: never;
+    headers: {
+        /** @description Names this state: for `If-None-Match`, and of a record for `If-Match`. */
+        ETag: string;
+        /** @description Where the new record is. */
+        Location: string;
+        /** @description Seconds after which it makes sense to try again. */
+        "Retry-After": number;
+        /** @description `Bearer`. */
+        "WWW-Authenticate": string;
+        /** @description `index` of the snapshot. */
+        "X-Larder-Index": number;
+        /** @description Of this request, as the log and the audit have it. */
+        "X-Request-Id": string;
+    };
     pathItems: never;
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    clear: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ClearPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     demote: {
         parameters: {
             query?: never;
@@ -1364,6 +2728,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1373,6 +2738,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1382,6 +2748,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1391,6 +2759,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1400,6 +2789,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1409,6 +2799,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1418,6 +2809,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1427,6 +2819,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1436,15 +2840,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1469,6 +2876,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1478,6 +2886,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1487,6 +2896,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1496,6 +2907,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1505,6 +2937,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1514,6 +2947,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1523,6 +2957,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1532,6 +2967,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1541,15 +2988,776 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    locate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LookupPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocateAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    lookup: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LookupPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LookupAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    verify: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VerifyPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerifyAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getVerification: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                node: string;
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeVerification"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    applyDocument: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApplyPut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApplyAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1561,12 +3769,29 @@ export interface operations {
     listAudit: {
         parameters: {
             query?: {
+                /** @description Only of this. */
+                actor?: string | null;
+                /** @description Only of this. */
+                action?: string | null;
+                /** @description Only of this. */
+                kind?: string | null;
+                /** @description Only of this. */
+                name?: string | null;
+                /** @description Only what was allowed, or refused. */
+                decision?: "allowed" | "denied" | null;
+                /** @description Not before this; Unix seconds. */
+                since?: number | null;
+                /** @description Not after this; Unix seconds. */
+                until?: number | null;
                 /** @description At most this many items. */
                 limit?: number;
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1575,30 +3800,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["AuditList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1608,6 +3841,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1617,6 +3861,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1626,6 +3871,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1635,15 +3892,1357 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    exportAudit: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One entry a line. */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["AuditEntry"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    verifyAudit: {
+        parameters: {
+            query?: {
+                /** @description A hash that must be that of an entry. */
+                expect?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditVerified"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listBlocks: {
+        parameters: {
+            query?: {
+                /** @description Only of this tenant, as shown. */
+                tenant?: string | null;
+                /** @description Only of this model. */
+                model?: string | null;
+                /** @description Only of this space, 32 hex digits. */
+                space?: string | null;
+                /** @description Only of this key, 64 hex digits. */
+                key?: string | null;
+                /** @description Only blocks of this hot prefix, by its label in `/prefixes`. */
+                prefix?: string | null;
+                /** @description Only of this node. */
+                node?: string | null;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BlockList"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getBlock: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BlockCopies"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listCeilings: {
+        parameters: {
+            query?: {
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CeilingList"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getCeiling: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CeilingAnswer"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    putCeiling: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+                /** @description `*`: only when there is no such record yet. */
+                "If-None-Match"?: string | null;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CeilingPut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CeilingAnswer"];
+                };
+            };
+            /** @description The record is new. */
+            201: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CeilingAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteCeiling: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchCeiling: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": components["schemas"]["CeilingPatch"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CeilingAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1658,6 +5257,8 @@ export interface operations {
             header?: {
                 /** @description `id` of the last `fact`: those after it come first. */
                 "Last-Event-ID"?: string | null;
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
             };
             path?: never;
             cookie?: never;
@@ -1667,30 +5268,38 @@ export interface operations {
             /** @description Data of `fact` events. */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "text/event-stream": components["schemas"]["Fact"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1700,6 +5309,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1709,6 +5339,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1718,15 +5360,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1751,7 +5396,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1760,30 +5408,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["EventList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1793,6 +5449,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1802,6 +5469,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1811,6 +5479,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1820,15 +5500,150 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    exportDocument: {
+        parameters: {
+            query?: {
+                /** @description Only of this type; may come again. */
+                type?: ("quotas" | "pins" | "policies")[] | null;
+                /** @description Only of this owner. */
+                managed_by?: string | null;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExportAnswer"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1840,7 +5655,10 @@ export interface operations {
     listNodes: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -1849,15 +5667,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["NodeList"];
                 };
             };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1867,6 +5708,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1876,6 +5738,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1885,15 +5759,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1905,7 +5782,10 @@ export interface operations {
     getNode: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -1916,30 +5796,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1949,6 +5837,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1958,6 +5847,27 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1967,6 +5877,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -1976,15 +5898,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2011,6 +5936,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2020,6 +5946,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2029,6 +5956,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2038,6 +5967,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2047,15 +5977,27 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked; `urn:larder:problem:conflict`: Something that is there stands against it */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2065,6 +6007,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2074,6 +6017,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2083,6 +6027,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2092,6 +6037,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2101,15 +6058,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2132,28 +6092,26 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2163,6 +6121,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2172,6 +6131,27 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2181,6 +6161,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2190,15 +6182,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2213,7 +6208,10 @@ export interface operations {
                 /** @description How far back; nodes keep about an hour. */
                 since_s?: number;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -2224,30 +6222,38 @@ export interface operations {
             /** @description One request a line. */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/x-ndjson": string;
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2257,6 +6263,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2266,6 +6273,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2275,6 +6293,7 @@ export interface operations {
             /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2284,6 +6303,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2293,6 +6313,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2302,15 +6334,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2322,7 +6357,10 @@ export interface operations {
     getOverview: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2331,15 +6369,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Overview"];
                 };
             };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2349,6 +6410,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2358,6 +6440,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2367,15 +6461,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2390,7 +6487,10 @@ export interface operations {
                 /** @description How far back; an hour is kept. */
                 seconds?: number;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2399,30 +6499,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Series"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2432,6 +6540,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2441,6 +6560,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2450,6 +6570,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2459,15 +6591,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2494,7 +6629,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2503,30 +6641,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PinList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2536,6 +6682,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2545,6 +6702,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2554,6 +6712,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2563,15 +6733,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2583,7 +6756,10 @@ export interface operations {
     getPin: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -2594,30 +6770,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2627,6 +6811,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2636,6 +6821,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2645,6 +6841,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2654,6 +6851,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2663,15 +6872,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2701,6 +6913,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2710,6 +6923,7 @@ export interface operations {
             /** @description The record is new. */
             201: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2719,6 +6933,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2728,6 +6943,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2737,6 +6954,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2746,6 +6984,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2755,6 +6994,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2764,6 +7004,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2773,6 +7014,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2782,15 +7035,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2816,28 +7072,26 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2847,6 +7101,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2856,6 +7111,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2865,6 +7131,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2874,6 +7141,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2883,15 +7162,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2914,7 +7196,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2923,30 +7208,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2956,6 +7249,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2965,6 +7269,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2974,6 +7279,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -2983,15 +7300,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3003,7 +7323,10 @@ export interface operations {
     getPolicy: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -3014,30 +7337,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3047,6 +7378,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3056,6 +7388,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3065,6 +7408,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3074,6 +7418,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3083,15 +7439,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3126,6 +7485,8 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3135,6 +7496,8 @@ export interface operations {
             /** @description The record is new. */
             201: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3144,6 +7507,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3153,6 +7517,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3162,6 +7528,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3171,6 +7558,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3180,6 +7568,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3189,6 +7578,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3198,6 +7588,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3207,6 +7598,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3216,6 +7608,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3225,15 +7629,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3262,6 +7669,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -3269,6 +7677,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3278,6 +7687,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3287,6 +7698,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3296,6 +7708,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3305,6 +7728,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3314,6 +7738,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3323,6 +7748,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3332,6 +7758,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3341,15 +7779,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3375,15 +7816,15 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/merge-patch+json": {
-                    [key: string]: unknown;
-                };
+                "application/merge-patch+json": components["schemas"]["PolicyPatch"];
             };
         };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3393,6 +7834,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3402,6 +7844,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3411,6 +7855,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3420,6 +7865,27 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3429,6 +7895,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3438,6 +7905,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3447,6 +7915,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3456,6 +7925,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3465,6 +7935,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3474,6 +7945,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3483,15 +7966,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3510,7 +7996,10 @@ export interface operations {
                 /** @description At most this many items. */
                 limit?: number;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3519,30 +8008,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PrefixList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3552,6 +8049,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3561,6 +8069,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3570,6 +8079,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3579,15 +8100,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3608,7 +8132,10 @@ export interface operations {
                 /** @description At most this many items. */
                 limit?: number;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3617,30 +8144,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["PushList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3650,6 +8185,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3659,6 +8205,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3668,6 +8215,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3677,15 +8236,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3708,7 +8270,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -3717,30 +8282,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3750,6 +8323,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3759,6 +8343,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3768,6 +8353,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3777,15 +8374,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3797,7 +8397,10 @@ export interface operations {
     getQuota: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 tenant: string;
             };
@@ -3808,30 +8411,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3841,6 +8452,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3850,6 +8462,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3859,6 +8482,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3868,6 +8492,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3877,15 +8513,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3920,6 +8559,8 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3929,6 +8570,8 @@ export interface operations {
             /** @description The record is new. */
             201: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3938,6 +8581,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3947,6 +8591,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3956,15 +8602,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3974,6 +8632,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3983,6 +8642,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -3992,6 +8652,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4001,6 +8662,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4010,6 +8672,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4019,6 +8682,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4028,15 +8703,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4065,6 +8743,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -4072,6 +8751,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4081,6 +8761,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4090,6 +8772,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4099,6 +8782,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4108,6 +8802,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4117,6 +8812,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4126,6 +8822,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4135,6 +8832,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4144,15 +8853,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4178,15 +8890,15 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/merge-patch+json": {
-                    [key: string]: unknown;
-                };
+                "application/merge-patch+json": components["schemas"]["QuotaPatch"];
             };
         };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4196,6 +8908,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4205,6 +8918,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4214,6 +8929,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4223,15 +8939,27 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4241,6 +8969,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4250,6 +8979,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4259,6 +8989,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4268,6 +8999,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4277,6 +9009,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4286,6 +9019,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4295,15 +9040,627 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listRates: {
+        parameters: {
+            query?: {
+                /** @description Only of this model. */
+                model?: string | null;
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RateList"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getRate: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RateAnswer"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    putRate: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+                /** @description `*`: only when there is no such record yet. */
+                "If-None-Match"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RatePut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RateAnswer"];
+                };
+            };
+            /** @description The record is new. */
+            201: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RateAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteRate: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4315,7 +9672,10 @@ export interface operations {
     listReplicas: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -4324,15 +9684,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["ReplicaList"];
                 };
             };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4342,6 +9725,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4351,6 +9755,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4360,15 +9776,405 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getSession: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionAnswer"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    logIn: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SessionPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    logOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The session is over. */
+            204: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4385,7 +10191,10 @@ export interface operations {
                 /** @description With `index`: answer with the present state after this time (`30s`, `500ms`; at most 300 s) and up to a sixteenth more. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -4394,30 +10203,39 @@ export interface operations {
             /** @description The header has the index, too. */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Larder-Index": components["headers"]["X-Larder-Index"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4427,6 +10245,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4436,6 +10265,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4445,6 +10275,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4454,15 +10296,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4483,7 +10328,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -4492,30 +10340,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["TenantList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4525,6 +10381,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4534,6 +10401,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4543,6 +10411,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4552,15 +10432,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4572,7 +10455,10 @@ export interface operations {
     getTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 tenant: string;
             };
@@ -4583,30 +10469,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["TenantAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4616,6 +10510,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4625,6 +10520,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4634,6 +10540,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4643,6 +10550,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4652,15 +10571,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4690,6 +10612,8 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    Location: components["headers"]["Location"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4699,6 +10623,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4708,6 +10633,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4717,6 +10644,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4726,6 +10654,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4735,6 +10674,7 @@ export interface operations {
             /** @description `urn:larder:problem:conflict`: Something that is there stands against it; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4744,6 +10684,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4753,6 +10694,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4762,6 +10704,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4771,6 +10714,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4780,15 +10735,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4807,7 +10765,10 @@ export interface operations {
                 /** @description `next_cursor` of the page before; of the first page, none. */
                 cursor?: string;
             };
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -4816,30 +10777,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["TokenizerList"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4849,6 +10818,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4858,6 +10838,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4867,6 +10848,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4876,15 +10869,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4896,7 +10892,10 @@ export interface operations {
     getTokenizer: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -4907,30 +10906,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description Bad request syntax or unsupported method */
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        detail: string;
-                        extra?: null | {
-                            [key: string]: unknown;
-                        } | unknown[];
-                        status_code: number;
-                    };
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4940,6 +10947,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4949,6 +10957,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4958,6 +10977,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4967,6 +10987,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4976,15 +11008,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5016,6 +11051,8 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5025,6 +11062,8 @@ export interface operations {
             /** @description The record is new. */
             201: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5034,6 +11073,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5043,6 +11083,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5052,6 +11094,17 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5061,6 +11114,7 @@ export interface operations {
             /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
             409: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5070,6 +11124,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5079,6 +11134,7 @@ export interface operations {
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5088,6 +11144,7 @@ export interface operations {
             /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
             415: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5097,6 +11154,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5106,6 +11164,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5115,6 +11174,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5124,15 +11195,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5158,6 +11232,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -5165,6 +11240,7 @@ export interface operations {
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5174,6 +11250,8 @@ export interface operations {
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5183,6 +11261,7 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5192,6 +11271,17 @@ export interface operations {
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5201,6 +11291,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5210,6 +11301,7 @@ export interface operations {
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5219,6 +11311,7 @@ export interface operations {
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5228,6 +11321,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5237,15 +11342,991 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listTokens: {
+        parameters: {
+            query?: {
+                /** @description Field to sort by, with `-` in front for descending. */
+                sort?: string;
+                /** @description At most this many items. */
+                limit?: number;
+                /** @description `next_cursor` of the page before; of the first page, none. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    createToken: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenPost"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    Location: components["headers"]["Location"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenMade"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getToken: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenAnswer"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revokeToken: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchToken: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": components["schemas"]["TokenPatch"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getUsage: {
+        parameters: {
+            query?: {
+                /** @description What each item is about. */
+                group_by?: "tenant" | "model" | "node";
+                /** @description Length of a step of time. */
+                step?: "1h" | "1d";
+                /** @description Unix seconds or RFC 3339; a day, or with steps of a day 30 days, before `to` when left out. */
+                from?: string;
+                /** @description The same; now when left out. */
+                to?: string;
+                /** @description Only of this tenant, as shown. */
+                tenant?: string | null;
+                /** @description Instead of the Accept header. */
+                format?: "json" | "csv" | null;
+            };
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description With `text/csv`: one line an item. */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageReport"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    whoami: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Whoami"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5257,7 +12338,10 @@ export interface operations {
     getHealth: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5266,15 +12350,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
                 };
             };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5284,6 +12391,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5293,6 +12421,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5302,15 +12442,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5322,7 +12465,10 @@ export interface operations {
     getReady: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5331,15 +12477,38 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Ready"];
                 };
             };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
             401: {
                 headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5349,6 +12518,27 @@ export interface operations {
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5358,6 +12548,18 @@ export interface operations {
             /** @description `urn:larder:problem:too-many-requests`: Too many requests */
             429: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5367,15 +12569,18 @@ export interface operations {
             /** @description `urn:larder:problem:internal`: Larder failed */
             500: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-ready`: Not every node has what it should have; `urn:larder:problem:store-unavailable`: The database does not answer */
+            /** @description `urn:larder:problem:not-ready`: Not every node has what it should have; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
