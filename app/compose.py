@@ -141,7 +141,8 @@ def build(settings: Settings) -> Parts:
     progress = Progress(fleet, desired)
     changes = Changes(database, fleet, hub)
     events = Events(database)
-    hub.keep = events.offer
+    # Every replica hears what happens on nodes; one writes it down.
+    hub.keep = lambda fact: events.offer(fact) if not fact.node or lead.latest else None
     lead = Lead(claim_of(database, database.origin))
     auth = Auth(database, changes, admin_token(settings.app), may_open=_may_open(settings))
     operations = Operations(fleet, settings.app.push_timeout_s)

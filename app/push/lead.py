@@ -33,6 +33,8 @@ class Lead:
         self._until = 0.0
         self._leading: bool | None = None
         """As it was last told."""
+        self.latest = False
+        """This process leads, or led last as far as it knows: for what one must do, and rather two than nobody."""
         self.term = 0
         """Counts the times that this process began: what was known in an earlier one may be outdated."""
         self.turned: Callable[[bool, str], None] = lambda pushing, reason: None
@@ -66,7 +68,7 @@ class Lead:
                 await self._claim.confirm()
             else:
                 wait_s = await self._claim.take()
-                self._held = wait_s is not None
+                self._held = self.latest = wait_s is not None
                 self._from = self._clock() + (wait_s or 0.0)
             if self._held:
                 self._until = asked + LEASE_S
