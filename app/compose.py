@@ -5,9 +5,11 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import structlog
+import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
@@ -17,10 +19,13 @@ from app.http.source import Sources
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
 from app.ingest.rollup import Rollup
-from app.ingest.subscriber import IngestCounts, Subscriber
+from app.ingest.subscriber import IngestCounts, Resync, Secure, Subscriber
 from app.observe import metrics
 from app.observe.facts import FactHub
+from app.push.crews import Crews
 from app.push.desired import Desired
+from app.push.joining import Joining
+from app.push.keys import KeyPair, key_pair
 from app.push.lead import Lead
 from app.push.ledger import Ledger
 from app.push.link import Link
@@ -31,13 +36,15 @@ from app.services.actions import Actions
 from app.services.apply import Apply
 from app.services.audit import Audit
 from app.services.auth import Auth
+from app.services.ceilings import Ceilings
 from app.services.blocks import BlockService
 from app.services.boot import BootFile
-from app.services.ceilings import Ceilings
 from app.services.changes import Changes
 from app.services.events import Events
 from app.services.export import Export
+from app.services.joins import Joins
 from app.services.lookups import Lookups
+from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
@@ -61,24 +68,24 @@ from app.services.tokens import Tokens
 from app.services.traces import Traces
 from app.services.usage import UsageReports
 from app.services.usage_ledger import UsageLedger
-from app.settings import Settings, admin_token, is_loopback, proxies
+from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
 from app.store import migrate
 from app.store.claim import claim_of
 from app.store.database import Database
 from app.store.notify import Listener
-from dataplane.protocol.settings import TOKEN_VARIABLE, to_environ
+from dataplane.protocol.settings import TOKEN_VARIABLE, SettingsError, to_environ
 
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
-_SECRETS = frozenset({"LARDER_APP__ADMIN_TOKEN", TOKEN_VARIABLE})
-"""Variables that the data plane has no business with."""
 USAGE_CLOSE_S = 1.0
 """For reading and writing once more what was used."""
 LEAVE_S = 1.0
 WAIT_FIRST_S = 0.25
 WAIT_MOST_S = 2.0
 """Pauses of a task that needs the database while that is away."""
+_SECRETS = frozenset({"LARDER_APP__ADMIN_TOKEN", TOKEN_VARIABLE})
+"""Variables that the data plane has no business with."""
 
 
 @dataclass
@@ -98,6 +105,10 @@ class Parts:
     tenants: Tenants
     prefixes: PrefixService
     nodes: Nodes
+    node_intent: NodeIntent
+    joins: Joins
+    keys: Callable[[], KeyPair]
+    """Of this management plane; made or read at the first call, which raises SettingsError."""
     pushes: Pushes
     audit: Audit
     auth: Auth
@@ -140,10 +151,10 @@ def build(settings: Settings) -> Parts:
     desired = Desired(database)
     progress = Progress(fleet, desired)
     changes = Changes(database, fleet, hub)
+    lead = Lead(claim_of(database, database.origin))
     events = Events(database)
     # Every replica hears what happens on nodes; one writes it down.
     hub.keep = lambda fact: events.offer(fact) if not fact.node or lead.latest else None
-    lead = Lead(claim_of(database, database.origin))
     auth = Auth(database, changes, admin_token(settings.app), may_open=_may_open(settings))
     operations = Operations(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
@@ -155,6 +166,7 @@ def build(settings: Settings) -> Parts:
     apply = Apply(database, changes, progress, fleet)
     boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
+    keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
@@ -171,11 +183,13 @@ def build(settings: Settings) -> Parts:
             metrics.STREAMS.name: hub.listeners,
             metrics.FACTS_DROPPED.name: hub.dropped,
             metrics.EVENTS_UNKEPT.name: events.dropped,
+            metrics.AUDIT_LEFT_OUT.name: auth.unrecorded,
+            metrics.APPLY_FILE.name: boot.in_force,
+            metrics.APPLY_FILE_REFUSED.name: boot.refused,
             metrics.REPLICA_PUSHING.name: lead.pushing,
             metrics.DATABASE_UP.name: not database.watch.away,
             metrics.APPLY_FILE.name: boot.in_force,
             metrics.APPLY_FILE_REFUSED.name: boot.refused,
-            metrics.AUDIT_LEFT_OUT.name: auth.unrecorded,
             metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
         },
     )
@@ -193,6 +207,9 @@ def build(settings: Settings) -> Parts:
         tenants=Tenants(database, changes, fleet, quotas),
         prefixes=prefixes,
         nodes=nodes,
+        node_intent=NodeIntent(changes, fleet, hub),
+        joins=Joins(database, changes, fleet, keys, join_addresses(settings.app)),
+        keys=keys,
         pushes=Pushes(database),
         audit=Audit(database),
         auth=auth,
@@ -242,15 +259,15 @@ def build(settings: Settings) -> Parts:
     )
 
 
-def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHub) -> BootFile:
-    app = settings.app
-    return BootFile(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, hub)
-
-
 def _may_open(settings: Settings) -> bool:
     """Whether requests need no token before there is one: when only this machine can send any."""
     alone = is_loopback(settings.common.http_host) and not settings.app.trusted_proxies
     return settings.app.auth == "auto" and alone
+
+
+def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHub) -> BootFile:
+    app = settings.app
+    return BootFile(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, hub)
 
 
 def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
@@ -279,7 +296,8 @@ class Runtime:
         self.parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._zmq: zmq.asyncio.Context | None = None
-        self._link: Link | None = None
+        self._crews: Crews | None = None
+        self._joining: Joining | None = None
         self._ledger = Ledger(parts.database)
         self._log = structlog.get_logger()
 
@@ -287,41 +305,30 @@ class Runtime:
         """Migrate, remember, begin. Raises StoreUnavailable."""
         parts = self.parts
         await migrate.upgrade(parts.database)
-        await parts.boot.start()
         await self._authenticate()
+        await parts.boot.start()
         await parts.desired.refresh()
         await self._ledger.load(parts.fleet, time.monotonic())
         await parts.replicas.beat()
         await parts.lead.step()
         self._zmq = zmq.asyncio.Context()
-        url = parts.settings.common.control_url
-        self._link = Link(url, f"larder-{os.getpid()}", self._zmq)
-        parts.operations.opened(self._link)
-        worker = Worker(
-            self._link,
-            parts.fleet,
-            parts.desired,
-            self._ledger,
-            parts.hub,
-            parts.push,
-            parts.settings.app.push_timeout_s,
-            parts.lead,
-        )
+        self._crews = self._make_crews(self._zmq)
+        if parts.settings.app.join_url:
+            self._open_joining(parts.settings.app.join_url, self._zmq)
         self._keep("lead", parts.lead.run)
         self._keep("ledger", self._ledger.run)
         self._keep("replicas", parts.replicas.run)
         if parts.database.url.get_backend_name() == "postgresql":
             listener = Listener(parts.database, parts.replicas.heard, parts.replicas.missed)
             self._keep("notices", listener.run)
+        self._keep("nodes", self._crews.run)
         self._keep("tokens", parts.token_uses.run)
         self._keep("audit", parts.audit.run)
-        self._keep("push", worker.run)
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage_ledger.run)
         self._keep("retention", parts.retention.run)
         self._keep("apply_file", parts.boot.run)
         self._keep("history", parts.events.run)
-        self._keep("events", lambda: self._listen(url, worker))
         if parts.supervisor is not None:
             self._keep("supervisor", parts.supervisor.run)
 
@@ -337,22 +344,17 @@ class Runtime:
         await self._leave()
         if parts.supervisor is not None:
             await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
-        if self._link is not None:
-            parts.operations.closed(self._link)
-            await self._link.close()
+        if self._crews is not None:
+            await self._crews.close()
+        if self._joining is not None:
+            self._joining.close()
         if self._zmq is not None:
             self._zmq.term()
-        await parts.events.flush()
         if parts.auth.started:
             await parts.token_uses.write(time.monotonic(), all_of_them=True)
             await parts.audit.tell()
+        await parts.events.flush()
         await parts.database.close()
-
-    async def _authenticate(self) -> None:
-        """From now on callers are known. Of a setup token this line is the only trace."""
-        token = await self.parts.auth.start()
-        if token:
-            self._log.warning("auth.setup_token", token=token, once="larder login --setup TOKEN")
 
     async def _leave(self) -> None:
         """Write down what is not written yet, and let another replica push."""
@@ -365,7 +367,61 @@ class Runtime:
         await parts.lead.stop()
         await parts.replicas.leave()
 
+    async def _authenticate(self) -> None:
+        """From now on callers are known. Of a setup token this line is the only trace."""
+        token = await self.parts.auth.start()
+        if token:
+            self._log.warning("auth.setup_token", token=token, once="larder login --setup TOKEN")
+
+    def _make_crews(self, context: zmq.asyncio.Context) -> Crews:
+        parts = self.parts
+
+        def make_worker(link: Link) -> Worker:
+            timeout_s = parts.settings.app.push_timeout_s
+            return Worker(
+                link,
+                parts.fleet,
+                parts.desired,
+                self._ledger,
+                parts.hub,
+                parts.push,
+                timeout_s,
+                parts.lead,
+            )
+
+        def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
+            return Subscriber(node, parts.fleet, parts.hub, parts.rollup, parts.ingest, resync, secure)
+
+        return Crews(
+            parts.fleet,
+            self._ledger,
+            parts.operations,
+            context,
+            parts.keys,
+            make_worker,
+            make_subscriber,
+            self._loop,
+            parts.settings.common.control_url,
+            f"larder-{os.getpid()}",
+        )
+
+    def _open_joining(self, url: str, context: zmq.asyncio.Context) -> None:
+        """Raises SettingsError."""
+        parts = self.parts
+        try:
+            joining = self._joining = Joining(url, parts.keys(), parts.joins.decide, context)
+        except zmq.ZMQError as error:
+            raise SettingsError(f"app.join_url: {url} cannot be bound: {error.strerror}") from None
+        parts.joins.url = joining.url
+        self._log.info("join.listening", url=joining.url, public_key=parts.keys().public)
+        self._keep("join keys", joining.greet)
+        self._keep("join", joining.run)
+
     def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The same, until the end."""
+        self._tasks.append(self._loop(name, work))
+
+    def _loop(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Run for ever; what fails is told and started again: one broken part must not stop the others. That the
         database is away is told by its watch, once for all."""
 
@@ -389,28 +445,7 @@ class Runtime:
                 self._log.error("task.failed", task=name, exc_info=error)
                 await asyncio.sleep(RESTART_TASK_S)
 
-        self._tasks.append(asyncio.create_task(loop(), name=f"keep {name}"))
-
-    async def _listen(self, control_url: str, worker: Worker) -> None:
-        """Follow the events of the node behind a control URL, whatever name and events URL it has at the time."""
-        parts = self.parts
-        assert self._zmq is not None
-        while True:
-            node = parts.fleet.at_url(control_url)
-            if node is None or not node.events_url:
-                await parts.fleet.pulse.wait(SWEEP_S * 4)
-                continue
-            name, url = node.name, node.events_url
-            subscriber = Subscriber(name, parts.fleet, parts.hub, parts.rollup, parts.ingest, worker.resync)
-            task = asyncio.create_task(subscriber.run(url, self._zmq))
-            try:
-                while not task.done() and _is_at(parts.fleet, control_url, name, url):
-                    await parts.fleet.pulse.wait(SAMPLE_S)
-                if task.done():
-                    task.result()
-            finally:
-                task.cancel()
-                await asyncio.wait({task})
+        return asyncio.create_task(loop(), name=f"keep {name}")
 
     async def _clockwork(self) -> None:
         """Find silent nodes, tell sums of busy events, sample the history."""
@@ -426,8 +461,3 @@ class Runtime:
                 sampled = now
                 parts.history.sample(time.time(), parts.fleet.stats())
             await asyncio.sleep(SWEEP_S)
-
-
-def _is_at(fleet: Fleet, control_url: str, name: str, events_url: str) -> bool:
-    node = fleet.at_url(control_url)
-    return node is not None and (node.name, node.events_url) == (name, events_url)

@@ -3,7 +3,8 @@
 import click
 
 from app.cli import show
-from app.cli.client import call, json_option, print_json, segment, url_option
+from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
+from app.cli.keys import seconds
 
 SMALL_BLOCK_BYTES = 4096
 """What a node that is told no number expects of its blocks: as many as fit of this size."""
@@ -34,15 +35,16 @@ def list_nodes(url: str | None, as_json: bool) -> None:
         rows.append(
             [
                 node["name"],
-                node["state"],
+                node["state"] + (" (draining)" if node["draining"] else ""),
                 str(node["pid"]),
                 show.size(pool["used_bytes"]),
                 show.size(pool["capacity_bytes"]),
                 engines,
                 gate,
+                ",".join(f"{key}={value}" for key, value in sorted(node["labels"].items())),
             ]
         )
-    columns = ["name", "state", "pid ", "used ", "pool ", "engines ", "policy"]
+    columns = ["name", "state", "pid ", "used ", "pool ", "engines ", "policy", "labels"]
     show.table(f"Nodes ({answer['total']})", columns, rows)
 
 
@@ -80,3 +82,132 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: 
         click.echo(
             f"in at most {most} blocks, a number that is fixed when the node starts: [dataplane] max_blocks"
         )
+
+
+@nodes.command("drain")
+@click.argument("node")
+@click.option("--off", is_flag=True, help="Let it take new engines and store again.")
+@wait_option
+@url_option
+def drain(url: str | None, node: str, off: bool, wait: str) -> None:
+    """Let a node take no new engines and store nothing more; reads go on."""
+    answer = call(url, "POST", f"/api/v1/nodes/{segment(node)}/drain", {"on": not off}, {"wait": wait})
+    stats = answer["stats"]
+    told = "" if stats is not None and stats["draining"] != off else "; it is told once it is connected"
+    click.echo(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
+
+
+@nodes.command("label")
+@click.argument("node")
+@click.argument("labels", nargs=-1, required=True)
+@url_option
+def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
+    """Lay labels over those that a node tells itself: KEY=VALUE sets one, KEY- takes it back."""
+    patch: dict[str, str | None] = {}
+    for text in labels:
+        key, equals, value = text.partition("=")
+        if equals:
+            patch[key] = value
+        elif key.endswith("-"):
+            patch[key[:-1]] = None
+        else:
+            raise click.UsageError(f"expected KEY=VALUE or KEY-, got {text!r}")
+    answer = call(url, "PATCH", f"/api/v1/nodes/{segment(node)}", {"labels": patch})
+    shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
+    click.echo(f"{node}: {shown or 'no labels'}")
+
+
+@nodes.command("forget")
+@click.argument("node")
+@click.option("--force", is_flag=True, help="Also while it is connected and not drained.")
+@url_option
+def forget(url: str | None, node: str, force: bool) -> None:
+    """Know a node no more; it must join again by a token."""
+    call(url, "DELETE", f"/api/v1/nodes/{segment(node)}", query={"force": "true" if force else None})
+    click.echo(f"{node} is forgotten")
+
+
+@nodes.group("token")
+def token() -> None:
+    """Tokens by which data planes of other machines join."""
+
+
+@token.command("create")
+@click.option("--name", default="", help="What it is for.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label that nodes get; repeatable."
+)
+@click.option("--uses", type=int, default=1, show_default=True, help="Nodes that may join; 0 for any number.")
+@click.option(
+    "--ttl", metavar="TIME", default="24h", show_default=True, help="Ends after this time; 0 for never."
+)
+@click.option(
+    "--address", "addresses", multiple=True, metavar="URL", help="Where nodes reach us; repeatable."
+)
+@url_option
+@json_option
+def create_token(
+    url: str | None,
+    name: str,
+    labels: tuple[str, ...],
+    uses: int,
+    ttl: str,
+    addresses: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make a token and print it, this once."""
+    pairs = [text.partition("=") for text in labels]
+    for text, (_, equals, _) in zip(labels, pairs, strict=True):
+        if not equals:
+            raise click.UsageError(f"--label: expected KEY=VALUE, got {text!r}")
+    body = {
+        "name": name,
+        "labels": {key: value for key, _, value in pairs},
+        "uses": uses or None,
+        "ttl_s": None if ttl == "0" else seconds("--ttl", ttl),
+        "addresses": list(addresses),
+    }
+    answer = call(url, "POST", "/api/v1/join-tokens", body)
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(answer["token"])
+    click.echo(
+        "Keep it in a file of mode 0600 on the new machine, and start there:\n"
+        "  larder dataplane --join-token-file FILE",
+        err=True,
+    )
+
+
+@token.command("list")
+@url_option
+@json_option
+def list_tokens(url: str | None, as_json: bool) -> None:
+    """Show join tokens, without their secrets."""
+    answer = call(url, "GET", "/api/v1/join-tokens")
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            each["id"],
+            each["name"],
+            "any" if each["uses_left"] is None else str(each["uses_left"]),
+            show.ends(each["expires_at"]),
+            ",".join(f"{key}={value}" for key, value in sorted(each["labels"].items())),
+            ", ".join(each["nodes"]),
+        ]
+        for each in answer["items"]
+    ]
+    show.table(
+        f"Join tokens ({answer['total']})", ["id", "name", "uses left ", "ends", "labels", "nodes"], rows
+    )
+
+
+@token.command("revoke")
+@click.argument("ident", metavar="ID")
+@url_option
+def revoke_token(url: str | None, ident: str) -> None:
+    """Let nobody join with a token any more; nodes that did stay."""
+    call(url, "DELETE", f"/api/v1/join-tokens/{segment(ident)}")
+    click.echo(f"join token {ident} is revoked")

@@ -1,4 +1,4 @@
-"""`larder replay` and `larder demo`: modules of their own, run with everything that follows, help included."""
+"""`larder dataplane`, `replay` and `demo`: modules of their own, run with everything that follows, help included."""
 
 import os
 import sys
@@ -18,6 +18,13 @@ def _become(module: str, arguments: list[str]) -> None:
 def replay(arguments: tuple[str, ...]) -> None:
     """Replay a request trace against a data plane."""
     _become("dataplane.replay", list(arguments))
+
+
+@click.command(context_settings=_RAW, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def dataplane(arguments: tuple[str, ...]) -> None:
+    """Run a data plane alone, for a management plane elsewhere."""
+    _become("dataplane", list(arguments))
 
 
 @click.command(context_settings=_RAW, add_help_option=False)

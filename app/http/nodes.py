@@ -2,16 +2,19 @@
 
 from typing import Annotated
 
-from litestar import Router, delete, get, post
+from litestar import Router, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
 from litestar.response import Stream
 
+from app.http.body import MERGE_PATCH
 from app.http.callers import caller
+from app.http.parameters import Wait, wait_seconds
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.nodes import NodeAnswer, NodeList, ResizeAnswer, ResizePost
+from app.schemas.nodes import DrainPost, NodeAnswer, NodeList, NodePatch, ResizeAnswer, ResizePost
+from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
 from app.services.resize import Resizing
 from app.services.traces import Traces
@@ -95,6 +98,71 @@ async def get_trace(
     return Stream(await traces.lines(name, since_s), media_type=TRACE_MEDIA_TYPE)
 
 
+@post(
+    "/{name:str}/drain",
+    operation_id="drainNode",
+    summary="Let a node take no new engines and store nothing more, or take them again; reads go on",
+    status_code=200,
+    opt={"body": DrainPost, "role": "operator"},
+    responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
+)
+async def drain_node(
+    nodes: NamedDependency[Nodes],
+    node_intent: NamedDependency[NodeIntent],
+    name: FromPath[str],
+    data: JSONBody[DrainPost],
+    wait: Wait = "",
+) -> NodeAnswer:
+    with span("nodes.drain"):
+        await node_intent.drain(name, data.on, caller(), wait_seconds(wait))
+    return nodes.get(name)
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchNode",
+    summary="Lay labels over those that the node tells (JSON merge patch: null takes one of ours back)",
+    opt={"body": NodePatch, "role": "operator"},
+    responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
+)
+async def patch_node(
+    nodes: NamedDependency[Nodes],
+    node_intent: NamedDependency[NodeIntent],
+    name: FromPath[str],
+    data: Annotated[NodePatch, Body(media_type=MERGE_PATCH)],
+) -> NodeAnswer:
+    with span("nodes.label"):
+        await node_intent.label(name, data.labels, caller())
+    return nodes.get(name)
+
+
+@delete(
+    "/{name:str}",
+    operation_id="forgetNode",
+    summary="Know a node no more: it must join again. Refused while it is connected and not drained",
+    opt={"role": "admin"},
+    responses=declared("not-found", "conflict", "invalid"),
+)
+async def forget_node(
+    node_intent: NamedDependency[NodeIntent],
+    name: FromPath[str],
+    force: Annotated[bool, QueryParameter(description="Also while it is connected and not drained.")] = False,
+) -> None:
+    with span("nodes.forget"):
+        await node_intent.forget(name, caller(), force=force)
+
+
 router = Router(
-    "/nodes", route_handlers=[list_nodes, get_node, resize_node, forget_size, get_trace], tags=["nodes"]
+    "/nodes",
+    route_handlers=[
+        list_nodes,
+        get_node,
+        patch_node,
+        forget_node,
+        drain_node,
+        resize_node,
+        forget_size,
+        get_trace,
+    ],
+    tags=["nodes"],
 )

@@ -4,6 +4,9 @@
 state with an owner: `sweep` finds it, the worker keeps saying hello until it answers.
 """
 
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from app.pulse import Pulse
@@ -12,6 +15,12 @@ from dataplane.protocol.events import NodeStats
 
 ACK_SETTLES_S = 1.0
 """A heartbeat may have left the node before its ack did: for this long after an ack it cannot contradict it."""
+
+
+MAX_ACKS = 64
+_UNARMED = ("unarmed", "")
+Address = tuple[str, str]
+"""Control URL, and the public key that answers there; "" for a socket of this machine."""
 
 
 @dataclass
@@ -44,9 +53,39 @@ class Node:
     acked: dict[str, float] = field(default_factory=dict)
     """Monotonic time of the last ack, by type."""
     stats: NodeStats | None = None
+    public_key: str = ""
+    """Z85; empty for a node on this machine's own sockets."""
+    joined_by: str = ""
+    """The join token that let it in."""
+    told_labels: dict[str, str] = field(default_factory=dict)
+    """As the node itself says."""
+    own_labels: dict[str, str] = field(default_factory=dict)
+    """Laid over them by operators."""
+    draining: bool = False
+    """An operator wants it to take nothing new in."""
+    applied: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    """Last generations that it applied and when (Unix seconds), by type, oldest first."""
+    since: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Unix seconds from which what keeps records from their effect was told: (`over_limit`, tenant), (`degraded`, pin),
+    (`unarmed`, "")."""
     pin_ends: dict[str, float] = field(default_factory=dict)
     """Unix seconds at which pins end, by name, as the process last told: hits may have moved them. Kept when another
     process takes its place, because that one does not know."""
+
+    def acks(self, kind: SnapshotType) -> Iterable[tuple[int, float]]:
+        """Generations of a type that it applied, and when."""
+        return self.applied.get(kind, ())
+
+    def note_applied(self, kind: str, generation: int, at: float) -> None:
+        self.applied.setdefault(kind, deque(maxlen=MAX_ACKS)).append((generation, at))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {**self.told_labels, **self.own_labels}
+
+    @property
+    def address(self) -> Address:
+        return self.control_url, self.public_key
 
     @property
     def live_stats(self) -> NodeStats | None:
@@ -61,8 +100,8 @@ class Fleet:
         self.nodes: dict[str, Node] = {}
         self.pulse = Pulse()
 
-    def at_url(self, control_url: str) -> Node | None:
-        return next((node for node in self.nodes.values() if node.control_url == control_url), None)
+    def at(self, address: Address) -> Node | None:
+        return next((node for node in self.nodes.values() if node.address == address), None)
 
     def living(self) -> list[Node]:
         return [node for node in self.nodes.values() if not node.lost]
@@ -83,18 +122,19 @@ class Fleet:
         ]
         return min(sizes, default=None)
 
-    def welcome(self, message: Welcome, control_url: str, now: float, at: float) -> Node:
-        """A node said who it is: what it has applied is adopted. It replaces any other at its URL."""
-        for other in [
-            n for n in self.nodes.values() if n.control_url == control_url and n.name != message.node
-        ]:
+    def welcome(self, message: Welcome, address: Address, now: float, at: float) -> Node:
+        """A node said who it is: what it has applied is adopted. It replaces any other at its address."""
+        control_url, public_key = address
+        for other in [n for n in self.nodes.values() if n.address == address and n.name != message.node]:
             del self.nodes[other.name]
-        node = self.nodes.setdefault(message.node, Node(message.node, control_url))
+        node = self.nodes.setdefault(message.node, Node(message.node, control_url, public_key=public_key))
         if node.epoch != message.epoch:
             node.stats = None
             node.refused.clear()
         node.control_url = control_url
-        node.events_url = message.events_url
+        if not node.public_key:  # of a node that joined it is known better from where it was seen to come
+            node.events_url = message.events_url
+        node.told_labels = dict(message.labels)
         node.epoch = message.epoch
         node.pid = message.pid
         node.release = message.release
@@ -114,6 +154,12 @@ class Fleet:
             return
         changed = self._heard(node, now, at)
         node.stats = stats
+        just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
+        node.since = {
+            what: node.since.get(what, stats.at)
+            for what in _in_the_way(stats)
+            if not (just_armed and what == _UNARMED)
+        }
         if stats.epoch != node.epoch:
             changed |= node.welcomed
             node.welcomed = False
@@ -156,6 +202,9 @@ class Fleet:
         node.observed[kind] = observed
         node.refused.pop(kind, None)
         node.acked[kind] = now
+        if kind == "quotas":
+            node.since.pop(_UNARMED, None)
+        node.note_applied(kind, observed.generation, time.time())
         self.pulse.beat()
 
     def nacked(self, node: Node, kind: SnapshotType, refusal: Refusal, observed: Observed | None) -> None:
@@ -165,8 +214,8 @@ class Fleet:
         self.pulse.beat()
 
     def left(self, control_url: str) -> None:
-        """The process behind a URL is known to have ended: its successor must be greeted."""
-        node = self.at_url(control_url)
+        """The process behind a URL of this machine is known to have ended: its successor must be greeted."""
+        node = self.at((control_url, ""))
         if node is not None:
             node.welcomed = False
             self.pulse.beat()
@@ -179,3 +228,17 @@ class Fleet:
         if gone:
             self.pulse.beat()
         return gone
+
+
+def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
+    """What keeps applied records from having their effect."""
+    if not stats.armed:
+        yield _UNARMED
+    for tenant in stats.tenants:
+        if tenant.over_limit:
+            yield "over_limit", tenant.tenant
+    for pin in stats.pins:
+        if pin.expired:
+            yield "expired", pin.name
+        if pin.degraded:
+            yield "degraded", pin.name

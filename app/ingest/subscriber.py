@@ -1,9 +1,11 @@
 """One node's events: receive, check the numbers, decode strictly, hand on. What cannot be read is counted."""
 
+import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -17,9 +19,13 @@ from dataplane.protocol.codec import decode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import Event, NodeStats, name_of
 
+Resync = Callable[[], Awaitable[None]]
+Secure = Callable[[zmq.Socket[Any]], None]
 _SEQ = struct.Struct("<Q")
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 MAX_EVENT_BYTES = 16 << 20
+GIVE_UP_S = 10.0
+"""A secured connection that brings nothing for so long is made anew."""
 
 
 @dataclass
@@ -44,28 +50,44 @@ class Subscriber:
         rollup: Rollup,
         counts: IngestCounts,
         resync: Callable[[], Awaitable[None]],
+        secure: Callable[[zmq.Socket[Any]], None] | None = None,
     ) -> None:
+        """`secure` makes the socket one that connects to the node's key alone."""
         self._node = node
         self._fleet = fleet
         self._hub = hub
         self._rollup = rollup
         self._counts = counts
         self._resync = resync
+        self._secure = secure
         self._last_seq: int | None = None
         self._quiet: tuple[object, ...] | None = None
         self._log = structlog.get_logger().bind(node=node)
 
     async def run(self, url: str, context: zmq.asyncio.Context) -> None:
-        """Never returns by itself; ZeroMQ reconnects when the node comes back."""
+        """Never returns by itself; ZeroMQ reconnects when the node comes back, unless the node turned it away once."""
+        while True:
+            await self._follow(url, context)
+
+    async def _follow(self, url: str, context: zmq.asyncio.Context) -> None:
+        """Until cancelled; a secured connection on which nothing comes is given up."""
         socket = context.socket(zmq.SUB)
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_EVENT_BYTES)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
+            socket.setsockopt(zmq.IPV6, int("[" in url))
+            if self._secure is not None:
+                self._secure(socket)
             socket.subscribe(b"")
             socket.connect(url)
             while True:
-                frames = await socket.recv_multipart()
+                try:
+                    frames = await asyncio.wait_for(
+                        socket.recv_multipart(), None if self._secure is None else GIVE_UP_S
+                    )
+                except TimeoutError:
+                    return
                 if self.take(frames, time.monotonic(), time.time()):
                     await self._resync()
         finally:

@@ -53,24 +53,34 @@ class Ledger:
         """Nodes of earlier runs: joining until they answer, lost when they don't."""
         async with self._database.read() as session:
             for row in await nodes.all_nodes(session):
-                fleet.nodes[row.name] = Node(
-                    name=row.name,
-                    control_url=row.control_url,
-                    events_url=row.events_url,
-                    epoch=row.epoch,
-                    pid=row.pid,
-                    release=row.release,
-                    engine_socket=row.engine_socket,
-                    capacity_bytes=row.capacity_bytes,
-                    seen=now,
-                    seen_at=row.seen_at,
-                )
+                fleet.nodes[row.name] = known_node(row, now)
             for seen in await nodes.all_observations(session):
                 node = fleet.nodes[seen.node]
                 if seen.store:
+                    node.note_applied(seen.type, seen.generation, seen.updated_at)
                     node.observed[seen.type] = Observed(seen.generation, seen.digest, seen.store)
                 if seen.nacked_generation is not None:
                     node.refused[seen.type] = _refusal(seen)
+
+    async def catch_up(self, fleet: Fleet, now: float) -> None:
+        """What was written of nodes since: those that joined, moved or were forgotten, their labels and draining."""
+        async with self._database.read() as session:
+            rows = {row.name: row for row in await nodes.all_nodes(session)}
+        changed = False
+        for name, row in rows.items():
+            node = fleet.nodes.get(name)
+            if node is None or node.public_key != row.public_key:
+                if not row.public_key:
+                    continue
+                fleet.nodes[name] = known_node(row, now)
+                changed = True
+                continue
+            changed |= follow(node, row)
+        for node in [node for node in fleet.nodes.values() if node.public_key and node.name not in rows]:
+            del fleet.nodes[node.name]
+            changed = True
+        if changed:
+            fleet.pulse.beat()
 
     async def run(self) -> None:
         """Write down what comes, for ever. Raises StoreUnavailable when the database is away; start it again."""
@@ -121,7 +131,8 @@ class Ledger:
         for said in batch:
             holding.setdefault(said.node.name, (said.node, set()))[1].update(said.kinds)
         for node, kinds in holding.values():
-            await nodes.save_node(session, _node_row(node))
+            if not await _save(session, node):
+                continue
             for kind in kinds:
                 await nodes.save_observation(session, _observation(node, kind))
         await notify.post(session, [said.fact for said in batch if said.fact is not None])
@@ -163,6 +174,16 @@ def _refusal(row: nodes.ObservationRow) -> Refusal:
     return Refusal(row.nacked_generation or 0, row.nacked_at or 0.0, faults)
 
 
+async def _save(session: AsyncSession, node: Node) -> bool:
+    """Whether the node is still known: one that joined is written down by who lets it in, and may be forgotten while
+    its answer is on its way."""
+    row = _node_row(node)
+    if node.public_key and await session.get(nodes.NodeRow, node.name) is None:
+        return False
+    await nodes.save_node(session, row)
+    return True
+
+
 def _moved(
     rows: Sequence[pins.PinRow], ends: dict[str, float], heard_at: float, least_s: float
 ) -> list[tuple[pins.PinRow, float]]:
@@ -194,7 +215,42 @@ def _node_row(node: Node) -> nodes.NodeRow:
         capacity_bytes=node.capacity_bytes,
         first_seen_at=node.seen_at,
         seen_at=node.seen_at,
+        told_labels=node.told_labels or None,
+        public_key=node.public_key,
+        joined_by=node.joined_by,
     )
+
+
+def known_node(row: nodes.NodeRow, now: float) -> Node:
+    """A node as the database has it."""
+    node = Node(
+        name=row.name,
+        control_url=row.control_url,
+        events_url=row.events_url,
+        epoch=row.epoch,
+        pid=row.pid,
+        release=row.release,
+        engine_socket=row.engine_socket,
+        capacity_bytes=row.capacity_bytes,
+        seen=now,
+        seen_at=row.seen_at,
+        public_key=row.public_key,
+        joined_by=row.joined_by,
+        told_labels=dict(row.told_labels or {}),
+    )
+    follow(node, row)
+    return node
+
+
+def follow(node: Node, row: nodes.NodeRow) -> bool:
+    """Take over what others may have written of a node; whether anything is new."""
+    before = (node.address, node.events_url, node.own_labels, node.draining)
+    if row.public_key:
+        node.control_url, node.events_url = row.control_url, row.events_url
+    node.own_labels, node.draining = dict(row.labels or {}), row.draining
+    if node.address != before[0]:
+        node.welcomed = False
+    return before != (node.address, node.events_url, node.own_labels, node.draining)
 
 
 def _observation(node: Node, kind: SnapshotType) -> nodes.ObservationRow:

@@ -13,6 +13,8 @@ import structlog
 import zmq
 import zmq.asyncio
 
+from app.ingest.fleet import Address
+from app.push.keys import KeyPair
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control import (
@@ -27,6 +29,7 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    Drain,
     Hello,
     Invalidate,
     ListBlocks,
@@ -48,7 +51,8 @@ BODIES_AT_ONCE = 64
 """Bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
 Question = (
-    Describe
+    Drain
+    | Describe
     | Invalidate
     | Demote
     | ListPrefixes
@@ -76,23 +80,50 @@ class NotUnderstood(Exception):
 class Link:
     """A DEALER to one control URL."""
 
-    def __init__(self, url: str, manager: str, context: zmq.asyncio.Context) -> None:
+    def __init__(
+        self,
+        url: str,
+        manager: str,
+        context: zmq.asyncio.Context,
+        server_key: str = "",
+        keys: KeyPair | None = None,
+    ) -> None:
+        """With a `server_key`, whoever answers proves it, and we prove `keys`."""
         self.url = url
+        self.address: Address = (url, server_key)
+        self._context = context
+        self._keys = keys
         self.malformed = 0
         self._manager = manager
         self._log = structlog.get_logger().bind(url=url)
         self._open: dict[str, asyncio.Queue[ControlReply]] = {}
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
+        self._open_socket()
+
+    def _open_socket(self) -> None:
+        url, server_key = self.address
+        self._socket = self._context.socket(zmq.DEALER)
         try:
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.setsockopt(zmq.IMMEDIATE, 1)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
+            self._socket.setsockopt(zmq.IPV6, int("[" in url))
+            if server_key and self._keys is not None:
+                self._keys.secure(self._socket, server_key)
             self._socket.connect(url)
         except zmq.ZMQError:
             self._socket.close()  # an open socket would make the context's end wait for ever
             raise
         self._reader = asyncio.create_task(self._read(), name=f"link {url}")
+
+    async def renew(self) -> None:
+        """Begin anew: libzmq never comes back to a peer that turned it away."""
+        await self.close()
+        self._open_socket()
+
+    @property
+    def secured(self) -> bool:
+        return bool(self.address[1])
 
     async def close(self) -> None:
         self._reader.cancel()

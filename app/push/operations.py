@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.errors import LarderError, NodeRefused, NodeUnreachable
-from app.ingest.fleet import Fleet, Node
+from app.ingest.fleet import Address, Fleet, Node
 from app.push.link import Link, NoAnswer, NotUnderstood, Question, new_nonce
 from dataplane.protocol.control import ControlReply
 
@@ -32,24 +32,24 @@ class Operations:
     def __init__(self, fleet: Fleet, timeout_s: float) -> None:
         self._fleet = fleet
         self._timeout_s = timeout_s
-        self._links: dict[str, Link] = {}
+        self._links: dict[Address, Link] = {}
 
     def opened(self, link: Link) -> None:
-        self._links[link.url] = link
+        self._links[link.address] = link
 
     def closed(self, link: Link) -> None:
-        self._links.pop(link.url, None)
+        self._links.pop(link.address, None)
 
     def connected(self) -> list[Node]:
         """Nodes that can be asked, by name. Raises NodeUnreachable when there is none."""
-        nodes = [node for node in self._fleet.connected() if node.control_url in self._links]
+        nodes = [node for node in self._fleet.connected() if node.address in self._links]
         if not nodes:
             raise NodeUnreachable("no node is connected; try again when one is")
         return nodes
 
     def check(self, node: Node) -> Link:
         """Raises NodeUnreachable when the node cannot be asked now."""
-        link = self._links.get(node.control_url)
+        link = self._links.get(node.address)
         if link is None or not node.welcomed or node.lost:
             raise NodeUnreachable(f"{node.name} is not connected; try again when it is")
         return link

@@ -37,16 +37,16 @@ class Memory:
     pushed: bool = False
     failures: int = 0
     not_before: float = 0.0
-    nacked_generation: int | None = None
+    nacked: Wanted | None = None
 
     def failed(self, now: float) -> None:
         """No answer came: wait, longer each time."""
         self.failures += 1
         self.not_before = now + min(BACKOFF_FIRST_S * 2 ** (self.failures - 1), BACKOFF_MOST_S)
 
-    def nacked(self, generation: int, now: float) -> None:
+    def refused(self, wanted: Wanted, now: float) -> None:
         self.pushed = True
-        self.nacked_generation = generation
+        self.nacked = wanted
         self.not_before = now + NACK_RETRY_S
 
     def succeeded(self, observed: Observed) -> None:
@@ -54,7 +54,7 @@ class Memory:
         self.pushed = True
         self.failures = 0
         self.not_before = 0.0
-        self.nacked_generation = None
+        self.nacked = None
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def plan(wanted: Wanted, observed: Observed | None, memory: Memory, now: float) 
         return Wait()
     if observed is not None and observed.store == wanted.store and observed.generation > wanted.generation:
         return Overtake(observed.generation)
-    refused = memory.nacked_generation == wanted.generation
+    refused = memory.nacked == wanted
     if (refused or memory.failures) and now < memory.not_before:
         return Wait(memory.not_before)
     if refused or memory.failures:
         return Push("retry")
     if not memory.pushed and memory.acked is None:
         return Push("joined")
-    if memory.acked is not None and memory.acked.generation == wanted.generation:
+    if memory.acked is not None and holds(wanted, memory.acked):
         return Push("drift")
     return Push("change")

@@ -8,7 +8,7 @@
 A node's state is not stored: it follows from what is wanted and what it said.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 
 from app.ingest.fleet import Node
@@ -70,7 +70,7 @@ class NodeState(StrEnum):
     """Silent too long."""
 
 
-def node_state(node: Node, wanted: dict[SnapshotType, Wanted], kinds: Iterable[SnapshotType]) -> NodeState:
+def node_state(node: Node, wanted: Mapping[SnapshotType, Wanted], kinds: Iterable[SnapshotType]) -> NodeState:
     """Where a node is with `kinds`."""
     if node.lost:
         return NodeState.LOST

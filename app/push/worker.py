@@ -19,13 +19,14 @@ from app.push.desired import Built, Desired
 from app.push.lead import CHECK_S, Lead
 from app.push.ledger import Ledger
 from app.push.link import Link, NoAnswer, NotUnderstood, new_nonce
-from app.push.plan import Memory, Overtake, Push, Reason, plan
+from app.push.plan import Memory, Overtake, Push, Reason, Wanted, plan
 from app.push.states import PushEvent, PushState, advance
 from app.store.notify import Told
 from app.store.pushes import PushRow
 from dataplane.protocol.control import (
     SNAPSHOT_TYPES,
     Ack,
+    Drain,
     Nack,
     Observed,
     Resize,
@@ -38,6 +39,8 @@ HELLO_TIMEOUT_S = 1.0
 HELLO_EVERY_S = 0.05
 """Without a connection nothing is sent, so asking often costs nothing."""
 HELLO_REFUSED_S = 0.25
+RENEW_S = 5.0
+"""After so long without an answer a secured connection is made anew: libzmq gives up when it was turned away."""
 POLL_S = 2.0
 """The database is looked at this often even when nobody called: another replica may have written."""
 KEEP_ENDS_S = 60.0
@@ -77,13 +80,14 @@ class Worker:
         self._term = 0
         """In which term of leading the node was taken over; 0: in none."""
         self._memory: dict[SnapshotType, Memory] = {}
-        self._kept = time.monotonic()
+        self._kept = self._heard_at = time.monotonic()
+        self._drain_at = 0.0
         self._log = structlog.get_logger().bind(url=link.url)
 
     async def run(self) -> None:
         """Until cancelled. Raises StoreUnavailable when the database is away; the caller starts it again."""
         while True:
-            node = self._fleet.at_url(self._link.url)
+            node = self._fleet.at(self._link.address)
             if node is None or not node.welcomed:
                 if not await self._join():
                     await asyncio.sleep(HELLO_EVERY_S)
@@ -97,6 +101,7 @@ class Worker:
             if time.monotonic() - self._kept >= KEEP_ENDS_S:
                 self._kept = time.monotonic()
                 await self._keep_ends(node.pin_ends, node.seen_at, LEAST_MOVE_S)
+            await self._settle_draining(node)
             await self._desired.refresh()
             wait_s = POLL_S
             pushed = False
@@ -125,20 +130,61 @@ class Worker:
         try:
             welcome = await self._link.hello(HELLO_TIMEOUT_S)
         except NoAnswer:
+            await self._renew()
             return False
         except NotUnderstood as error:
             self._log.warning("node.refused_hello", reason=str(error))
             await asyncio.sleep(HELLO_REFUSED_S)
             return False
-        before = self._fleet.at_url(self._link.url)
+        if (reason := self._impostor(welcome.node)) is not None:
+            self._log.warning("node.refused", node=welcome.node, reason=reason)
+            await asyncio.sleep(HELLO_REFUSED_S)
+            return False
+        self._heard_at = time.monotonic()
+        before = self._fleet.at(self._link.address)
         if before is not None and before.epoch != welcome.epoch and self._lead.pushing:
             await self._keep_ends(dict(before.pin_ends), before.seen_at, 0)
-        node = self._fleet.welcome(welcome, self._link.url, time.monotonic(), time.time())
+        node = self._fleet.welcome(welcome, self._link.address, time.monotonic(), time.time())
         self._term = 0
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
         self._hub.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
         await self.resync()
         return True
+
+    def _impostor(self, name: str) -> str | None:
+        """Why a node may not have the name that it gives; None when it may."""
+        known = self._fleet.nodes.get(name)
+        if self._link.secured:
+            expected = self._fleet.at(self._link.address)
+            if expected is None or expected.name != name:
+                return f"it joined as {'nobody' if expected is None else expected.name!r}"
+        elif known is not None and known.public_key:
+            return "a node of this name joined from elsewhere; give this one another name (dataplane.node)"
+        return None
+
+    async def _renew(self) -> None:
+        """A secured connection that brings no answer for long is made anew."""
+        now = time.monotonic()
+        if self._link.secured and now - self._heard_at >= RENEW_S:
+            self._heard_at = now
+            await self._link.renew()
+
+    async def _settle_draining(self, node: Node) -> None:
+        """The node drains when an operator wants it to, also after the database or the node was away."""
+        if node.stats is None or node.stats.draining == node.draining or node.stats.epoch != node.epoch:
+            return
+        if time.monotonic() < self._drain_at:
+            return
+        self._drain_at = time.monotonic() + POLL_S
+        try:
+            await self._link.ask(Drain(new_nonce(), node.draining), self._timeout_s)
+        except (NoAnswer, NotUnderstood) as error:
+            self._log.warning("node.not_drained", node=node.name, on=node.draining, reason=str(error))
+            return
+        if node.stats is not None:
+            node.stats.draining = node.draining
+        self._fleet.pulse.beat()
+        self._hub.publish("node.draining" if node.draining else "node.taking", node.name)
 
     async def _keep_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> None:
         """Hits move the ends of pins on the node alone: write them down now and then, and before a process that knows
@@ -164,7 +210,7 @@ class Worker:
 
     async def resync(self) -> None:
         """Take the node's full state now; a node that does not answer will be asked again by the next gap or hello."""
-        node = self._fleet.at_url(self._link.url)
+        node = self._fleet.at(self._link.address)
         if node is None:
             return
         try:
@@ -181,7 +227,7 @@ class Worker:
         if not self._lead.pushing:
             return None
         memory = self._memory[kind]
-        built = self._desired.built(kind)
+        built = self._desired.built(kind, node.labels)
         now = time.monotonic()
         step = plan(built.wanted, node.observed.get(kind), memory, now)
         if isinstance(step, Push):
@@ -260,7 +306,7 @@ class Worker:
         except NotUnderstood as error:
             return self._failed(PushEvent.REFUSE, state, str(error), memory, row)
         row.answered_at = time.time()
-        return advance(state, self._answered(node, kind, wanted.store, answer, memory, row))
+        return advance(state, self._answered(node, kind, wanted, answer, memory, row))
 
     async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
         bodies = await self._desired.bodies(digests)
@@ -290,16 +336,16 @@ class Worker:
         return advance(state, event)
 
     def _answered(
-        self, node: Node, kind: SnapshotType, store: str, answer: Ack | Nack, memory: Memory, row: PushRow
+        self, node: Node, kind: SnapshotType, wanted: Wanted, answer: Ack | Nack, memory: Memory, row: PushRow
     ) -> PushEvent:
         now = time.monotonic()
         if isinstance(answer, Ack):
-            observed = Observed(answer.generation, answer.digest, store)
+            observed = Observed(answer.generation, answer.digest, wanted.store)
             memory.succeeded(observed)
             row.applied_s = answer.applied_s
             self._fleet.acked(node, kind, observed, now)
             return PushEvent.ACK
-        memory.nacked(row.generation, now)
+        memory.refused(wanted, now)
         row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
         refusal = Refusal(row.generation, row.answered_at or row.sent_at, answer.errors)
         self._fleet.nacked(node, kind, refusal, answer.observed)

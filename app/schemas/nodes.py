@@ -49,6 +49,8 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     """Invalidations and demotions under way, at most 100."""
     adopted_blocks: int
     """Blocks taken over from the data plane process before this one."""
+    draining: bool
+    """As the node itself says."""
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
@@ -59,6 +61,18 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     release: str
     engine_socket: str
     control_url: str
+    events_url: str
+    public_key: str
+    """CURVE key that the node proves (Z85); empty for a node on this machine's own sockets."""
+    joined_by: str
+    """Id of the join token that let it in; empty for such a node."""
+    labels: dict[str, str]
+    """By which records find it: what the node tells, and over it what operators say."""
+    told_labels: dict[str, str]
+    own_labels: dict[str, str]
+    """What operators say."""
+    draining: bool
+    """It is to take no new engines and store nothing more."""
     capacity_bytes: int
     seen_at: float
     desired: dict[str, int]
@@ -73,6 +87,23 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 class NodeList(msgspec.Struct, frozen=True):
     items: list[NodeAnswer]
     total: int
+
+
+class DrainPost(msgspec.Struct, forbid_unknown_fields=True):
+    on: bool
+    """False: take new engines and store again."""
+
+
+class NodePatch(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON merge patch of what operators say about a node."""
+
+    labels: Annotated[
+        Annotated[dict[str, str | None], Meta(max_length=64)],
+        Meta(
+            description="Laid over what the node tells; null takes one of ours back.",
+            examples=[{"zone": "b"}],
+        ),
+    ]
 
 
 class ResizePost(msgspec.Struct, forbid_unknown_fields=True):

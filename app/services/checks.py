@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.errors import FieldError, Invalid, NotFound
+from dataplane.protocol import labels as label_rules
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 from dataplane.protocol.units import parse_size
@@ -13,8 +14,6 @@ T = TypeVar("T")
 
 MAX_NOTE_CHARACTERS = 1024
 MAX_MODEL_CHARACTERS = 256
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?", re.ASCII)
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
@@ -93,13 +92,8 @@ def managed_by(name: str) -> str:
 
 def labels(given: dict[str, str] | None) -> dict[str, str] | None:
     """Label to value, sorted; empty is None: no condition. Raises ValueError."""
-    for label, value in (given or {}).items():
-        if _LABEL.fullmatch(label) is None:
-            raise ValueError(f"expected labels of 1 to 63 of a-z 0-9 . _ / -, got {label[:80]!r}")
-        if _LABEL_VALUE.fullmatch(value) is None:
-            raise ValueError(
-                f"expected values of at most 63 of A-Z a-z 0-9 . _ -, got {value[:80]!r} of {label}"
-            )
+    if fault := label_rules.fault(given or {}):
+        raise ValueError(fault)
     return dict(sorted(given.items())) if given else None
 
 

@@ -67,9 +67,7 @@ class Pins:
             row = await pins.get(change.session, name)
             created = row is None
             if row is not None and not by.sees(row.tenant):
-                raise Forbidden(
-                    f"there is a pin {name!r} already, and it is of another tenant than this token's"
-                )
+                raise Forbidden(f"there is a pin {name!r} already, and it is of another tenant than this token's")
             ends_in_s = None if intent.expires_at is None else intent.expires_at - change.now
             await ceilings.check_pin(change.session, by, intent.salt, intent.strength, ends_in_s)
             before = None if row is None else _audited(row)
@@ -135,7 +133,9 @@ class Pins:
             guaranteed=sum(pin.guaranteed for pin in seen),
             degraded=sum(pin.degraded for pin in seen),
             expired=expired,
-            status=self._progress.status("pins", row.generation),
+            status=self._progress.status(
+                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at
+            ),
         )
 
 

@@ -141,7 +141,9 @@ class Policies:
             created_at=row.created_at,
             updated_at=row.updated_at,
             in_force=self.in_force(),
-            status=self._progress.status("policies", row.generation),
+            status=self._progress.status(
+                "policies", row.generation, name=row.name, selector=row.selector, since=row.updated_at
+            ),
         )
 
 

@@ -1,10 +1,14 @@
 """How far a generation got: on which nodes it is applied, and waiting for it."""
 
+from collections.abc import Mapping
+
 from app.ingest.fleet import Fleet, Node
 from app.push.desired import Desired
 from app.push.states import NodeState, node_state
 from app.schemas.status import NodeProgress, RecordStatus
+from app.services.conditions import Record, accepted, applied_on, effective_on, over_all
 from dataplane.protocol.control import SNAPSHOT_TYPES, Observed, SnapshotType
+from dataplane.protocol.labels import matches
 
 MAX_WAIT_S = 30.0
 
@@ -18,39 +22,67 @@ class Progress:
 
     def state(self, node: Node, kind: SnapshotType | None = None) -> NodeState:
         """A node's state about one type, or about all."""
-        return node_state(node, self._desired.wanted, SNAPSHOT_TYPES if kind is None else (kind,))
+        wanted = self._desired.wanted(node.labels)
+        return node_state(node, wanted, SNAPSHOT_TYPES if kind is None else (kind,))
 
     def generations(self) -> dict[str, int]:
         """Wanted generation by type, as of the last look at the database."""
-        return {kind: wanted.generation for kind, wanted in self._desired.wanted.items()}
+        return {str(kind): number for kind, number in self._desired.generations.items()}
 
-    def status(self, kind: SnapshotType, generation: int) -> RecordStatus:
-        """Where a record of this generation stands."""
-        living = self._fleet.living()
+    def status(
+        self,
+        kind: SnapshotType,
+        generation: int,
+        *,
+        name: str = "",
+        selector: Mapping[str, str] | None = None,
+        since: float = 0.0,
+    ) -> RecordStatus:
+        """Where a record stands that was last changed by this generation, at `since` (Unix seconds). `name` is how
+        nodes call it: a quota's tenant as it is shown, a pin's or policy's name."""
+        record = Record(kind, name, generation, since)
+        nodes = [node for node in self._fleet.nodes.values() if matches(node.labels, selector)]
+        told = {node.name: self._on_node(node, record) for node in nodes}
+        living = [told[node.name] for node in nodes if not node.lost]
         return RecordStatus(
             accepted=True,
-            applied=bool(living) and all(self._applied(node, kind, generation) for node in living),
-            nodes={
-                node.name: self._node_progress(node, kind, generation) for node in self._fleet.nodes.values()
-            },
+            applied=bool(living) and all(each.conditions[0].status == "True" for each in living),
+            nodes=told,
+            conditions=[
+                accepted(record),
+                *over_all(
+                    record, [(node.name, told[node.name].conditions) for node in nodes if not node.lost]
+                ),
+            ],
         )
 
-    def _node_progress(self, node: Node, kind: SnapshotType, generation: int) -> NodeProgress:
+    def _on_node(self, node: Node, record: Record) -> NodeProgress:
+        kind = record.kind
         observed = self._own(node, kind)
         state = self.state(node, kind)
-        if state is NodeState.IN_SYNC and not self._applied(node, kind, generation):
+        is_applied = self._applied(node, kind, record.generation)
+        if state is NodeState.IN_SYNC and not is_applied:
             state = NodeState.BEHIND  # committed a moment ago: the push worker has not looked yet
-        return NodeProgress(None if observed is None else observed.generation, state.value)
+        applied = applied_on(node, record, state, is_applied)
+        chosen = self._desired.policy_for(node.labels) if kind == "policies" else None
+        return NodeProgress(
+            None if observed is None else observed.generation,
+            state.value,
+            [applied, effective_on(node, record, applied, chosen)],
+        )
 
     def _applied(self, node: Node, kind: SnapshotType, generation: int) -> bool:
         observed = self._own(node, kind)
-        return observed is not None and observed.generation >= generation
+        if observed is None or observed.generation < generation:
+            return False
+        wanted = self._desired.wanted(node.labels)[kind]
+        # Of the newest generation it must be what is wanted of this node: its labels may have changed meanwhile.
+        return observed.generation != wanted.generation or observed.digest == wanted.digest
 
     def _own(self, node: Node, kind: SnapshotType) -> Observed | None:
         """What the node has applied, when it is of our database."""
         observed = node.observed.get(kind)
-        wanted = self._desired.wanted.get(kind)
-        if observed is None or wanted is None or observed.store != wanted.store:
+        if observed is None or kind not in self._desired.generations or observed.store != self._desired.store:
             return None
         return observed
 

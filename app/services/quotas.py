@@ -167,7 +167,13 @@ class Quotas:
             would_refuse_blocks=now.would_refuse_blocks,
             refused_blocks=now.refused_blocks,
             refused=now.refused,
-            status=self._progress.status("quotas", row.generation),
+            status=self._progress.status(
+                "quotas",
+                row.generation,
+                name=shown(row.tenant),
+                selector=row.selector,
+                since=row.updated_at,
+            ),
         )
 
 

@@ -1,8 +1,10 @@
 """Join tokens: what a new node shows to be let into the fleet. The secret is kept as a hash only."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import Base, Digest, Name, Seconds
@@ -22,3 +24,13 @@ class JoinTokenRow(Base):
     created_at: Mapped[Seconds]
     expires_at: Mapped[float | None] = mapped_column(sa.Double())
     last_used_at: Mapped[float | None] = mapped_column(sa.Double())
+
+
+async def get(session: AsyncSession, ident: str) -> JoinTokenRow | None:
+    return await session.get(JoinTokenRow, ident)
+
+
+async def all_tokens(session: AsyncSession) -> Sequence[JoinTokenRow]:
+    """Newest first."""
+    query = sa.select(JoinTokenRow).order_by(JoinTokenRow.created_at.desc(), JoinTokenRow.id)
+    return (await session.scalars(query)).all()

@@ -68,7 +68,11 @@ async def observations(session: AsyncSession, node: str) -> Sequence[Observation
 
 async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     """Insert or update. Names of nodes that this one replaces at its control URL are forgotten and returned."""
-    replaced = sa.select(NodeRow).where(NodeRow.control_url == row.control_url, NodeRow.name != row.name)
+    replaced = sa.select(NodeRow).where(
+        NodeRow.control_url == row.control_url,
+        NodeRow.public_key == row.public_key,
+        NodeRow.name != row.name,
+    )
     gone = list((await session.scalars(replaced)).all())
     for old in gone:
         await session.delete(old)
@@ -76,8 +80,25 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     if known is not None:
         row.first_seen_at = known.first_seen_at
         row.wanted_capacity_bytes = known.wanted_capacity_bytes
+        row.labels, row.draining = known.labels, known.draining
+        if known.public_key:  # where it is and who let it in is written where it joins
+            row.control_url, row.events_url = known.control_url, known.events_url
+            row.joined_by = known.joined_by
     await session.merge(row)
     return [old.name for old in gone]
+
+
+async def by_key(session: AsyncSession, public_key: str) -> NodeRow | None:
+    """The node that joined with this key."""
+    return (
+        await session.scalars(sa.select(NodeRow).where(NodeRow.public_key == public_key).limit(1))
+    ).one_or_none()
+
+
+async def forget(session: AsyncSession, row: NodeRow) -> None:
+    """Also what it observed."""
+    await session.execute(sa.delete(ObservationRow).where(ObservationRow.node == row.name))
+    await session.delete(row)
 
 
 async def wanted_capacity(session: AsyncSession, name: str) -> int | None:

@@ -58,10 +58,11 @@ async def get(session: AsyncSession, name: str) -> PinRow | None:
     return await session.get(PinRow, name)
 
 
-async def wanted(session: AsyncSession) -> Sequence[sa.RowMapping]:
-    """`SPEC_COLUMNS` of all, for a snapshot: plain rows, because there may be many."""
+async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
+    """Selector and `SPEC_COLUMNS` of all, for snapshots: no objects, because there may be many."""
     columns = [getattr(PinRow, name) for name in SPEC_COLUMNS]
-    return (await session.execute(sa.select(*columns))).mappings().all()
+    rows = await session.execute(sa.select(PinRow.selector, *columns))
+    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
 async def counts(session: AsyncSession) -> dict[str, int]:

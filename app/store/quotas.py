@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -87,10 +88,11 @@ async def page(
     return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
 
 
-async def wanted(session: AsyncSession) -> Sequence[sa.RowMapping]:
-    """`SPEC_COLUMNS` of all, for a snapshot: plain rows, because there may be many."""
+async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
+    """Selector and `SPEC_COLUMNS` of all, for snapshots: no objects, because there may be many."""
     columns = [getattr(QuotaRow, name) for name in SPEC_COLUMNS]
-    return (await session.execute(sa.select(*columns))).mappings().all()
+    rows = await session.execute(sa.select(QuotaRow.selector, *columns))
+    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
 async def floors(session: AsyncSession, besides: str) -> int:

@@ -134,3 +134,24 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
     assert "goes in circles" in told["reason"]
     node.answers = None
     assert (await plane.http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"labels": {"-a": "b"}}, "labels"),
+        ({"labels": {"a": "b c"}}, "labels"),
+        ({"labels": {f"k{number}": "" for number in range(33)}}, "labels"),
+        ({"labels": 3}, "labels"),
+        ({}, "labels"),
+        ({"labels": {}, "more": 1}, "more"),
+    ],
+)
+async def test_labels_that_cannot_be_are_refused_by_field(
+    plane: Plane, node: FakeNode, body: dict[str, Any], field: str
+) -> None:
+    answer = await plane.http.patch(
+        "/api/v1/nodes/node-a", json=body, headers={"content-type": "application/merge-patch+json"}
+    )
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["path"].startswith(field)

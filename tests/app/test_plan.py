@@ -25,6 +25,8 @@ def test_the_reason_says_why() -> None:
     assert plan(W, OLD, Memory(acked=OLD, pushed=True), 0) == Push("change")
     assert plan(W, OLD, Memory(acked=HELD, pushed=True), 0) == Push("drift")
     assert plan(W, Observed(5, "xx", "store"), Memory(acked=HELD), 0) == Push("drift")
+    other_labels = Wanted("store", 5, "for others")
+    assert plan(other_labels, HELD, Memory(acked=HELD), 0) == Push("change")
 
 
 def test_pauses_grow_and_end() -> None:
@@ -40,10 +42,11 @@ def test_pauses_grow_and_end() -> None:
 
 def test_a_nack_waits_for_another_generation_or_a_long_time() -> None:
     memory = Memory()
-    memory.nacked(5, 0)
+    memory.refused(W, 0)
     assert plan(W, OLD, memory, 1) == Wait(60)
     assert plan(W, OLD, memory, 60) == Push("retry")
     assert plan(Wanted("store", 6, "d6"), OLD, memory, 1) == Push("change")
+    assert plan(Wanted("store", 5, "for others"), OLD, memory, 1) == Push("change")
 
 
 def test_generation_0_wipes_nobody_but_arms_an_empty_node() -> None:

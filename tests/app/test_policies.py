@@ -78,7 +78,7 @@ async def test_every_policy_but_the_default_says_for_which_nodes_it_is(plane: Pl
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("night", {"algorithm": "lru"}, "selector"),
         ("night", {"algorithm": "lru", "selector": {}}, "selector"),
-        ("night", {"algorithm": "lru", "selector": {"Zone": "a"}}, "selector"),
+        ("night", {"algorithm": "lru", "selector": {"-zone": "a"}}, "selector"),
         ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": -1}, "priority"),
         ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": 1001}, "priority"),
         ("default", {"algorithm": "lru", "selector": {"zone": "a"}}, "selector"),

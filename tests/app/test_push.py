@@ -31,11 +31,15 @@ pytestmark = pytest.mark.anyio
 async def test_a_put_quota_is_applied_and_says_so(plane: Plane, node: FakeNode) -> None:
     answer = await plane.put_quota("acme", "4GiB")
     assert answer["limit_bytes"] == 4 << 30
-    assert answer["status"] == {
-        "accepted": True,
-        "applied": True,
-        "nodes": {"node-a": {"observed_generation": 1, "state": "in_sync"}},
-    }
+    status = answer["status"]
+    assert (status["accepted"], status["applied"]) == (True, True)
+    at = status["nodes"]["node-a"]
+    assert (at["observed_generation"], at["state"]) == (1, "in_sync")
+    assert [(c["type"], c["status"]) for c in status["conditions"]] == [
+        ("Accepted", "True"),
+        ("Applied", "True"),
+        ("Effective", "True"),
+    ]
     assert [(q.tenant, q.limit_bytes) for q in node.quotas] == [("acme", 4 << 30)]
     assert (await plane.http.get("/readyz")).status_code == 200
 
@@ -85,7 +89,11 @@ async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
     node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "too odd")]
     answer = await plane.put_quota("odd", 2)
     assert answer["status"]["applied"] is False
-    assert answer["status"]["nodes"]["node-a"] == {"observed_generation": 1, "state": "nacked"}
+    at = answer["status"]["nodes"]["node-a"]
+    assert (at["observed_generation"], at["state"]) == (1, "nacked")
+    applied = at["conditions"][0]
+    assert (applied["type"], applied["status"], applied["reason"]) == ("Applied", "False", "Refused")
+    assert "quotas[1].limit_bytes: too odd" in applied["message"]
     shown = await plane.node()
     assert shown["state"] == "nacked"
     (fault,) = shown["faults"]

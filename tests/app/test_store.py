@@ -238,7 +238,7 @@ async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
     await quota_service.put("b", QuotaPut(limit_bytes=1), BY)
     await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
     await desired.refresh()
-    built = desired.built("quotas")
+    built = desired.built("quotas", {})
     assert built.wanted.generation == 2
     assert built.wanted.digest == digest_of(built.body)
 
@@ -280,5 +280,5 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await database.engine.dispose()
     await migrate.upgrade(database)
     await after.refresh()
-    assert after.wanted == before.wanted
+    assert after.wanted({}) == before.wanted({})
     assert (await quota_service.get("acme", BY)).weight == 1.0

@@ -1,0 +1,101 @@
+"""The join socket: nodes of other machines ask here to be let in. Who connects has proved a key of their own.
+
+CURVE alone: this socket proves the key that stands in join tokens, and tells us the key of who asks. What a node may do
+is decided elsewhere.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+from zmq.utils import z85
+
+from app.push.keys import KeyPair
+from dataplane.protocol.codec import decode, encode
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply
+
+ZAP_URL = "inproc://zeromq.zap.01"
+HANDSHAKE_MS = 5000
+_decoder: "msgspec.msgpack.Decoder[Join]" = msgspec.msgpack.Decoder(Join)
+
+Decide = Callable[[Join, str, str], Awaitable[JoinReply]]
+"""The answer to a question of the holder of a public key (Z85), from an address ("" on this machine's own sockets)."""
+log = structlog.get_logger()
+
+
+class Joining:
+    """Answers one question after the other."""
+
+    def __init__(self, url: str, keys: KeyPair, decide: Decide, context: zmq.asyncio.Context) -> None:
+        """Raises ZMQError when the socket cannot be bound."""
+        self._decide = decide
+        self._zap = context.socket(zmq.REP)
+        self._zap.linger = 0
+        self._zap.bind(ZAP_URL)
+        self._socket = context.socket(zmq.ROUTER)
+        try:
+            self._socket.linger = 200
+            self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_JOIN_BYTES)
+            self._socket.setsockopt(zmq.IPV6, int("[" in url))
+            self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, b"join")
+            self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            self._socket.bind(url)
+        except zmq.ZMQError:
+            self.close()
+            raise
+        self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    async def greet(self) -> None:
+        """Answer libzmq's questions who may connect: anybody who has a key, for the key is what nodes are known by."""
+        while True:
+            (
+                version,
+                request,
+                _domain,
+                _address,
+                _identity,
+                mechanism,
+                *credentials,
+            ) = await self._zap.recv_multipart()
+            if mechanism == b"CURVE" and len(credentials) == 1:
+                verdict = [b"200", b"OK", z85.encode(credentials[0]), b""]
+            else:
+                verdict = [b"400", b"expected CURVE", b"", b""]
+            await self._zap.send_multipart([version, request, *verdict])
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            frames = await self._socket.recv_multipart(copy=False)
+            reply = await self._answer(frames)
+            try:
+                await self._socket.send_multipart([frames[0].bytes, encode(reply)], zmq.NOBLOCK)
+            except zmq.ZMQError as error:  # the node asks again
+                log.warning("join.not_answered", reason=str(error))
+
+    async def _answer(self, frames: list[zmq.Frame]) -> JoinReply:
+        if len(frames) != 2:
+            return JoinRefused("malformed", "expected one frame")
+        try:
+            message: Join = decode(_decoder, frames[1].bytes)
+        except ProtocolError as error:
+            return JoinRefused("malformed", f"{error.field}: {error.message}".removeprefix(": "))
+        return await self._decide(message, _told(frames[1], "User-Id"), _told(frames[1], "Peer-Address"))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._zap.close()
+
+
+def _told(frame: zmq.Frame, name: str) -> str:
+    """What libzmq knows of who sent a frame."""
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return ""

@@ -1,0 +1,434 @@
+"""Several data planes under one management plane: real processes that join over CURVE, labels, draining, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings import Settings
+from dataplane.client import AttachRefused, attach
+from dataplane.protocol.codes import Code
+from dataplane.protocol.join import JoinToken, parse_token, token_text
+from tests.app.plane import Plane, serving, settings_in
+from tests.dataplane import factories as make
+from tests.dataplane.plane import WAIT_S, wait_for
+from tests.dataplane.plane import Plane as DataPlane
+
+pytestmark = pytest.mark.anyio
+PAGE = 4096
+
+
+@pytest.fixture
+def settings(socket_dir: Path) -> Settings:
+    folder = socket_dir / "app"
+    folder.mkdir()
+    return settings_in(folder, join_url="tcp://127.0.0.1:*")
+
+
+@pytest.fixture
+def make_node(socket_dir: Path) -> Iterator[Callable[..., DataPlane]]:
+    """`make_node("a", token, zone="x")`: a data plane on loopback TCP; not started."""
+    made: list[DataPlane] = []
+
+    def new(name: str, token: str, **labels: str) -> DataPlane:
+        folder = socket_dir / name
+        folder.mkdir()
+        (folder / "token").write_text(token)
+        node = DataPlane(
+            folder,
+            {
+                "control_url": "tcp://127.0.0.1:*",
+                "events_url": "tcp://127.0.0.1:*",
+                "dataplane__node": name,
+                "dataplane__labels": ",".join(f"{key}={value}" for key, value in labels.items()),
+                "dataplane__join_token_file": str(folder / "token"),
+            },
+        )
+        made.append(node)
+        return node
+
+    yield new
+    for each in made:
+        each.kill()
+
+
+async def token_of(plane: Plane, **fields: Any) -> str:
+    answer = await plane.http.post("/api/v1/join-tokens", json=fields)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
+
+
+async def states(plane: Plane) -> dict[str, str]:
+    return {node["name"]: node["state"] for node in (await plane.get("/api/v1/nodes"))["items"]}
+
+
+async def until_states(plane: Plane, **wanted: str) -> None:
+    """Wait until exactly these nodes are known, in these states."""
+    fleet, progress = plane.app.parts.fleet, plane.app.parts.progress
+
+    def told() -> dict[str, str]:
+        return {name: progress.state(node).value for name, node in fleet.nodes.items()}
+
+    try:
+        await plane.until(lambda: told() == wanted, WAIT_S)
+    except AssertionError:
+        raise AssertionError(f"expected {wanted}, got {told()}") from None
+
+
+async def until_true(holds: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(wait_for, holds, what)
+
+
+async def start(node: DataPlane) -> DataPlane:
+    return await asyncio.to_thread(node.start)
+
+
+@asynccontextmanager
+async def two_nodes(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> AsyncIterator[tuple[Plane, DataPlane, DataPlane]]:
+    async with serving(settings) as plane:
+        token = await token_of(plane, uses=2)
+        a, b = make_node("a", token, zone="x", gpu="h200"), make_node("b", token, zone="y", gpu="h200")
+        await asyncio.gather(start(a), start(b))
+        await until_states(plane, a="in_sync", b="in_sync")
+        yield plane, a, b
+
+
+# ---- joining
+
+
+async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with serving(settings) as plane:
+        await plane.put_quota("acme", 8 * PAGE)
+        node = await start(make_node("a", await token_of(plane, labels={"rack": "7"}), zone="x"))
+        await until_states(plane, a="in_sync")
+        told = await plane.node()
+        assert told["labels"] == {"zone": "x", "rack": "7"}
+        assert told["told_labels"] == {"zone": "x"}
+        assert told["own_labels"] == {"rack": "7"}
+        assert len(told["public_key"]) == 40
+        with attach(node.socket, [make.space()]) as client:
+            refused = client.reserve(make.keys(12), PAGE, tenant="acme").refused
+        assert refused == {Code.OVER_LIMIT: 4}
+        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None)
+        audit = (await plane.get("/api/v1/audit"))["items"]
+        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == ["a", "join", "node", "a"]
+        tokens = (await plane.get("/api/v1/join-tokens"))["items"]
+        assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
+
+
+async def test_a_token_is_shown_once_and_nothing_that_is_kept_holds_its_secret(settings: Settings) -> None:
+    async with serving(settings) as plane:
+        secret = parse_token(await token_of(plane)).secret
+        for path in ("/api/v1/join-tokens", "/api/v1/audit"):
+            answer = await plane.http.get(path)
+            assert secret.hex() not in answer.text
+            assert "hash" not in (answer.json()["items"][0].get("after") or {})
+    database = (settings.state_dir / "larder.db").read_bytes()
+    assert secret not in database
+    assert secret.hex().encode() not in database
+    manager_key = settings.state_dir / "manager.key"
+    assert manager_key.stat().st_mode & 0o777 == 0o600
+    assert manager_key.read_bytes().strip() not in database
+
+
+@pytest.mark.parametrize("why", ["unknown", "wrong", "expired", "used", "revoked"])
+async def test_a_token_that_is_not_good_lets_nobody_in_and_is_audited(
+    settings: Settings, make_node: Callable[..., DataPlane], why: str
+) -> None:
+    async with serving(settings) as plane:
+        text = await token_of(plane, ttl_s=0.001 if why == "expired" else 3600)
+        token = parse_token(text)
+        code = {"expired": "token_expired", "used": "token_used_up"}.get(why, "bad_token")
+        if why == "unknown":
+            text = token_text(JoinToken("another", token.secret, token.key, token.addresses))
+        elif why == "wrong":
+            text = token_text(JoinToken(token.id, bytes(32), token.key, token.addresses))
+        elif why == "revoked":
+            assert (await plane.http.delete(f"/api/v1/join-tokens/{token.id}")).status_code == 204
+        elif why == "used":
+            await start(make_node("first", text))
+            await until_states(plane, first="in_sync")
+        node = await start(make_node("a", text))
+        assert await asyncio.to_thread(node.process.wait, WAIT_S) == 1
+        assert code in node.log()
+        assert "Traceback" not in node.log()
+        assert "a" not in await states(plane)
+        newest = (await plane.get("/api/v1/audit"))["items"][0]
+        assert (newest["action"], newest["name"], newest["decision"]) == ("join", "a", "denied")
+        assert code in newest["reason"]
+
+
+async def test_a_name_that_another_node_has_is_refused_until_that_one_is_forgotten(
+    settings: Settings, make_node: Callable[..., DataPlane], socket_dir: Path
+) -> None:
+    async with serving(settings) as plane:
+        token = await token_of(plane, uses=None)
+        first = await start(make_node("a", token))
+        await until_states(plane, a="in_sync")
+        second = make_node("b", token)
+        second.settings["dataplane__node"] = "a"
+        await start(second)
+        assert await asyncio.to_thread(second.process.wait, WAIT_S) == 1
+        assert "name_taken" in second.log()
+        await asyncio.to_thread(first.stop)
+        await until_states(plane, a="lost")
+        assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
+        await start(second)
+        await until_states(plane, a="in_sync")
+
+
+async def test_a_node_that_comes_back_elsewhere_is_followed(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with serving(settings) as plane:
+        node = await start(make_node("a", await token_of(plane)))
+        await until_states(plane, a="in_sync")
+        before = (await plane.node())["control_url"]
+        await asyncio.to_thread(node.kill)
+        (node.folder / "token").unlink()
+        await plane.put_quota("acme", 8 * PAGE, wait="0s")
+        await start(node)  # on other ports
+        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].control_url != before, WAIT_S)
+        await until_states(plane, a="in_sync")
+        status = (await plane.get("/api/v1/quotas/acme"))["status"]
+        assert status["applied"]
+
+
+async def test_a_management_plane_that_restarts_knows_its_nodes_and_pushes_what_was_committed(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with serving(settings) as plane:
+        node = await start(make_node("a", await token_of(plane)))
+        await until_states(plane, a="in_sync")
+        await asyncio.to_thread(
+            node.signal, 19
+        )  # it cannot answer: what is put now is committed and not pushed
+        await plane.put_quota("acme", 8 * PAGE, wait="0s")
+    await asyncio.to_thread(node.signal, 18)
+    async with serving(settings) as plane:
+        await until_states(plane, a="in_sync")
+        assert (await plane.get("/api/v1/quotas/acme"))["status"]["applied"]
+        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None, WAIT_S)
+
+
+async def test_another_key_of_the_management_plane_reaches_no_node(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with serving(settings) as plane:
+        node = await start(make_node("a", await token_of(plane)))
+        await until_states(plane, a="in_sync")
+    (settings.state_dir / "manager.key").unlink()
+    async with serving(settings) as plane:
+        await until_true(lambda: "peer.refused" in node.log(), "the node turns it away")
+        await until_states(plane, a="lost")
+
+
+# ---- draining and forgetting
+
+
+async def test_a_node_is_drained_and_taken_back(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, a, b):
+        answer = await plane.http.post("/api/v1/nodes/a/drain?wait=5s", json={"on": True})
+        assert answer.status_code == 200
+        assert (answer.json()["draining"], answer.json()["stats"]["draining"]) == (True, True)
+        with pytest.raises(AttachRefused) as caught:
+            await asyncio.to_thread(attach, a.socket, [make.space()])
+        assert caught.value.code is Code.DRAINING
+        assert await asyncio.to_thread(_takes_engines, b)
+        await asyncio.to_thread(a.kill)
+        await until_states(plane, a="lost", b="in_sync")
+        answer = await plane.http.post("/api/v1/nodes/a/drain", json={"on": False})
+        assert answer.json()["draining"] is False
+        await start(a)
+        await until_states(plane, a="in_sync", b="in_sync")
+        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None, WAIT_S)
+        await until_true(lambda: _takes_engines(a), "what was decided while it was away reaches it")
+
+
+def _takes_engines(node: DataPlane) -> bool:
+    try:
+        attach(node.socket, [make.space()]).close()
+    except AttachRefused:
+        return False
+    return True
+
+
+async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_must_join_again(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, a, _):
+        refused = await plane.http.delete("/api/v1/nodes/a")
+        assert refused.status_code == 409
+        assert "drain" in refused.json()["detail"]
+        await plane.http.post("/api/v1/nodes/a/drain?wait=5s", json={"on": True})
+        assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
+        await until_states(plane, b="in_sync")
+        assert (await plane.http.get("/api/v1/nodes/a")).status_code == 404
+        await asyncio.to_thread(a.stop)
+        (a.folder / "token").unlink()
+        await start(a)
+        await until_true(lambda: "unknown_node" in a.log(), "it is told that nobody knows it")
+        assert a.alive
+        await until_states(plane, b="in_sync")
+        await asyncio.to_thread(a.stop)
+        (a.folder / "token").write_text(await token_of(plane))
+        await start(a)
+        await until_states(plane, a="in_sync", b="in_sync")
+        assert (await plane.http.delete("/api/v1/nodes/a?force=true")).status_code == 204
+        await until_states(plane, b="in_sync")
+
+
+# ---- labels and selectors
+
+
+async def test_records_reach_the_nodes_of_their_selector_alone(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, a, b):
+        every = await plane.http.put("/api/v1/quotas/all?wait=5s", json={"limit_bytes": PAGE})
+        some = await plane.http.put(
+            "/api/v1/quotas/some?wait=5s", json={"limit_bytes": PAGE, "selector": {"zone": "x"}}
+        )
+        none = await plane.http.put(
+            "/api/v1/quotas/none?wait=1s", json={"limit_bytes": PAGE, "selector": {"zone": "z"}}
+        )
+        assert set(every.json()["status"]["nodes"]) == {"a", "b"}
+        assert set(some.json()["status"]["nodes"]) == {"a"}
+        assert some.json()["status"]["applied"]
+        assert none.json()["status"]["nodes"] == {}
+        assert [(c["type"], c["status"], c["reason"]) for c in none.json()["status"]["conditions"]] == [
+            ("Accepted", "True", "Committed"),
+            ("Applied", "False", "NoNode"),
+            ("Effective", "False", "NoNode"),
+        ]
+        assert await limited(a, "all", "some", "none") == {"all", "some"}
+        assert await limited(b, "all", "some", "none") == {"all"}
+        patched = await plane.http.patch(
+            "/api/v1/nodes/b",
+            json={"labels": {"zone": "x"}},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        assert patched.json()["labels"] == {"zone": "x", "gpu": "h200"}
+        await until_states(plane, a="in_sync", b="in_sync")
+        assert await limited(b, "all", "some", "none") == {"all", "some"}
+        await plane.http.patch(
+            "/api/v1/nodes/b",
+            json={"labels": {"zone": None}},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        await until_states(plane, a="in_sync", b="in_sync")
+        assert await limited(b, "all", "some", "none") == {"all"}
+
+
+async def limited(node: DataPlane, *tenants: str) -> set[str]:
+    """Which tenants may store only one page on a node."""
+
+    def ask() -> set[str]:
+        with attach(node.socket, [make.space()]) as client:
+            return {
+                tenant
+                for tenant in tenants
+                if client.reserve(make.keys(3, tenant), PAGE, tenant=tenant).refused.get(Code.OVER_LIMIT)
+            }
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_force(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, _, _b):
+        for name, body in (
+            ("default", {"algorithm": "fifo"}),
+            ("gpus", {"algorithm": "arc", "selector": {"gpu": "h200"}, "priority": 1}),
+            ("zone-x", {"algorithm": "lfu", "selector": {"zone": "x"}, "priority": 2}),
+        ):
+            answer = await plane.http.put(f"/api/v1/policies/{name}?wait=5s", json=body)
+            assert answer.is_success, answer.text
+        await until_states(plane, a="in_sync", b="in_sync")
+
+        def algorithms() -> dict[str, str]:
+            stats = plane.app.parts.fleet.stats()
+            return {each.node: each.policy.algorithm for each in stats}
+
+        await plane.until(lambda: algorithms() == {"a": "lfu", "b": "arc"}, WAIT_S)
+        gpus = await plane.get("/api/v1/policies/gpus")
+        reasons = {
+            name: [(c["status"], c["reason"]) for c in at["conditions"]]
+            for name, at in gpus["status"]["nodes"].items()
+        }
+        assert reasons == {
+            "a": [("True", "Applied"), ("False", "Overruled")],
+            "b": [("True", "Applied"), ("True", "Effective")],
+        }
+        for name in ("zone-x", "gpus"):
+            await plane.http.delete(f"/api/v1/policies/{name}?wait=5s")
+        await plane.until(lambda: algorithms() == {"a": "fifo", "b": "fifo"}, WAIT_S)
+
+
+# ---- conditions
+
+
+async def test_a_quota_takes_effect_when_the_leases_of_what_is_too_much_end(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with serving(settings) as plane:
+        node = await start(make_node("a", await token_of(plane)))
+        await until_states(plane, a="in_sync")
+        await plane.put_quota("acme", 8 * PAGE)
+
+        with await asyncio.to_thread(attach, node.socket, [make.space()]) as client:
+            with client.reserve(make.keys(4), PAGE, tenant="acme") as reservation:
+                reservation.commit()
+            lease = client.acquire(make.keys(4))
+            assert len(lease) == 4
+            await plane.put_quota("acme", PAGE)
+
+            async def effective() -> tuple[str, str]:
+                conditions = (await plane.get("/api/v1/quotas/acme"))["status"]["conditions"]
+                return conditions[2]["status"], conditions[2]["reason"]
+
+            await until(effective, ("False", "OverLimit"))
+            lease.release()
+            await until(effective, ("True", "Effective"))
+
+
+async def until(ask: Callable[[], Any], wanted: object) -> None:
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    while (told := await ask()) != wanted:
+        assert asyncio.get_running_loop().time() < deadline, f"expected {wanted}, got {told}"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settings, socket_dir: Path) -> None:
+    async with serving(settings) as plane:
+        for body, field in (
+            ({"uses": 0}, "uses"),
+            ({"ttl_s": -1}, "ttl_s"),
+            ({"labels": {"": "x"}}, "labels"),
+            ({"addresses": ["tcp://0.0.0.0:1"]}, "addresses[0]"),
+            ({"addresses": ["http://x"]}, "addresses[0]"),
+            ({"name": "x" * 129}, "name"),
+        ):
+            answer = await plane.http.post("/api/v1/join-tokens", json=body)
+            assert answer.status_code == 422, body
+            assert [error["path"] for error in answer.json()["errors"]] == [field]
+        assert (await plane.http.delete("/api/v1/join-tokens/nobody")).status_code == 404
+    alone = socket_dir / "alone"
+    alone.mkdir()
+    async with serving(settings_in(alone)) as plane:
+        answer = await plane.http.post("/api/v1/join-tokens", json={})
+        assert answer.status_code == 409
+        assert "LARDER_APP__JOIN_URL" in answer.json()["detail"]
+    assert not (alone / "manager.key").exists(), "who needs no key makes none"
