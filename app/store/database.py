@@ -125,7 +125,7 @@ class Database:
     @asynccontextmanager
     async def _told(self, kind: Kind) -> AsyncIterator[_Step]:
         """Drivers' errors as ours, and the watch kept up to date."""
-        step = _Step()
+        step, began = _Step(), time.monotonic()
         try:
             yield step
         except self._errors as error:
@@ -138,7 +138,7 @@ class Database:
             self._watched(kind, failure, failure)
             raise
         else:
-            self.watch.worked(kind)
+            self.watch.worked(kind, began)
 
     def _watched(self, kind: Kind, failure: LarderError, cause: Exception) -> None:
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):

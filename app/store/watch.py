@@ -15,6 +15,7 @@ class Watch:
     def __init__(self) -> None:
         self._failing: set[Kind] = set()
         self._since = 0.0
+        self._failed_at = 0.0
         self._log = structlog.get_logger()
         self.tell: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
         """Called at both turns: whether it is away, why, and how long it was (0 when it just went)."""
@@ -24,15 +25,17 @@ class Watch:
         return bool(self._failing)
 
     def failed(self, kind: Kind, reason: str) -> None:
+        self._failed_at = time.monotonic()
         if not self._failing:
-            self._since = time.monotonic()
+            self._since = self._failed_at
             self._log.warning("database.away", what=f"{kind}s", reason=reason)
             self.tell(True, reason, 0.0)
         self._failing.add(kind)
 
-    def worked(self, kind: Kind) -> None:
-        """A change that was committed proves that reading works too."""
-        if not self._failing:
+    def worked(self, kind: Kind, began: float) -> None:
+        """A transaction that began (monotonic seconds) after the last failure; one from before proves nothing. A change
+        that was committed proves that reading works too."""
+        if not self._failing or began < self._failed_at:
             return
         self._failing -= {"read", "write"} if kind == "write" else {"read"}
         if not self._failing:

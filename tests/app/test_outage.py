@@ -74,9 +74,13 @@ async def test_every_acknowledged_change_survives_crashes_of_the_database_under_
         stored = {item["tenant"]: item["limit_bytes"] for item in items}
         for tenant, limit in acknowledged.items():
             assert stored[tenant] in {limit, *possible.get(tenant, ())}, tenant
-        audited = (await replicas[1].get("/api/v1/audit?limit=1"))["total"]
-        heads = (await replicas[0].get("/api/v1/nodes"))["items"][0]["desired"]
-        assert heads["quotas"] == audited, "every change has one entry and one generation"
+
+        async def each_change_has_one_entry_and_one_generation() -> bool:
+            audited = (await replicas[1].get("/api/v1/audit?limit=1"))["total"]
+            desired = (await replicas[0].get("/api/v1/nodes"))["items"][0]["desired"]
+            return bool(desired["quotas"] == audited)
+
+        await until(each_change_has_one_entry_and_one_generation)
         await node.until(lambda: {quota.tenant: quota.limit_bytes for quota in node.quotas} == stored, 30)
         for replica in replicas:
             assert not replica.events("request.crashed")
