@@ -36,9 +36,9 @@ from app.services.actions import Actions
 from app.services.apply import Apply
 from app.services.audit import Audit
 from app.services.auth import Auth
-from app.services.ceilings import Ceilings
 from app.services.blocks import BlockService
 from app.services.boot import BootFile
+from app.services.ceilings import Ceilings
 from app.services.changes import Changes
 from app.services.events import Events
 from app.services.export import Export
@@ -160,7 +160,7 @@ def build(settings: Settings) -> Parts:
     prefixes = PrefixService(operations)
     tokenizers = Tokenizers(database, changes, Tokenizing())
     targets = Targets(operations, fleet)
-    pins = Pins(database, changes, progress, fleet, prefixes)
+    pins = Pins(database, changes, progress, fleet, prefixes, tokenizers)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
     apply = Apply(database, changes, progress, fleet)

@@ -44,6 +44,43 @@ def key_fields(
     return body
 
 
+def text_options(command: F) -> F:
+    """`--text`, `--text-file`, `--messages` and `--generation-prompt`."""
+    for option in (
+        click.option(
+            "--generation-prompt", is_flag=True, help="After the messages the turn of the model is opened."
+        ),
+        click.option(
+            "--messages",
+            type=click.File(encoding="utf-8"),
+            help="File of messages, a JSON list of {role, content}; - for stdin.",
+        ),
+        click.option("--text-file", type=click.File(encoding="utf-8"), help="File of text; - for stdin."),
+        click.option("--text", help="Text; the tokenizer of the model makes tokens of it."),
+    ):
+        command = option(command)
+    return command
+
+
+def text_fields(
+    text: str | None, text_file: IO[str] | None, messages: IO[str] | None, generation_prompt: bool
+) -> dict[str, Any]:
+    """The request's fields; at most one source is given. Raises UsageError."""
+    body: dict[str, Any] = {}
+    try:
+        if text_file is not None or text is not None:
+            body["text"] = text if text_file is None else text_file.read()
+        elif messages is not None:
+            body["messages"] = json.loads(messages.read())
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"expected text in UTF-8: {error}") from None
+    except ValueError as error:
+        raise click.UsageError(f"--messages: expected a JSON list: {error}") from None
+    if generation_prompt:
+        body["add_generation_prompt"] = True
+    return body
+
+
 def _numbers(text: str | None) -> list[Any]:
     text = (text or "").strip()
     try:

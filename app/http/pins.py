@@ -2,21 +2,27 @@
 
 from typing import Annotated
 
-from litestar import Response, Router, delete, get, put
+from litestar import Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import Body, FromPath, JSONBody, PathParameter, QueryParameter
 
+from app.errors import NotFound
+from app.http.body import MERGE_PATCH
 from app.http.callers import caller
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.pins import PinAnswer, PinList, PinPut
+from app.schemas.pins import PinAnswer, PinExtend, PinList, PinPatch, PinPut
 from app.services.checks import tenant_in_path
 from app.services.pins import Pins
 from app.store.listing import Wanted
 from app.store.pins import Filters
 from dataplane.protocol.control import Strength
+
+EXTEND = ":extend"
+_PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
 
 
 @get(
@@ -48,8 +54,9 @@ async def list_pins(
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
-async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> PinAnswer:
-    return await pins.get(name, caller())
+async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
+    answer = await pins.get(name, caller())
+    return Response(answer, headers={"ETag": answer.etag})
 
 
 @put(
@@ -59,15 +66,63 @@ async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> PinAnswer
     opt={"body": PinPut, "role": "operator", "scoped": True},
     responses={
         201: ResponseSpec(PinAnswer, generate_examples=False, description="The record is new."),
-        **declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable"),
+        **declared(*_PRECONDITIONS, "unsupported-media-type", "too-large", "node-unreachable"),
     },
 )
 async def put_pin(
-    pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinPut], wait: Wait = ""
+    pins: NamedDependency[Pins],
+    name: FromPath[str],
+    data: JSONBody[PinPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    wait: Wait = "",
 ) -> Response[PinAnswer]:
+    state = expected(if_match, if_none_match)
     with span("pins.put"):
-        answer, created = await pins.put(name, data, caller(), wait_seconds(wait))
-    return Response(answer, status_code=201 if created else 200)
+        answer, created = await pins.put(name, data, caller(), state, wait_seconds(wait))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchPin",
+    summary="Change how firmly a pin holds, its end, or its note (JSON merge patch); what it pins stays",
+    opt={"body": PinPatch, "role": "operator", "scoped": True},
+    responses=declared("not-found", *_PRECONDITIONS, "unsupported-media-type", "too-large"),
+)
+async def patch_pin(
+    pins: NamedDependency[Pins],
+    name: FromPath[str],
+    data: Annotated[PinPatch, Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    wait: Wait = "",
+) -> Response[PinAnswer]:
+    with span("pins.patch"):
+        answer = await pins.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@post(
+    "/{name:str}",
+    operation_id="extendPin",
+    summary="`NAME:extend`: let a pin end no sooner than `ttl_s` from now",
+    status_code=200,
+    opt={"body": PinExtend, "role": "operator", "scoped": True},
+    responses=declared(
+        "not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"
+    ),
+)
+async def extend_pin(
+    pins: NamedDependency[Pins],
+    name: Annotated[str, PathParameter(description="The pin's name, and `:extend`.")],
+    data: JSONBody[PinExtend],
+    wait: Wait = "",
+) -> Response[PinAnswer]:
+    if not name.endswith(EXTEND):
+        raise NotFound(f"there is nothing to do at {name[:200]!r}: expected NAME{EXTEND}")
+    with span("pins.extend"):
+        answer = await pins.extend(name.removesuffix(EXTEND), data, caller(), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
 
 
 @delete(
@@ -75,11 +130,17 @@ async def put_pin(
     operation_id="deletePin",
     summary="Forget a pin; its blocks are then like any others",
     opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", "invalid"),
+    responses=declared("not-found", *_PRECONDITIONS),
 )
-async def delete_pin(pins: NamedDependency[Pins], name: FromPath[str], wait: Wait = "") -> None:
+async def delete_pin(
+    pins: NamedDependency[Pins], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+) -> None:
     with span("pins.delete"):
-        await pins.delete(name, caller(), wait_seconds(wait))
+        await pins.delete(name, caller(), expected(if_match), wait_seconds(wait))
 
 
-router = Router("/pins", route_handlers=[list_pins, get_pin, put_pin, delete_pin], tags=["pins"])
+router = Router(
+    "/pins",
+    route_handlers=[list_pins, get_pin, put_pin, patch_pin, extend_pin, delete_pin],
+    tags=["pins"],
+)

@@ -1,18 +1,19 @@
 """Pins: prefixes that must stay."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from app.schemas.records import ManagedBy, Selector
 from app.schemas.status import RecordStatus
+from app.schemas.tokenizers import TokenizerUsed
 from dataplane.protocol.control import Strength
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 
 class PinPut(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole intent about a prefix: exactly one of `tokens`, `keys` and `prefix`."""
+    """The whole intent about a prefix: exactly one of `tokens`, `keys`, `prefix`, `text` and `messages`."""
 
     model: Annotated[
         str | None,
@@ -32,6 +33,19 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
     prefix: Annotated[str | None, Meta(description="Label of a hot prefix, as `/prefixes` lists it now.")] = (
         None
     )
+    text: Annotated[
+        str | None,
+        Meta(
+            description="Text of the prefix; tokens are made of it by the tokenizer registered for the model."
+        ),
+    ] = None
+    messages: Annotated[
+        list[dict[str, Any]] | None,
+        Meta(description="The first messages of a chat; the tokenizer's chat template makes a text of them."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+    ] = False
     chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
         DEFAULT_CHUNK_TOKENS
     )
@@ -50,6 +64,49 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
+
+
+class PinPatch(msgspec.Struct, forbid_unknown_fields=True):
+    """What may change of a pin while it stays the same pin. Null takes a field back to its default: `ttl_s` and
+    `expires_at` to no end."""
+
+    strength: Strength | msgspec.UnsetType | None = msgspec.UNSET
+    refresh_on_hit: bool | msgspec.UnsetType | None = msgspec.UNSET
+    ttl_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    expires_at: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    note: str | msgspec.UnsetType | None = msgspec.UNSET
+    managed_by: str | msgspec.UnsetType | None = msgspec.UNSET
+    selector: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
+    """Let a pin end later."""
+
+    ttl_s: Annotated[
+        float, Meta(description="It ends no sooner than this many seconds from now; a later end stays.")
+    ]
+
+
+class PinOrigin(msgspec.Struct, frozen=True):
+    """What a pin was made from."""
+
+    source: str
+    """`tokens`, `keys`, `prefix`, `text` or `messages`."""
+    tokens: int | None = None
+    """How many; null when it was made from keys."""
+    chunk_tokens: int | None = None
+    prefix: str | None = None
+    """The label that it had."""
+    tokenizer: TokenizerUsed | None = None
+    """Which made tokens of the text."""
+
+
+class PinOnNode(msgspec.Struct, frozen=True):
+    """How much of a pin is on one node, in blocks: its chunks times the spaces of its model there."""
+
+    resolved: int
+    resident: int
+    bytes: int
 
 
 class PinAnswer(msgspec.Struct, frozen=True):
@@ -71,6 +128,11 @@ class PinAnswer(msgspec.Struct, frozen=True):
     managed_by: str
     selector: dict[str, str] | None
     """Labels of the nodes that it is for; null: all."""
+    owner: str
+    """Who put it first."""
+    origin: PinOrigin | None
+    etag: str
+    """For `If-Match`."""
     generation: int
     """The generation of `pins` that last changed this record."""
     created_at: float
@@ -85,6 +147,10 @@ class PinAnswer(msgspec.Struct, frozen=True):
     degraded: int
     """Resident blocks that the budgets have no room for: kept as under a soft pin."""
     expired: bool
+    summary: str
+    """Such as `resolved 12 chunks, 9 resident, 96 MiB`."""
+    nodes: dict[str, PinOnNode]
+    """By name."""
     status: RecordStatus
 
 

@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from app.errors import Invalid
 from app.schemas.pins import PinPut
 from app.services import checks
 from app.services.key_intent import check_tokens, unpacked
 from app.services.prefixes import Found
+from app.services.tokenizers import Encoded
 from dataplane.protocol.control import Strength, digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
 MAX_TTL_S = 10 * 366 * 86_400.0
+SOURCES = ("tokens", "keys", "prefix", "text", "messages")
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,13 @@ class PinIntent:
     note: str
     managed_by: str
     selector: dict[str, str] | None
+    origin: dict[str, Any]
+    """What it was made from, for people."""
 
 
-def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
-    """`prefix` is what nodes know under the intent's label. Raises Invalid with every fault found. Takes about 10 ms
-    for the largest pin."""
+def resolve(intent: PinPut, prefix: Found | None, now: float, encoded: Encoded | None = None) -> PinIntent:
+    """`prefix` is what nodes know under the label, `encoded` what the intent's text became. Raises Invalid with
+    every fault found. Takes about 10 ms for the largest pin."""
     faults = checks.Faults()
     model = faults.check("model", lambda: _model(intent, prefix))
     salt = faults.check("tenant", lambda: _salt(intent, prefix))
@@ -51,10 +56,11 @@ def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
     elif intent.keys is not None:
         keys = faults.check("keys", lambda: unpacked(intent.keys or []))
     else:
-        check_tokens(intent.tokens or [], intent.chunk_tokens, faults)
+        path, tokens = _tokens(intent, encoded, faults)
+        check_tokens(tokens, intent.chunk_tokens, faults, path)
         faults.stop()
         assert salt is not None
-        keys = chain(intent.tokens or [], salt, chunk_tokens=intent.chunk_tokens)
+        keys = chain(tokens, salt, chunk_tokens=intent.chunk_tokens)
     faults.stop()
     if model is None or salt is None or note is None or managed_by is None or keys is None:
         raise Invalid("the pin is not valid", faults.errors)
@@ -72,14 +78,43 @@ def resolve(intent: PinPut, prefix: Found | None, now: float) -> PinIntent:
         note=note,
         managed_by=managed_by,
         selector=selector,
+        origin=_origin(intent, encoded),
     )
+
+
+def _tokens(intent: PinPut, encoded: Encoded | None, faults: checks.Faults) -> tuple[str, list[int]]:
+    """The field that tokens come from, and the tokens. Raises Invalid, with what was found before."""
+    if intent.tokens is not None:
+        return "tokens", intent.tokens
+    path = "messages" if intent.text is None else "text"
+    if encoded is None:
+        faults.stop()
+        faults.add(path, "tokens are made of it where it is put: a document has 'tokens' or 'keys'")
+        faults.stop()
+        raise AssertionError
+    return path, encoded.tokens
+
+
+def _origin(intent: PinPut, encoded: Encoded | None) -> dict[str, Any]:
+    (source,) = (name for name in SOURCES if getattr(intent, name) is not None)
+    if source == "prefix":
+        return {"source": source, "prefix": intent.prefix}
+    if source == "keys":
+        return {"source": source}
+    tokens = encoded.tokens if encoded is not None else intent.tokens or []
+    origin: dict[str, Any] = {"source": source, "tokens": len(tokens), "chunk_tokens": intent.chunk_tokens}
+    if encoded is not None:
+        origin["tokenizer"] = {"name": encoded.by.name, "digest": encoded.by.digest}
+    return origin
 
 
 def check_sources(intent: PinPut, faults: checks.Faults) -> None:
     """Exactly one thing says which keys. Raises Invalid, with what was found before."""
-    if sum(source is not None for source in (intent.tokens, intent.keys, intent.prefix)) != 1:
-        faults.add("tokens", "expected exactly one of 'tokens', 'keys' and 'prefix'")
+    if sum(getattr(intent, name) is not None for name in SOURCES) != 1:
+        faults.add("tokens", "expected exactly one of 'tokens', 'keys', 'prefix', 'text' and 'messages'")
         faults.stop()
+    if intent.add_generation_prompt and intent.messages is None:
+        faults.add("add_generation_prompt", "expected messages: only their template opens a turn")
 
 
 def _model(intent: PinPut, prefix: Found | None) -> str:
@@ -115,14 +150,20 @@ def _expiry(intent: PinPut, now: float) -> float | None:
     if intent.ttl_s is not None and intent.expires_at is not None:
         raise ValueError("expected at most one of 'ttl_s' and 'expires_at'")
     if intent.ttl_s is not None:
-        if not 0 < intent.ttl_s <= MAX_TTL_S:
-            raise ValueError(
-                f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {intent.ttl_s:g}"
-            )
-        return now + intent.ttl_s
-    if intent.expires_at is None:
-        return None
-    at = moment(intent.expires_at)
+        return now + ttl(intent.ttl_s)
+    return None if intent.expires_at is None else future(intent.expires_at, now)
+
+
+def ttl(seconds: float) -> float:
+    """Raises ValueError."""
+    if not 0 < seconds <= MAX_TTL_S:
+        raise ValueError(f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {seconds:g}")
+    return seconds
+
+
+def future(value: float | str, now: float) -> float:
+    """A moment to come. Raises ValueError."""
+    at = moment(value)
     if not now < at <= now + MAX_TTL_S:
         raise ValueError("expected a moment in the future, within ten years")
     return at

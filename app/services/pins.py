@@ -5,15 +5,20 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from app.errors import Forbidden
+import msgspec
+
+from app.errors import Conflict, Forbidden
 from app.ingest.fleet import Fleet
-from app.schemas.pins import PinAnswer, PinList, PinPut
+from app.schemas.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
 from app.services import ceilings, checks
 from app.services.callers import Caller
-from app.services.changes import Changes
-from app.services.pin_intent import PinIntent, check_sources, resolve
+from app.services.changes import Change, Changes
+from app.services.pin_intent import PinIntent, check_sources, resolve, ttl
+from app.services.pin_patch import patch_row
+from app.services.preconditions import ANY, Expected, etag
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
+from app.services.tokenizers import Encoded, Tokenizers
 from app.store import pins
 from app.store.database import Database
 from app.store.listing import Wanted
@@ -21,10 +26,12 @@ from app.store.pins import PinRow
 from dataplane.protocol.control import Strength
 from dataplane.protocol.events import PinStats
 from dataplane.protocol.salts import shown
+from dataplane.protocol.units import format_size
 
 
 class Pins:
-    """Get, put, delete; a put of what is already there changes nothing (a `ttl_s` always does: it moves the end)."""
+    """Get, put, patch, extend, delete; a put of what is already there changes nothing (a `ttl_s` always does: it moves
+    the end)."""
 
     def __init__(
         self,
@@ -33,12 +40,14 @@ class Pins:
         progress: Progress,
         fleet: Fleet,
         prefixes: PrefixService,
+        tokenizers: Tokenizers,
     ) -> None:
         self._database = database
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
         self._prefixes = prefixes
+        self._tokenizers = tokenizers
 
     async def get(self, name: str, by: Caller) -> PinAnswer:
         """Raises Invalid, NotFound."""
@@ -55,61 +64,126 @@ class Pins:
             page = await pins.page(session, wanted, filters, by.salts)
         return PinList(self.answers(page.rows), page.total, page.next_cursor)
 
-    async def put(self, name: str, asked: PinPut, by: Caller, wait_s: float = 0.0) -> tuple[PinAnswer, bool]:
-        """The record, and whether it is new. Raises Invalid; NodeUnreachable when a prefix is named."""
+    async def put(
+        self, name: str, asked: PinPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
+    ) -> tuple[PinAnswer, bool]:
+        """The record, and whether it is new. Raises Invalid, Forbidden, PreconditionFailed, PreconditionRequired;
+        NodeUnreachable when a prefix is named, TooManyRequests when a text is given."""
         checks.pin_name(name)
-        check_sources(asked, checks.Faults())
+        faults = checks.Faults()
+        check_sources(asked, faults)
+        faults.stop()
         prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix)
+        encoded = await self._encoded(asked)
         # Off the loop: hashing a million tokens takes longer than others should wait.
-        intent = await asyncio.to_thread(resolve, asked, prefix, time.time())
+        intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)
         by.check_salt(intent.salt)
         async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
-            created = row is None
             if row is not None and not by.sees(row.tenant):
-                raise Forbidden(f"there is a pin {name!r} already, and it is of another tenant than this token's")
-            ends_in_s = None if intent.expires_at is None else intent.expires_at - change.now
-            await ceilings.check_pin(change.session, by, intent.salt, intent.strength, ends_in_s)
-            before = None if row is None else _audited(row)
-            old_digest = None if row is None else row.keys_digest
-            await pins.put_body(change.session, intent.digest, intent.body, change.now)
-            if row is None:
-                row = PinRow(name=name, created_at=change.now)
-                change.session.add(row)
-            _fill(row, intent)
-            after = _audited(row)
-            if before != after:
-                row.generation, row.updated_at = change.generations["pins"], change.now
-                change.made("pins", "create" if created else "update", name, before, after)
-            if old_digest not in (None, intent.digest):
-                await pins.drop_unused_body(change.session, str(old_digest))
+                raise Forbidden(
+                    f"there is a pin {name!r} already, and it is of another tenant than this token's"
+                )
+            expected.check(*_state(name, row))
+            await _check_ceiling(change, intent.salt, intent.strength, intent.expires_at)
+            created = row is None
+            row = await self.write(change, name, row, intent)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row])[0], created
 
-    async def delete(self, name: str, by: Caller, wait_s: float = 0.0) -> None:
-        """Raises Invalid, NotFound."""
+    async def _encoded(self, asked: PinPut) -> Encoded | None:
+        """What a text or messages became; None without them, or without a model: `resolve` says so."""
+        if (asked.text is None and asked.messages is None) or not asked.model:
+            return None
+        return await self._tokenizers.encode(
+            asked.model, asked.text, asked.messages, add_generation_prompt=asked.add_generation_prompt
+        )
+
+    async def write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
+        """Make the record what is asked, inside of a change of `pins`."""
+        before = None if row is None else _audited(row)
+        old_digest = None if row is None else row.keys_digest
+        await pins.put_body(change.session, intent.digest, intent.body, change.now)
+        if row is None:
+            row = PinRow(name=name, created_at=change.now, owner=change.by.actor)
+            change.session.add(row)
+        _fill(row, intent)
+        _changed(change, row, before)
+        if old_digest not in (None, intent.digest):
+            await pins.drop_unused_body(change.session, str(old_digest))
+        return row
+
+    async def patch(
+        self, name: str, patch: PinPatch, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
+    ) -> PinAnswer:
+        """Change what may change of a pin. Raises what `put` does, and NotFound."""
         checks.pin_name(name)
         async with self._changes.begin(by, "pins") as change:
-            row = await pins.get(change.session, name)
-            if row is None or not by.sees(row.tenant):
-                raise checks.missing("pin", name)
-            change.made("pins", "delete", name, _audited(row), None)
-            await change.session.delete(row)
-            await pins.drop_unused_body(change.session, row.keys_digest)
+            row = await self._own(change, name)
+            expected.check(*_state(name, row))
+            before = _audited(row)
+            patch_row(row, patch, change.now)
+            await _check_ceiling(change, row.tenant, cast(Strength, row.strength), row.expires_at)
+            _changed(change, row, before)
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row])[0]
+
+    async def extend(self, name: str, asked: PinExtend, by: Caller, wait_s: float = 0.0) -> PinAnswer:
+        """Let a pin end no sooner than so long from now. Raises Invalid, NotFound; Conflict for a pin without
+        an end."""
+        checks.pin_name(name)
+        faults = checks.Faults()
+        faults.check("ttl_s", lambda: ttl(asked.ttl_s))
+        faults.stop()
+        async with self._changes.begin(by, "pins") as change:
+            row = await self._own(change, name)
+            if row.expires_at is None:
+                what = "is permanent" if row.strength == "permanent" else "has no end"
+                raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
+            before = _audited(row)
+            row.expires_at = max(row.expires_at, change.now + asked.ttl_s)
+            await _check_ceiling(change, row.tenant, cast(Strength, row.strength), row.expires_at)
+            _changed(change, row, before)
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row])[0]
+
+    async def delete(self, name: str, by: Caller, expected: Expected = ANY, wait_s: float = 0.0) -> None:
+        """Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by, "pins") as change:
+            row = await self._own(change, name)
+            expected.check(*_state(name, row))
+            await self.remove(change, row)
         if wait_s:
             await self._progress.wait("pins", change.generations["pins"], wait_s)
 
+    async def remove(self, change: Change, row: PinRow) -> None:
+        """Inside of a change of `pins`."""
+        change.made("pins", "delete", row.name, _audited(row), None)
+        await change.session.delete(row)
+        await pins.drop_unused_body(change.session, row.keys_digest)
+
+    async def _own(self, change: Change, name: str) -> PinRow:
+        """A record that is the caller's to change. Raises NotFound, also for one that the caller does not see."""
+        row = await pins.get(change.session, name)
+        if row is None or not change.by.sees(row.tenant):
+            raise checks.missing("pin", name)
+        return row
+
     def answers(self, rows: Sequence[PinRow]) -> list[PinAnswer]:
         """Records with what the nodes say about their blocks."""
-        seen: dict[str, list[PinStats]] = {}
+        seen: dict[str, dict[str, PinStats]] = {}
         for stats in self._fleet.stats():
             for pin in stats.pins:
-                seen.setdefault(pin.name, []).append(pin)
+                seen.setdefault(pin.name, {})[stats.node] = pin
         now = time.time()
-        return [self._answer(row, seen.get(row.name, []), now) for row in rows]
+        return [self._answer(row, seen.get(row.name, {}), now) for row in rows]
 
-    def _answer(self, row: PinRow, seen: list[PinStats], now: float) -> PinAnswer:
+    def _answer(self, row: PinRow, told: dict[str, PinStats], now: float) -> PinAnswer:
+        seen = list(told.values())
         expires_at, expired = _end(row, seen, now)
         return PinAnswer(
             name=row.name,
@@ -124,6 +198,9 @@ class Pins:
             note=row.note,
             managed_by=row.managed_by,
             selector=row.selector,
+            owner=row.owner,
+            origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
+            etag=etag(row.generation),
             generation=row.generation,
             created_at=row.created_at,
             updated_at=row.updated_at,
@@ -133,10 +210,44 @@ class Pins:
             guaranteed=sum(pin.guaranteed for pin in seen),
             degraded=sum(pin.degraded for pin in seen),
             expired=expired,
+            summary=_summary(row, seen),
+            nodes={
+                node: PinOnNode(pin.resolved, pin.resident, pin.bytes) for node, pin in sorted(told.items())
+            },
             status=self._progress.status(
                 "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at
             ),
         )
+
+
+def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
+    """In a line for people. A chunk is as many blocks as there are spaces and nodes that hold it."""
+    resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
+    there = (
+        f"{resident} resident"
+        if resolved in (0, row.key_count)
+        else f"{resident} of {resolved} blocks resident"
+    )
+    return f"resolved {row.key_count} chunks, {there}, {format_size(sum(pin.bytes for pin in seen))}"
+
+
+async def _check_ceiling(change: Change, salt: str, strength: Strength, expires_at: float | None) -> None:
+    """How far the caller may go with pins of this tenant. Raises Forbidden."""
+    ends_in_s = None if expires_at is None else expires_at - change.now
+    await ceilings.check_pin(change.session, change.by, salt, strength, ends_in_s)
+
+
+def _state(name: str, row: PinRow | None) -> tuple[str, str | None]:
+    """What a caller may expect something of."""
+    return f"pin {name!r}", None if row is None else etag(row.generation)
+
+
+def _changed(change: Change, row: PinRow, before: dict[str, Any] | None) -> None:
+    """Note what became of a record, if anything did."""
+    after = _audited(row)
+    if before != after:
+        row.generation, row.updated_at = change.generations["pins"], change.now
+        change.made("pins", "create" if before is None else "update", row.name, before, after)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
@@ -151,7 +262,7 @@ def _fill(row: PinRow, intent: PinIntent) -> None:
     row.model, row.tenant, row.strength = intent.model, intent.salt, intent.strength
     row.key_count, row.keys_digest = intent.key_count, intent.digest
     row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
-    row.managed_by, row.selector = intent.managed_by, intent.selector
+    row.managed_by, row.selector, row.origin = intent.managed_by, intent.selector, intent.origin
 
 
 def _audited(row: PinRow) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from app.services.pins import Pins
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
 from app.services.quotas import Quotas
+from app.services.tokenizers import Tokenizers
+from app.services.tokenizing import Tokenizing
 from app.store import audit, generations, identity, migrate, pins, quotas
 from app.store.database import Database
 from app.store.listing import Wanted
@@ -43,7 +45,12 @@ def services(database: Database) -> tuple[Quotas, Pins]:
     fleet, hub = Fleet(), FactHub()
     changes, progress = Changes(database, fleet, hub), Progress(fleet, Desired(database))
     return Quotas(database, changes, progress, fleet), Pins(
-        database, changes, progress, fleet, PrefixService(Operations(fleet, 1.0))
+        database,
+        changes,
+        progress,
+        fleet,
+        PrefixService(Operations(fleet, 1.0)),
+        Tokenizers(database, changes, Tokenizing()),
     )
 
 

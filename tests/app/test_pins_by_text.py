@@ -1,0 +1,249 @@
+"""Pins for people: made from text and messages, changed and extended; a real data plane holds what they name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.protocol.events import PinStats
+from dataplane.protocol.keys import chain
+from tests.app.fake_node import FakeNode
+from tests.app.plane import PIN, TOKENS, Plane
+from tests.app.real_node import governing
+from tests.app.tokenizer_files import BOS, END, TEMPLATE, text, words
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane as DataPlane
+
+pytestmark = pytest.mark.anyio
+PAGE = 4096
+CHUNK = 4
+P = "/api/v1/pins/p"
+SAID = list(range(100, 141))
+
+
+async def register(plane: Plane, model: str = "m", **fields: Any) -> str:
+    """A tokenizer with a chat template for a model; its digest."""
+    body = {
+        "model": model,
+        "tokenizer": words(),
+        "chat_template": TEMPLATE,
+        "special_tokens": {"bos_token": "<bos>"},
+        **fields,
+    }
+    response = await plane.http.put("/api/v1/tokenizers/t", json=body)
+    assert response.is_success, response.text
+    return response.json()["digest"]
+
+
+async def put(plane: Plane, status: int = 201, **fields: Any) -> Any:
+    body = {"model": "m", "tenant": "acme", "chunk_tokens": CHUNK, **fields}
+    response = await plane.http.put(f"{P}?wait=5s", json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
+    plane: Plane, node: FakeNode
+) -> None:
+    digest = await register(plane)
+    answer = await put(plane, text=text(SAID))
+    assert (answer["key_count"], answer["tenant"], answer["model"]) == (10, "acme", "m")
+    assert answer["origin"] == {
+        "source": "text",
+        "tokens": 41,
+        "chunk_tokens": CHUNK,
+        "prefix": None,
+        "tokenizer": {"name": "t", "digest": digest},
+    }
+    (pin,) = node.pins
+    assert node.bodies[pin.keys_digest] == b"".join(chain(SAID, "acme", chunk_tokens=CHUNK))
+    by_tokens = await put(plane, 200, tokens=SAID)
+    assert by_tokens["keys_digest"] == answer["keys_digest"]
+    assert (by_tokens["origin"]["source"], by_tokens["origin"]["tokenizer"]) == ("tokens", None)
+
+
+async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane, node: FakeNode) -> None:
+    await register(plane)
+    await put(plane, messages=[{"role": "system", "content": text(SAID)}])
+    (pin,) = node.pins
+    tokens = [BOS, *SAID, END]
+    assert node.bodies[pin.keys_digest] == b"".join(chain(tokens, "acme", chunk_tokens=CHUNK))
+
+
+async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+    refused = await put(plane, 422, text=text(SAID))
+    assert refused["errors"][0]["path"] == "text"
+    assert "'m' (none is registered)" in refused["detail"]
+    await register(plane)
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"text": "w1 w2 w3"}, ["text"]),
+        ({"messages": []}, ["messages"]),
+        ({"text": ""}, ["text"]),
+        ({"text": text(SAID), "tokens": SAID}, ["tokens"]),
+        ({"text": text(SAID), "messages": []}, ["tokens"]),
+        ({}, ["tokens"]),
+        ({"text": text(SAID), "model": None}, ["model"]),
+        ({"text": text(SAID), "model": "other"}, ["text"]),
+        ({"text": text(SAID), "tenant": "a@b"}, ["tenant"]),
+        ({"text": text(SAID), "chunk_tokens": 0}, ["chunk_tokens"]),
+        ({"text": text(SAID), "add_generation_prompt": True}, ["add_generation_prompt"]),
+        ({"text": 5}, ["text"]),
+        ({"messages": "hello"}, ["messages"]),
+        ({"messages": [{"content": "w1"}], "ttl_s": -1}, ["ttl_s", "messages"]),
+    ]
+    for fields, paths in cases:
+        refused = await put(plane, 422, **fields)
+        assert [error["path"] for error in refused["errors"]] == paths, fields
+    short = await put(plane, 422, text="w1 w2 w3")
+    assert short["errors"][0]["message"] == "expected at least one full chunk of 4 tokens, got 3"
+    assert node.pins == []
+
+
+async def test_the_answer_says_how_much_is_there_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.put_pin("p"))["summary"] == "resolved 2 chunks, 0 resident, 0 B"
+    told = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
+    node.stats = msgspec.structs.replace(node.stats, pins=[told])
+    await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
+    answer = await plane.get(P)
+    assert answer["summary"] == "resolved 2 chunks, 1 resident, 96 MiB"
+    assert answer["nodes"] == {"node-a": {"resolved": 2, "resident": 1, "bytes": 96 << 20}}
+    node.stats = msgspec.structs.replace(
+        node.stats, pins=[msgspec.structs.replace(told, resolved=4, resident=3)]
+    )
+    await plane.until(lambda: any(s.pins and s.pins[0].resolved == 4 for s in plane.app.parts.fleet.stats()))
+    assert (await plane.get(P))["summary"] == "resolved 2 chunks, 3 of 4 blocks resident, 96 MiB"
+
+
+async def send(plane: Plane, method: str, path: str = P, body: Any = None, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await plane.http.request(method, path, json=body, headers=named, auth=lambda request: request)
+
+
+async def test_a_pin_is_changed_by_who_names_its_state(plane: Plane) -> None:
+    made = await send(plane, "PUT", body=PIN)
+    assert (made.status_code, made.headers["etag"]) == (201, made.json()["etag"])
+    for method, body in (("PUT", PIN), ("PATCH", {"note": "x"}), ("DELETE", None)):
+        assert (await send(plane, method, body=body)).status_code == 428
+        assert (await send(plane, method, body=body, if_match='"999"')).status_code == 412
+    patched = await send(plane, "PATCH", body={"note": "x"}, if_match=made.headers["etag"])
+    assert (patched.status_code, patched.json()["note"]) == (200, "x")
+    assert (await send(plane, "DELETE", if_match="*")).status_code == 204
+    assert (await send(plane, "PATCH", body={"note": "x"}, if_match="*")).status_code == 404
+
+
+async def test_a_patch_changes_what_it_names_and_never_what_is_pinned(plane: Plane, node: FakeNode) -> None:
+    before = time.time()
+    made = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True, note="trial")
+
+    async def patched(**fields: Any) -> Any:
+        response = await send(plane, "PATCH", f"{P}?wait=2s", fields, if_match="*")
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    noted = await patched(note=None, strength="soft")
+    assert (noted["note"], noted["strength"], noted["expires_at"]) == ("", "soft", made["expires_at"])
+    assert (noted["refresh_on_hit"], noted["ttl_s"]) == (True, 60.0)
+    longer = await patched(ttl_s=600)
+    assert before + 600 <= longer["expires_at"] <= time.time() + 600
+    assert (longer["refresh_on_hit"], longer["ttl_s"]) == (True, 600.0)
+    fixed = await patched(refresh_on_hit=False)
+    assert (fixed["ttl_s"], fixed["expires_at"]) == (None, longer["expires_at"])
+    permanent = await patched(strength="permanent", ttl_s=None)
+    assert (permanent["strength"], permanent["expires_at"]) == ("permanent", None)
+    assert permanent["keys_digest"] == made["keys_digest"]
+    (pin,) = node.pins
+    assert (pin.strength, pin.expires_at, pin.refresh_s) == ("permanent", None, None)
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"ttl_s": 5}, ["strength"]),
+        ({"strength": "soft", "ttl_s": 0}, ["ttl_s"]),
+        ({"strength": "soft", "expires_at": 5}, ["expires_at"]),
+        ({"strength": "soft", "ttl_s": 5, "expires_at": time.time() + 9}, ["expires_at"]),
+        ({"strength": "soft", "refresh_on_hit": True}, ["refresh_on_hit"]),
+        ({"tokens": TOKENS}, ["tokens"]),
+        ({"model": "other"}, ["model"]),
+        ({"note": "x" * 1025}, ["note"]),
+        ({"selector": {"A b": "x"}}, ["selector"]),
+        ({"strength": "firm"}, ["strength"]),
+    ]
+    for fields, paths in cases:
+        response = await send(plane, "PATCH", P, fields, if_match="*")
+        assert response.status_code == 422, fields
+        assert [error["path"] for error in response.json()["errors"]] == paths
+    assert (await plane.get(P))["etag"] == permanent["etag"]
+
+
+async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node: FakeNode) -> None:
+    made = await plane.put_pin("p", ttl_s=60)
+    extended = await send(plane, "POST", f"{P}:extend?wait=2s", {"ttl_s": 600})
+    assert extended.status_code == 200, extended.text
+    assert made["expires_at"] + 500 < extended.json()["expires_at"] <= time.time() + 600
+    assert node.pins[0].expires_at == extended.json()["expires_at"]
+    same = await send(plane, "POST", f"{P}:extend", {"ttl_s": 5})
+    assert same.json() | {"status": None} == extended.json() | {"status": None}
+    for seconds in (0, -1, 1e12, "1h", None):
+        refused = await send(plane, "POST", f"{P}:extend", {"ttl_s": seconds})
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "ttl_s")
+    assert (await send(plane, "POST", P, {"ttl_s": 5})).status_code == 404
+    assert (await send(plane, "POST", "/api/v1/pins/nobody:extend", {"ttl_s": 5})).status_code == 404
+    for strength, said in (("permanent", "is permanent"), ("guaranteed", "has no end")):
+        await plane.put_pin("p", strength=strength)
+        refused = await send(plane, "POST", f"{P}:extend", {"ttl_s": 5})
+        assert refused.status_code == 409
+        assert said in refused.json()["detail"]
+
+
+# ---- with a real data plane
+
+
+@pytest.fixture
+def real(socket_dir: Path) -> Iterator[DataPlane]:
+    folder = socket_dir / "node"
+    folder.mkdir()
+    data_plane = DataPlane(folder, {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}).start()
+    yield data_plane
+    data_plane.kill()
+
+
+@pytest.fixture
+async def governed(real: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
+    async with governing(real, socket_dir) as plane:
+        yield plane
+
+
+def store(engine: Client, keys: list[bytes], tenant: str) -> None:
+    with engine.reserve(keys, PAGE, tenant=tenant) as reservation:
+        reservation.commit()
+
+
+async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_its_tokens(
+    governed: Plane, real: DataPlane
+) -> None:
+    await register(governed, make.MODEL)
+    answer = await put(governed, model=make.MODEL, text=text(SAID[:32]))
+    assert answer["status"]["applied"]
+    with attach(real.socket, [make.space()]) as engine:
+        # The engine's prompt goes on behind the text; another tenant says the same.
+        prompt = chain(SAID + list(range(200)), "acme", chunk_tokens=CHUNK)
+        others = chain(SAID[:32], "other", chunk_tokens=CHUNK)
+        store(engine, prompt, "acme")
+        store(engine, others, "other")
+        for number in range(40):
+            store(engine, make.keys(40, number), "noise")
+        assert engine.lookup(prompt) == 8, "the pinned chunks alone outlive the pressure"
+        assert engine.lookup(others) == 0
+        stats = real.wait_stats(lambda stats: stats.pins[0].resident == 8, "the pin holds its blocks")
+        assert (stats.pins[0].resolved, stats.pins[0].guaranteed) == (8, 8)
+        blocks = (await governed.get("/api/v1/blocks?tenant=acme&limit=100"))["items"]
+        pinned = [block["key"] for block in blocks if block["pins"] == ["p"]]
+        assert sorted(pinned) == sorted(key.hex() for key in prompt[:8])
+        await governed.until(
+            lambda: any(s.pins and s.pins[0].resident == 8 for s in governed.app.parts.fleet.stats())
+        )
+        assert (await governed.get(P))["summary"] == "resolved 8 chunks, 8 resident, 32 KiB"
