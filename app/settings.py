@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from dataplane.protocol import settings as shared
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
 from dataplane.protocol.settings import Common, SettingsError, read
 
@@ -171,9 +172,10 @@ def _check_admin_token(name: str, token: str) -> None:
 
 def without_secrets(settings: Settings) -> Settings:
     """The same for people to look at."""
-    if not settings.app.admin_token:
-        return settings
-    return msgspec.structs.replace(settings, app=msgspec.structs.replace(settings.app, admin_token="(set)"))
+    app = settings.app
+    if app.admin_token:
+        app = msgspec.structs.replace(app, admin_token="(set)")
+    return msgspec.structs.replace(settings, common=shared.without_secrets(settings.common), app=app)
 
 
 def check_bind(settings: Settings, *, tokens_exist: bool) -> None:

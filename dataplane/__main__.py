@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import msgspec
 
 from dataplane.protocol.barrier import UnsupportedMachine
-from dataplane.protocol.settings import SettingsError
+from dataplane.protocol.settings import SettingsError, without_secrets
 from dataplane.settings import Settings, load
 from dataplane.transport.handover import Handover, SupervisorGone, wait
 
 
 def _print_config(settings: Settings) -> None:
     document = {
-        **msgspec.structs.asdict(settings.common),
+        **msgspec.structs.asdict(without_secrets(settings.common)),
         "dataplane": msgspec.structs.asdict(settings.table),
     }
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

@@ -13,6 +13,7 @@ sys.path.insert(0, str(FOLDER.parent))
 
 from dataplane.protocol.codes import Code, Outcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, State, Step  # noqa: E402
+from docs import settings_table  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
 
@@ -78,7 +79,12 @@ def block_states() -> str:
     return "\n".join(lines) + "\n"
 
 
-FILES = {"errors.md": errors, "block-states.md": block_states}
+def settings() -> str:
+    """`docs/settings.md`: every setting."""
+    return settings_table.page(NOTE)
+
+
+FILES = {"errors.md": errors, "block-states.md": block_states, "settings.md": settings}
 
 
 def main() -> None:

@@ -23,11 +23,11 @@ def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRoute
         _check_query(query, _names(connection.app, handler))
     accepted = connection.headers.get("accept")
     if accepted is not None and accepted != "*/*":
-        _check_accepted(accepted, produced(handler))
+        _check_accepted(accepted, (produced(handler), *handler.opt.get("produces", ())))
 
 
 def produced(handler: BaseRouteHandler) -> str:
-    """The media type of a route's answer."""
+    """The media type of a route's answer; `opt["produces"]` has what else it may be."""
     kind = handler.media_type if isinstance(handler, HTTPRouteHandler) else None
     return str(kind.value if isinstance(kind, Enum) else kind) if kind else JSON
 
@@ -61,7 +61,13 @@ def _check_query(query: bytes, names: tuple[str, ...]) -> None:
         raise Invalid(f"{faults[0].path}: {faults[0].message}", faults[:20])
 
 
-def _check_accepted(accepted: str, produces: str) -> None:
+def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
+    """One of the kinds that a route's answer can have must be taken."""
+    if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
+        raise NotAcceptable(f"expected an Accept header that takes {' or '.join(kinds)}, got {accepted[:80]!r}")
+
+
+def _is_taken(accepted: str, produces: str) -> bool:
     """RFC 9110 §12.5.1: the most specific range that fits says whether it is taken."""
     best, taken = -1, False
     for part in accepted.split(","):
@@ -70,8 +76,7 @@ def _check_accepted(accepted: str, produces: str) -> None:
         if wanted in ranges and ranges.index(wanted) > best:
             best = ranges.index(wanted)
             taken = not any(_is_zero(parameter) for parameter in parameters)
-    if not taken and accepted.strip():
-        raise NotAcceptable(f"expected an Accept header that takes {produces}, got {accepted[:80]!r}")
+    return taken
 
 
 def _is_zero(parameter: str) -> bool:

@@ -20,7 +20,7 @@ CSV = "text/csv"
     operation_id="getUsage",
     summary="What was used, by tenant, model or node, hour by hour or day by day (UTC); JSON or CSV",
     tags=["usage"],
-    opt={"role": "viewer", "scoped": True},
+    opt={"role": "viewer", "scoped": True, "produces": (CSV,)},
     responses={
         200: ResponseSpec(
             UsageReport, generate_examples=False, description="With `text/csv`: one line an item."

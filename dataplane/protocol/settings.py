@@ -6,6 +6,7 @@ knows is an error: a typing mistake must not become a default.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,8 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
 
 _SIZE_SUFFIX = "_bytes"
+_SECRET_PARAMETER = re.compile("pass|secret|token|key", re.IGNORECASE)
+"""Of a URL's query."""
 
 
 def read(
@@ -151,6 +154,27 @@ def to_environ(common: Common) -> dict[str, str]:
         for name, value in msgspec.structs.asdict(common).items()
         if value is not None
     }
+
+
+def without_password(url: str) -> str:
+    """A URL for people and logs: whatever in it may be a password is three stars."""
+    base, mark, query = url.partition("?")
+    scheme, slashes, rest = base.partition("://")
+    if not slashes:  # no URL: nobody knows what of it is secret
+        return "***" if url else ""
+    user, at, place = rest.rpartition("@")
+    name, colon, _ = user.partition(":")
+    pairs = [
+        f"{key}{equals}***" if _SECRET_PARAMETER.search(key) else f"{key}{equals}{value}"
+        for key, equals, value in (pair.partition("=") for pair in query.split("&"))
+    ]
+    hidden = f"{name}{colon}{'***' if colon else ''}"
+    return f"{scheme}://{hidden}{at}{place}{mark}{'&'.join(pairs)}"
+
+
+def without_secrets(common: Common) -> Common:
+    """The same settings for people to look at."""
+    return msgspec.structs.replace(common, database_url=without_password(common.database_url))
 
 
 def default_pool_bytes(free_bytes: int) -> int:

@@ -1,0 +1,101 @@
+"""`larder doctor`."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+import msgspec
+
+from app.cli import machine, show
+from app.cli.client import print_json
+from app.cli.machine import Found
+from app.settings import Settings, load
+from dataplane.protocol.settings import SettingsError, without_password
+
+CLOCKS_APART_S = 2.0
+_MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(config: str | None, as_json: bool) -> None:
+    """Look at this machine and say what to mend. Changes nothing. Exit code 1 when something will not work."""
+    if config is not None:
+        os.environ["LARDER_CONFIG"] = config
+    found = _look(config)
+    failed = any(each.state == "failure" for each in found)
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(each) for each in found]})
+    else:
+        rows = [[_MARKS[each.state], each.name, each.message, each.fix] for each in found]
+        show.table("This machine", ["", "what", "found", "to mend it"], rows)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _look(config: str | None) -> list[Found]:
+    try:
+        settings = load(config)
+    except SettingsError as error:
+        return [Found("settings", "failure", str(error), "see docs/settings.md")]
+    plane, found = _data_plane()
+    runs = machine.runs_here(settings.state_dir)
+    pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
+    table = plane.get("dataplane")
+    checked = machine.checks(settings, table if isinstance(table, dict) else {}, pool_bytes, runs=runs)
+    return [found, *checked, _database(settings)]
+
+
+def _data_plane() -> tuple[dict[str, Any], Found]:
+    """Its settings in force, and whether they are right: it reads them itself."""
+    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode:
+        lines = told.stderr.strip().splitlines() or [f"exit code {told.returncode}"]
+        return {}, Found("settings", "failure", lines[-1][:400], "see docs/settings.md")
+    try:
+        plane = msgspec.json.decode(told.stdout, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}, Found(
+            "settings", "failure", "the data plane does not tell its settings", "install Larder again"
+        )
+    return plane, Found(
+        "settings", "ok", os.environ.get("LARDER_CONFIG") or "larder.toml and the environment"
+    )
+
+
+def _database(settings: Settings) -> Found:
+    from app.errors import StoreUnavailable
+    from app.store import condition
+    from app.store.database import Database
+
+    name, shown = "database", without_password(settings.common.database_url)
+
+    async def look() -> condition.Condition | None:
+        database = Database(settings.common.database_url)
+        try:
+            if database.path and not os.path.exists(database.path):  # noqa: ASYNC240
+                return None
+            return await condition.look(database, whole=False)
+        finally:
+            await database.close()
+
+    try:
+        found = asyncio.run(look())
+    except (SettingsError, StoreUnavailable) as error:
+        return Found(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")
+    if found is None:
+        return Found(name, "ok", f"{shown} will be made")
+    if found.faults:
+        return Found(name, "failure", f"{shown}: {found.faults[0]}", "larder db upgrade, or larder db check")
+    if abs(found.clock_ahead_s) > CLOCKS_APART_S:
+        apart = f"its clock and this machine's are {abs(found.clock_ahead_s):.1f} s apart"
+        return Found(name, "warning", f"{shown}: {apart}", "run an NTP client on both")
+    return Found(name, "ok", f"{shown}, {found.dialect}, at revision {found.revision}")

@@ -1,0 +1,296 @@
+"""What `larder doctor` looks at on this machine. Each check answers what it found; none changes anything or raises."""
+
+import errno
+import fcntl
+import os
+import platform
+import resource
+import shutil
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from app.settings import Settings
+from dataplane.protocol import barrier
+from dataplane.protocol.units import format_size
+
+State = Literal["ok", "warning", "failure"]
+HUGE_BYTES = 2 << 20
+LEAST_FILES = 4096
+LEAST_SHM_BYTES = 64 << 20
+LEAST_DISK_BYTES = 256 << 20
+LEAST_SQLITE = (3, 35, 0)
+CLOCK_WAIT_S = 0.2
+CLOCK_STEP_S = 0.05
+_RELEASED = 1_760_000_000  # nobody runs this before it was written
+_LIBRARIES = ("msgspec", "numpy", "pyzmq", "sqlalchemy", "alembic", "litestar", "uvicorn", "torch")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One check. `fix` says what to do; empty when nothing is to be done."""
+
+    name: str
+    state: State
+    message: str
+    fix: str = ""
+
+
+def checks(settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: bool) -> Iterator[Found]:
+    """`table` is the data plane's table of settings in force; `runs`: a Larder has this state directory now."""
+    yield _kernel()
+    yield _versions()
+    yield _files(int(table.get("max_clients", 1024)))
+    yield _memory(pool_bytes, huge=bool(table.get("huge_pages")), runs=runs)
+    yield _shared_memory()
+    yield _huge_pages(pool_bytes, wanted=bool(table.get("huge_pages")), runs=runs)
+    yield _locked_memory(pool_bytes, wanted=bool(table.get("mlock")))
+    yield _port(settings, runs=runs)
+    yield _state_directory(settings.state_dir)
+    yield _clock()
+    yield _gpu()
+
+
+def runs_here(state_dir: Path) -> bool:
+    """Whether a `larder up` holds the state directory."""
+    try:
+        descriptor = os.open(state_dir / "up.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _kernel() -> Found:
+    name = "kernel"
+    try:
+        barrier.check_machine()
+    except barrier.UnsupportedMachine as error:
+        return Found(name, "failure", str(error), "run Larder on an x86-64 machine")
+    missing = []
+    try:
+        os.close(os.memfd_create("larder-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    except OSError:
+        missing.append("memfd_create")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        missing.append("pidfd_open")
+    release = f"Linux {platform.release()}"
+    if missing:
+        return Found(
+            name,
+            "failure",
+            f"{release} lacks or forbids {' and '.join(missing)}",
+            "use Linux 5.4 or newer, and allow these calls in the container's seccomp profile",
+        )
+    if not barrier.supported():
+        return Found(
+            name,
+            "warning",
+            f"{release} lacks or forbids membarrier: leases go by message, which is slower",
+            "use Linux 4.16 or newer, and allow membarrier in the container's seccomp profile",
+        )
+    return Found(name, "ok", f"{release} with memfd, pidfd and membarrier")
+
+
+def _versions() -> Found:
+    name = "versions"
+    python = platform.python_version()
+    found, missing = [], []
+    for library in _LIBRARIES:
+        try:
+            found.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            missing.append(library)
+    if missing:
+        return Found(
+            name, "failure", f"not installed: {', '.join(missing)}", "install Larder again with pip or uv"
+        )
+    if sqlite3.sqlite_version_info < LEAST_SQLITE:
+        return Found(
+            name,
+            "failure",
+            f"SQLite {sqlite3.sqlite_version}, expected 3.35 or newer",
+            "use a newer Python build",
+        )
+    return Found(name, "ok", f"Python {python}, SQLite {sqlite3.sqlite_version}, {', '.join(found)}")
+
+
+def _files(max_clients: int) -> Found:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A client has a socket, an area and a pidfd; the rest is for segments, the API and its database.
+    wanted = max(LEAST_FILES, 3 * max_clients + 1024)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return Found("open files", "ok", f"{soft} allowed")
+    return Found(
+        "open files",
+        "warning",
+        f"{soft} allowed (at most {hard}); {wanted} are enough for {max_clients} engine processes",
+        f"ulimit -n {wanted}, LimitNOFILE={wanted} of systemd, or --ulimit nofile={wanted} of Docker",
+    )
+
+
+def _memory(pool_bytes: int, *, huge: bool, runs: bool) -> Found:
+    available, total = _meminfo("MemAvailable"), _meminfo("MemTotal")
+    if available is None or total is None:
+        return Found("memory", "warning", "/proc/meminfo cannot be read", "mount /proc")
+    message = (
+        f"the pool takes {format_size(pool_bytes)}; {format_size(available)} of {format_size(total)} are free"
+    )
+    if pool_bytes > total or (pool_bytes > available and not huge and not runs):
+        half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES)
+        return Found("memory", "failure", message, f"LARDER_POOL_BYTES={half} or less, or free some memory")
+    return Found("memory", "ok", message)
+
+
+def _shared_memory() -> Found:
+    try:
+        place = os.statvfs("/dev/shm")
+    except OSError as error:
+        return Found("/dev/shm", "warning", f"cannot be read: {error.strerror}", "mount a tmpfs there")
+    size = place.f_blocks * place.f_frsize
+    message = f"{format_size(size)}; Larder's pool is not in it, engines' own buffers are"
+    if size < LEAST_SHM_BYTES:
+        return Found("/dev/shm", "warning", message, "--shm-size=1g of Docker, or a larger tmpfs")
+    return Found("/dev/shm", "ok", message)
+
+
+def _huge_pages(pool_bytes: int, *, wanted: bool, runs: bool) -> Found:
+    free = _meminfo("HugePages_Free", unit=1) or 0
+    if not wanted:
+        return Found("huge pages", "ok", "not asked for (dataplane.huge_pages)")
+    needed = -(-pool_bytes // HUGE_BYTES)
+    message = f"the pool takes {needed} pages of 2 MiB, {free} are free"
+    if free >= needed or runs:
+        return Found("huge pages", "ok", message)
+    total = _meminfo("HugePages_Total", unit=1) or 0
+    return Found("huge pages", "failure", message, f"sysctl vm.nr_hugepages={total + needed - free}")
+
+
+def _locked_memory(pool_bytes: int, *, wanted: bool) -> Found:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
+    if not wanted:
+        return Found("locked memory", "ok", f"{shown} allowed, not asked for (dataplane.mlock)")
+    if soft == resource.RLIM_INFINITY or soft >= pool_bytes or os.geteuid() == 0:
+        return Found("locked memory", "ok", f"{shown} allowed")
+    return Found(
+        "locked memory",
+        "failure",
+        f"{shown} allowed, the pool takes {format_size(pool_bytes)}",
+        "ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, or --ulimit memlock=-1 of Docker",
+    )
+
+
+def _port(settings: Settings, *, runs: bool) -> Found:
+    host, port = settings.common.http_host, settings.common.http_port
+    if port == 0:
+        return Found("port", "ok", f"a free one of {host}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, OverflowError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        if in_use and runs:
+            return Found("port", "ok", f"{host}:{port}, taken by the Larder that runs here")
+        reason = "is taken by another program" if in_use else f"cannot be listened on: {error}"
+        return Found("port", "failure", f"{host}:{port} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST")
+    return Found("port", "ok", f"{host}:{port} is free")
+
+
+def _state_directory(folder: Path) -> Found:
+    name = "state directory"
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return Found(name, "failure", f"{there} is not a folder", "LARDER_STATE_DIR")
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Found(
+            name, "failure", f"{there} cannot be written to", "LARDER_STATE_DIR, or its owner and mode"
+        )
+    free = shutil.disk_usage(there).free
+    if free < LEAST_DISK_BYTES:
+        return Found(name, "warning", f"{format_size(free)} free on the disk of {there}", "make room")
+    if there != folder:
+        return Found(name, "ok", f"{folder} will be made")
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        return Found(
+            name,
+            "failure",
+            f"{folder} belongs to uid {status.st_uid}, this is {os.geteuid()}",
+            "chown, or its user",
+        )
+    if status.st_mode & 0o077:
+        mode = f"{status.st_mode & 0o777:o}"
+        return Found(
+            name, "failure", f"{folder} has mode {mode}: others can reach its sockets", f"chmod 700 {folder}"
+        )
+    return Found(name, "ok", f"{folder}, {format_size(free)} free")
+
+
+def _clock() -> Found:
+    if time.time() < _RELEASED:
+        return Found("clock", "failure", f"it is {time.ctime()}, which cannot be", "run an NTP client")
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(CLOCK_WAIT_S)
+    stepped = abs((time.time() - wall) - (time.monotonic() - steady))
+    if stepped > CLOCK_STEP_S:
+        return Found(
+            "clock", "warning", f"it stepped by {stepped:.3f} s just now", "run an NTP client that slews"
+        )
+    return Found("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _gpu() -> Found:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Found("GPU", "ok", "none seen (no nvidia-smi): engines copy through host memory")
+    try:
+        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Found("GPU", "warning", f"nvidia-smi does not answer: {error}", "look at the driver (dmesg)")
+    names = [line.split(" (UUID")[0] for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    if listed.returncode or not names:
+        reason = (listed.stdout + listed.stderr).strip().splitlines() or ["it lists none"]
+        return Found(
+            "GPU", "warning", f"nvidia-smi: {reason[-1][:200]}", "look at the driver, or --gpus of Docker"
+        )
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = ""
+    if torch.endswith("+cpu"):
+        return Found(
+            "GPU",
+            "warning",
+            f"{'; '.join(names)}, but torch {torch} is built without CUDA",
+            "a CUDA build of torch",
+        )
+    return Found("GPU", "ok", f"{'; '.join(names)}; torch {torch}")
+
+
+def _meminfo(name: str, unit: int = 1024) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(name + ":")]
+    return int(found[0]) * unit if found else None

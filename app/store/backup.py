@@ -1,0 +1,98 @@
+"""A consistent copy of the database while it is in use: SQLite's online backup, `pg_dump` for Postgres."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from app.errors import Conflict, StoreUnavailable
+
+PAGES = 1024
+"""Copied at once; writers have their turn in between."""
+
+
+def backup(url: sa.URL, target: Path, *, force: bool) -> int:
+    """Copy the database that a full URL names to a file; its size in bytes. The file appears whole or not at all, for
+    its owner alone. Raises Conflict when it is there already and not `force`, StoreUnavailable."""
+    if target.is_dir():
+        raise Conflict(f"{target} is a folder: expected the name of a file")
+    if target.exists() and not force:
+        raise Conflict(f"{target} is there already; --force replaces it")
+    if not target.parent.is_dir():
+        raise Conflict(f"{target.parent} is not a folder")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise Conflict(f"{target.parent} cannot be written to: {error.strerror}") from None
+    os.close(handle)
+    part = Path(name)
+    try:
+        if url.get_backend_name() == "sqlite":
+            _copy_sqlite(url, part)
+        else:
+            _dump_postgres(url, part)
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        size = part.stat().st_size
+        if force:
+            part.replace(target)
+        else:
+            try:
+                os.link(part, target)  # unlike a rename, never over what appeared meanwhile
+            except FileExistsError:
+                raise Conflict(f"{target} is there already; --force replaces it") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return size
+
+
+def _copy_sqlite(url: sa.URL, part: Path) -> None:
+    source = Path(url.database or "")
+    if not source.is_file():
+        raise StoreUnavailable(f"there is no database at {source}")
+    if source.exists() and part.exists() and os.path.samefile(source, part):
+        raise Conflict("a database cannot be copied over itself")
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source.absolute().as_posix()}?mode=ro", uri=True)) as held,
+            closing(sqlite3.connect(part)) as copy,
+        ):
+            held.backup(copy, pages=PAGES, sleep=0.01)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+            (verdict,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the copy failed: {error}") from None
+    if verdict != "ok":
+        raise StoreUnavailable(f"the copy is not whole ({verdict}): is the database? Ask 'larder db check'")
+
+
+def _dump_postgres(url: sa.URL, part: Path) -> None:
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise StoreUnavailable(
+            "pg_dump is not installed here: install PostgreSQL's client programs, or copy the database where they are"
+        )
+    names = (
+        ("PGHOST", url.query.get("host") or url.host),
+        ("PGPORT", url.query.get("port") or url.port),
+        ("PGUSER", url.username),
+        ("PGPASSWORD", url.password),
+        ("PGDATABASE", url.database),
+    )
+    environ = {**os.environ, **{name: str(value) for name, value in names if value is not None}}
+    # The password goes by the environment: arguments are for everybody to see.
+    done = subprocess.run(
+        [program, "--format=custom", f"--file={part}", "--no-password"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise StoreUnavailable(f"pg_dump failed: {lines[-1]}")

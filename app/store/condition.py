@@ -1,0 +1,122 @@
+"""How a database is: where its schema is, whether the tables are what the models say, whether the file is whole."""
+
+import time
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import StoreUnavailable
+from app.store import migrate
+from app.store.database import Database
+from app.store.tables import metadata
+
+MAX_FAULTS = 100
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What was found. `faults` are sentences, empty when all is well."""
+
+    dialect: str
+    revision: str
+    """Empty: no migration was ever run."""
+    head: str
+    clock_ahead_s: float
+    """The database's clock, less this machine's."""
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def at_head(self) -> bool:
+        return self.revision == self.head
+
+
+def head() -> str:
+    """The newest revision that this release knows."""
+    return ScriptDirectory.from_config(migrate.config()).get_current_head() or ""
+
+
+async def look(database: Database, *, whole: bool) -> Condition:
+    """`whole`: also compare the tables with the models, and read all of an SQLite file. Raises StoreUnavailable."""
+    engine = database.apart()
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(_look, whole)
+    except (OSError, TimeoutError, SQLAlchemyError) as error:
+        raise StoreUnavailable(_sentence(error)) from error
+    finally:
+        await engine.dispose()
+
+
+def _sentence(error: Exception) -> str:
+    """Without what a driver may repeat of the URL."""
+    cause = getattr(error, "orig", None) or error
+    return f"the database does not answer: {type(cause).__name__}"
+
+
+def _look(connection: sa.Connection, whole: bool) -> Condition:
+    context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+    revision = context.get_current_revision() or ""
+    clock = (
+        "strftime('%s','now')"
+        if connection.dialect.name == "sqlite"
+        else "EXTRACT(EPOCH FROM clock_timestamp())"
+    )
+    before = time.time()
+    told = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
+    ahead_s = told - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
+    found = Condition(connection.dialect.name, revision, head(), ahead_s)
+    if not found.at_head:
+        found.faults.append(_behind(found))
+    if not whole:
+        return found
+    if connection.dialect.name == "sqlite":
+        found.faults.extend(_file_faults(connection))
+    if found.at_head:
+        found.faults.extend(f"the tables differ from the models: {each}" for each in _differences(context))
+    return found
+
+
+def _clock_ahead_s(connection: sa.Connection) -> float:
+    if connection.dialect.name == "sqlite":  # it has none of its own
+        return 0.0
+    before = time.time()
+    told = connection.scalar(sa.text("SELECT EXTRACT(EPOCH FROM clock_timestamp())"))
+    return float(told or 0) - (before + time.time()) / 2
+
+
+def _behind(found: Condition) -> str:
+    known = {script.revision for script in ScriptDirectory.from_config(migrate.config()).walk_revisions()}
+    if found.revision and found.revision not in known:
+        return (
+            f"the schema is at revision {found.revision}, which this release does not know (its newest is "
+            f"{found.head}): a newer Larder wrote it"
+        )
+    at = f"at revision {found.revision}" if found.revision else "empty"
+    return f"the schema is {at}, expected {found.head}: run 'larder db upgrade'"
+
+
+def _file_faults(connection: sa.Connection) -> list[str]:
+    faults = [
+        f"PRAGMA integrity_check: {row[0]}"
+        for row in connection.execute(sa.text(f"PRAGMA integrity_check({MAX_FAULTS})"))
+        if row[0] != "ok"
+    ]
+    faults += [
+        f"PRAGMA foreign_key_check: row {row[1]} of {row[0]} names nothing in {row[2]}"
+        for row in connection.execute(sa.text("PRAGMA foreign_key_check")).fetchmany(MAX_FAULTS)
+    ]
+    mode = connection.scalar(sa.text("PRAGMA journal_mode"))
+    if mode not in ("wal", "memory"):
+        faults.append(f"the journal is in mode {mode}, expected wal: another program changed it")
+    known = set(metadata.tables) | {"alembic_version"}
+    names = sa.inspect(connection).get_table_names()
+    faults += [f"there is a table {name!r} that is not Larder's" for name in names if name not in known]
+    return faults
+
+
+def _differences(context: MigrationContext) -> list[str]:
+    return [str(each)[:200] for each in compare_metadata(context, metadata)[:MAX_FAULTS]]

@@ -1,0 +1,73 @@
+"""`docs/settings.md`, from the settings' structs: names, environment variables, defaults, and what each is for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+import msgspec
+
+from app.settings import AppSettings
+from dataplane.protocol.settings import PREFIX, Common
+from dataplane.settings import DataPlaneTable
+
+SECRETS = frozenset({"database_url", "app.admin_token"})
+"""Never printed, nor written to a log."""
+TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
+    ("", "Shared by both planes, at the top of the file", Common),
+    ("app", "`[app]`: the management plane", AppSettings),
+    ("dataplane", "`[dataplane]`: the data plane", DataPlaneTable),
+)
+
+
+def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The text below each field."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    field = ""
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            field = node.target.id
+        elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found[field] = " ".join(str(node.value.value).split())
+            field = ""
+    return found
+
+
+def page(note: str) -> str:
+    lines = [
+        "# Settings",
+        "",
+        note,
+        "",
+        "From `larder.toml` (or the file that `--config` or `LARDER_CONFIG` names), then from the environment, which "
+        "wins. Sizes may be written as `4GiB`. `larder up --print-config` shows what is in force, without secrets; a "
+        "name that nobody knows is an error. Settings marked as secret are printed nowhere and written to no log.",
+    ]
+    for section, title, kind in TABLES:
+        lines += ["", f"## {title}", "", "| name | environment | default | means |", "|---|---|---|---|"]
+        described = texts(kind)
+        for field in msgspec.structs.fields(kind):
+            full = f"{section}.{field.name}" if section else field.name
+            variable = PREFIX + full.replace(".", "__").upper()
+            means = described[field.name].replace("|", "\\|")
+            secret = " **Secret.**" if full in SECRETS else ""
+            lines.append(f"| `{field.name}` | `{variable}` | {_default(field)} | {means}{secret} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: Any) -> str:
+    value = field.default if field.default is not msgspec.NODEFAULT else None
+    if value is None and field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    if value is None or value in ("", [], {}):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int) and field.name.endswith("_bytes") and value % 1024 == 0 and value:
+        for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if value % size == 0:
+                return f"`{value // size}{unit}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

@@ -1,0 +1,186 @@
+"""`larder db`: upgrade, check and backup, on both databases and on damaged ones."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli.db import db
+from app.errors import Conflict, StoreUnavailable
+from app.store import backup as copies
+from app.store.condition import head
+from app.store.database import full_url
+
+Db = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Db:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LARDER_DATABASE_URL", database_url)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
+    return lambda *arguments: CliRunner().invoke(db, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An upgraded SQLite database."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
+    assert CliRunner().invoke(db, ["upgrade"]).exit_code == 0
+    return tmp_path / "larder.db"
+
+
+def check() -> Result:
+    return CliRunner().invoke(db, ["check"])
+
+
+def test_an_upgraded_database_is_in_order(run: Db) -> None:
+    upgraded = run("upgrade")
+    assert (upgraded.exit_code, f"at revision {head()}" in upgraded.output) == (0, True)
+    assert run("upgrade").exit_code == 0
+    checked = run("check")
+    assert checked.exit_code == 0, checked.output
+    assert "as they should be" in checked.output
+
+
+def test_a_database_without_a_schema_is_told_to_be_upgraded(run: Db, tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "larder.db").execute("PRAGMA user_version=1").close()
+    checked = run("check")
+    assert checked.exit_code == 1
+    assert "larder db upgrade" in checked.output
+
+
+def test_a_database_that_is_not_there_is_not_made_by_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
+    checked = check()
+    assert checked.exit_code == 1
+    assert "there is no database" in checked.output
+    assert not (tmp_path / "larder.db").exists()
+
+
+def execute(file: Path, statement: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.executescript(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE alembic_version SET version_num='9999'", "a newer Larder wrote it"),
+        ("DROP INDEX ix_events_at", "the tables differ from the models"),
+        ("ALTER TABLE rates ADD COLUMN odd TEXT", "the tables differ from the models"),
+        ("CREATE TABLE stranger (x)", "'stranger' that is not Larder's"),
+        ("PRAGMA journal_mode=DELETE", ""),
+    ],
+)
+def test_what_is_odd_is_told(file: Path, statement: str, told: str) -> None:
+    execute(file, statement)
+    checked = check()
+    assert told in checked.output
+    assert checked.exit_code == int(bool(told))
+
+
+def test_a_newer_schema_is_not_upgraded(file: Path) -> None:
+    execute(file, "UPDATE alembic_version SET version_num='9999'")
+    upgraded = CliRunner().invoke(db, ["upgrade"])
+    assert upgraded.exit_code == 1
+    assert "cannot be upgraded" in upgraded.output
+
+
+def test_a_file_that_is_not_whole_is_told(file: Path) -> None:
+    with file.open("r+b") as damaged:
+        damaged.seek(4096 * 3)
+        damaged.write(os.urandom(4096 * 4))
+    assert check().exit_code == 1
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
+    (tmp_path / "larder.db").write_bytes(b"not a database at all" * 1000)
+    checked = check()
+    assert checked.exit_code == 1
+    assert "Traceback" not in checked.output
+
+
+def test_a_copy_is_whole_while_the_database_is_written_to(file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    command = [sys.executable, "-c", _WRITER, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout.readline() == b"writing\n"
+            assert CliRunner().invoke(db, ["backup", str(copy)]).exit_code == 0
+        finally:
+            writer.kill()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    connection = sqlite3.connect(copy)
+    (count, total) = connection.execute("SELECT count(*), sum(odd) FROM pairs").fetchone()
+    connection.close()
+    assert count % 2 == 0, "a transaction wrote two rows"
+    assert total == 0
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+_WRITER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("CREATE TABLE pairs (odd)")
+for n in range(10**9):
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("INSERT INTO pairs VALUES (1)")
+    db.execute("INSERT INTO pairs VALUES (-1)")
+    db.execute("COMMIT")
+    if n == 20:
+        print("writing", flush=True)
+"""
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_text("precious")
+    refused = CliRunner().invoke(db, ["backup", str(copy)])
+    assert (refused.exit_code, copy.read_text()) == (1, "precious")
+    assert "--force" in refused.output
+    assert CliRunner().invoke(db, ["backup", str(copy), "--force"]).exit_code == 0
+    assert copy.read_bytes().startswith(b"SQLite format 3")
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(file: Path, tmp_path: Path) -> None:
+    for target in (tmp_path, tmp_path / "nowhere" / "copy.db"):
+        with pytest.raises(Conflict):
+            copies.backup(full_url(f"sqlite:///{file}"), target, force=True)
+    with pytest.raises(StoreUnavailable, match="there is no database"):
+        copies.backup(full_url(f"sqlite:///{tmp_path}/none.db"), tmp_path / "copy.db", force=False)
+    assert not (tmp_path / "copy.db").exists()
+
+
+def test_a_backup_of_postgres_is_one_of_pg_dump(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = full_url(postgres_url)
+    try:
+        copies.backup(url, tmp_path / "copy.dump", force=False)
+    except StoreUnavailable as error:  # an older pg_dump than the server
+        assert "pg_dump failed" in str(error)  # noqa: PT017
+    else:
+        assert (tmp_path / "copy.dump").read_bytes().startswith(b"PGDMP")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(StoreUnavailable, match="pg_dump is not installed"):
+        copies.backup(url, tmp_path / "other.dump", force=False)
+    assert not (tmp_path / "other.dump").exists()
+
+
+def test_no_error_repeats_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
+    for arguments in (["upgrade"], ["check"], ["backup", str(tmp_path / "x")]):
+        result = CliRunner().invoke(db, arguments)
+        assert result.exit_code == 1
+        assert "sesame" not in result.output

@@ -1,0 +1,191 @@
+"""`larder doctor` says what is wrong with a machine; and nothing ever prints a password."""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import machine
+from app.cli.doctor import doctor
+from app.cli.up import up
+from app.settings import AppSettings, Settings, without_secrets
+from dataplane.protocol.settings import Common, with_defaults, without_password
+from docs.settings_table import SECRETS, TABLES, texts
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(state))
+    monkeypatch.setenv("LARDER_HTTP_PORT", "0")
+    monkeypatch.setenv("LARDER_POOL_BYTES", "4MiB")
+    return state
+
+
+def examined() -> tuple[int, dict[str, Any]]:
+    """Exit code, and each check by name."""
+    result = CliRunner().invoke(doctor, ["--json"], catch_exceptions=False)
+    told = json.loads(result.output)
+    assert told["ok"] is (result.exit_code == 0)
+    return result.exit_code, {each["name"]: each for each in told["checks"]}
+
+
+def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
+    code, found = examined()
+    assert (code, {n for n, c in found.items() if c["state"] == "failure"}) == (0, set())
+    assert set(found) >= {
+        "settings", "kernel", "versions", "open files", "memory", "/dev/shm", "huge pages", "locked memory", "port",
+        "state directory", "clock", "GPU", "database",
+    }  # fmt: skip
+    assert list(folder.iterdir()) == [], "it changes nothing"
+
+
+def test_the_table_names_what_fails_and_how_to_mend_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_POOL_BYTES", "1000TiB")
+    result = CliRunner().invoke(doctor, catch_exceptions=False)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.output.splitlines() if "FAILURE" in line]
+    assert "memory" in line
+    assert "LARDER_POOL_BYTES=" in line
+
+
+def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_DATAPLANE__SEGMENT_BYTES", "5")
+    code, found = examined()
+    assert code == 1
+    assert "segment_bytes" in found["settings"]["message"]
+    monkeypatch.setenv("LARDER_HTTP_PORT", "many")
+    code, found = examined()
+    assert code == 1
+    assert list(found) == ["settings"]
+
+
+def test_a_port_that_another_program_has_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("LARDER_HTTP_PORT", str(taken.getsockname()[1]))
+        code, found = examined()
+        assert (code, found["port"]["state"]) == (1, "failure")
+        lock = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, found = examined()
+        os.close(lock)
+        assert (code, found["port"]["state"]) == (0, "ok"), "a Larder runs here and has it"
+
+
+def test_a_state_directory_that_others_can_reach_fails(folder: Path) -> None:
+    folder.chmod(0o755)
+    code, found = examined()
+    assert code == 1
+    assert found["state directory"]["fix"] == f"chmod 700 {folder}"
+
+
+def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "file").touch()
+    monkeypatch.setenv("LARDER_STATE_DIR", str(folder / "file" / "state"))
+    code, found = examined()
+    assert (code, found["state directory"]["state"]) == (1, "failure")
+
+
+def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = machine._huge_pages(1 << 50, wanted=True, runs=False)
+    assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    assert machine._locked_memory(1 << 30, wanted=True).state == "failure"
+    assert machine._files(1024).state == "ok"
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1024, 4096))
+    assert machine._files(1024).state == "warning"
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(machine.metadata, "version", lambda _: "2.13.0+cpu")
+    found = machine._gpu()
+    assert (found.state, "H200" in found.message) == ("warning", True)
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'; exit 9\n")
+    assert machine._gpu().state == "warning"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert machine._gpu().state == "ok"
+
+
+def test_a_database_that_is_away_or_old_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "larder.db").touch()
+    code, found = examined()
+    assert code == 1
+    assert "larder db upgrade" in found["database"]["message"]
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
+    code, found = examined()
+    assert code == 1
+    assert "sesame" not in json.dumps(found)
+    assert "user:***@127.0.0.1:1/larder" in found["database"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:sesame@host:5432/larder", "postgresql://user:***@host:5432/larder"),
+        ("postgresql://user:se@s:ame@host/larder", "postgresql://user:***@host/larder"),
+        ("postgresql://user@host/larder", "postgresql://user@host/larder"),
+        (
+            "postgresql:///larder?host=/run/pg&password=sesame&sslpassword=sesame",
+            "postgresql:///larder?host=/run/pg&password=***&sslpassword=***",
+        ),
+        ("sqlite+aiosqlite:////var/lib/larder.db", "sqlite+aiosqlite:////var/lib/larder.db"),
+        ("sesame", "***"),
+        ("", ""),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = with_defaults(Common(database_url="postgresql://u:sesame@h/d"), {})
+    told = without_secrets(Settings(common=common, app=AppSettings(admin_token="sesame" * 8)))
+    assert "sesame" not in repr(told)
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://u:sesame@h/d")
+    monkeypatch.setenv("LARDER_APP__ADMIN_TOKEN", "sesame" * 8)
+    plane = CliRunner().invoke(up, ["--print-config"])
+    data = subprocess.run(
+        [sys.executable, "-m", "dataplane", "--print-config"], capture_output=True, text=True, check=True
+    )
+    for output in (plane.output, data.stdout + data.stderr):
+        assert "database_url" in output
+        assert "sesame" not in output
+
+
+def test_a_larder_that_cannot_start_says_so_without_its_secrets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {**os.environ, "LARDER_DATABASE_URL": "postgresql://u:sesame@127.0.0.1:1/d"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "up"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "sesame" not in done.stdout + done.stderr
+
+
+def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
+    names = set()
+    for section, _, kind in TABLES:
+        described = texts(kind)
+        assert set(described) == set(kind.__struct_fields__), kind
+        names |= {f"{section}.{name}" if section else name for name in described}
+    assert names >= SECRETS
