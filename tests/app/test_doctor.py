@@ -3,9 +3,11 @@
 import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +101,10 @@ def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch:
     found = machine._huge_pages(1 << 50, wanted=True, runs=False)
     assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
     assert machine._locked_memory(1 << 30, wanted=True).state == "failure"
     assert machine._files(1024).state == "ok"
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert machine._files(1024).state == "warning"
 
 
@@ -111,7 +113,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pyt
     program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(machine.metadata, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(metadata, "version", lambda _: "2.13.0+cpu")
     found = machine._gpu()
     assert (found.state, "H200" in found.message) == ("warning", True)
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'; exit 9\n")
