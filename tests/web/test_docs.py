@@ -1,48 +1,22 @@
 """The API's documentation page works offline, under the content security policy of the real server."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.app.plane import serving, settings_in
+from tests.app.apart import serving_apart
 from tests.require import require
 from tests.web.player import DIST
 
 
 @pytest.fixture
 def real_server(socket_dir: Path) -> Iterator[str]:
-    """The address of a real management plane that runs in a thread: the browser's test is not asynchronous."""
+    """The address of a real management plane."""
     require((DIST / "swagger" / "index.html").is_file(), "the documentation page is not built (make web)")
-    started: list[str] = []
-    ready = threading.Event()
-    loop = asyncio.new_event_loop()
-    done = asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(settings_in(socket_dir)) as plane:
-            started.append(str(plane.http.base_url))
-            ready.set()
-            await done.wait()
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(serve())
-        finally:
-            ready.set()
-            loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(30)
-    try:
-        yield started[0]
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join(30)
+    with serving_apart(socket_dir) as url:
+        yield url
 
 
 def test_every_route_can_be_read_and_tried_with_nothing_from_outside(
