@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -191,6 +192,8 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
+                gc.collect()
+                gc.freeze()  # what is there from the start stays: no need to walk it at every collection
                 structlog.get_logger().info("larder.started", url=url)
 
     server = Server(

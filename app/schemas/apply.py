@@ -37,12 +37,12 @@ class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class FieldChange(msgspec.Struct, frozen=True):
+class FieldChange(msgspec.Struct, frozen=True, gc=False):
     before: Any
     after: Any
 
 
-class RecordChange(msgspec.Struct, frozen=True):
+class RecordChange(msgspec.Struct, frozen=True, gc=False):
     """What happened, or would happen, to one record."""
 
     type: TypeName

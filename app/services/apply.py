@@ -15,6 +15,7 @@ from app.ingest.fleet import Fleet
 from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
+from app.services.collector import Uncollected
 from app.services.declared import Declared, declare
 from app.services.kinds import KINDS, Kind
 from app.services.outcome import Held, Outcome, Step, outcome
@@ -35,6 +36,8 @@ class Apply:
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
+        self._turn = asyncio.Lock()
+        self._uncollected = Uncollected()
 
     async def apply(
         self, asked: ApplyPut, by: Caller, wait_s: float = 0.0, *, assumed: str = ""
@@ -45,28 +48,13 @@ class Apply:
             raise Forbidden(
                 f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
             )
-        declared = await asyncio.to_thread(
-            declare, asked.document, asked.managed_by, by, time.time(), assumed
-        )
-        _check_prune(asked, declared)
-        numbers: dict[SnapshotType, int]
-        if asked.dry_run:
-            async with self._database.read() as session:
-                heads = await generations.heads(session)
-                numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
-                result = await self._outcome(session, asked, declared, by, numbers, time.time())
-        else:
-            async with self._changes.begin(by, *KINDS) as change:
-                numbers = {kind: number - 1 for kind, number in change.generations.items()}
-                result = await self._outcome(change.session, asked, declared, by, numbers, change.now)
-                for kind in KINDS.values():
-                    await _write(change, kind, result)
-                    if result.of(kind.name, "create", "update", "delete"):
-                        numbers[kind.name] = change.generations[kind.name]
-            deadline = time.monotonic() + wait_s
-            for name in KINDS:
-                if wait_s and result.of(name, "create", "update", "delete"):
-                    await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
+        async with self._turn:  # one document in memory is enough
+            with self._uncollected:
+                result, numbers = await self._done(asked, by, assumed)
+        deadline = time.monotonic() + wait_s
+        for name in KINDS:
+            if wait_s and not asked.dry_run and result.of(name, "create", "update", "delete"):
+                await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
         return ApplyAnswer(
             dry_run=asked.dry_run,
             created=result.count("create"),
@@ -77,6 +65,28 @@ class Apply:
             generations=numbers,
             status={name: self._status(name, numbers[name]) for name in KINDS},
         )
+
+    async def _done(
+        self, asked: ApplyPut, by: Caller, assumed: str
+    ) -> tuple[Outcome, dict[SnapshotType, int]]:
+        """What was done, or would be, and the generations."""
+        declared = await asyncio.to_thread(
+            declare, asked.document, asked.managed_by, by, time.time(), assumed
+        )
+        _check_prune(asked, declared)
+        if asked.dry_run:
+            async with self._database.read() as session:
+                heads = await generations.heads(session)
+                seen = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
+                return await self._outcome(session, asked, declared, by, seen, time.time()), seen
+        async with self._changes.begin(by, *KINDS) as change:
+            numbers = {kind: number - 1 for kind, number in change.generations.items()}
+            result = await self._outcome(change.session, asked, declared, by, numbers, change.now)
+            for kind in KINDS.values():
+                await _write(change, kind, result)
+                if result.of(kind.name, "create", "update", "delete"):
+                    numbers[kind.name] = change.generations[kind.name]
+        return result, numbers
 
     def _status(self, name: SnapshotType, generation: int) -> TypeStatus:
         status = self._progress.status(name, generation)

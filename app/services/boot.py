@@ -51,6 +51,7 @@ class BootFile:
         self._database = database
         self._hub = hub
         self._nudged = asyncio.Event()
+        self._started = False
         self._looked: tuple[int, ...] | None = None
         self._digest = ""
         self._final = False
@@ -63,9 +64,10 @@ class BootFile:
         self._nudged.set()
 
     async def start(self) -> None:
-        """Apply it once. Raises BadFile, when nothing was ever applied to the database; StoreUnavailable."""
-        if not self.path:
+        """Apply it, at the first call. Raises BadFile, when nothing was ever applied to the database; StoreUnavailable."""
+        if not self.path or self._started:
             return
+        self._started = True
         async with self._database.read() as session:
             untouched = not any((await generations.heads(session)).values())
         fault = await self._try()

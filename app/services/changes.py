@@ -6,6 +6,7 @@ makes the push happen later.
 """
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
 from app.services.callers import Caller
-from app.store import audit, generations, notify
+from app.store import audit, bulk, generations, notify
 from app.store.audit import AuditRow
 from app.store.database import Database
 from app.store.notify import Told
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 
+MOST_FACTS = 200
+"""Of one change; more would push everything else out of the backlogs of those who watch."""
 Action = Literal["create", "update", "delete"]
 NOUNS: dict[SnapshotType, str] = {"quotas": "quota", "pins": "pin", "policies": "policy"}
 
@@ -130,7 +133,9 @@ class Changes:
             for kind in numbers:
                 if any(row.type == kind for row in change.entries):
                     await generations.advance(session, kind, numbers[kind], change.now)
-            await audit.append(session, change.entries)
+            for batch in bulk.batches(change.entries):  # others get a turn in between
+                await audit.append(session, batch)
+                await session.flush()
             facts = _facts(change.entries)
             await notify.post(session, facts)
         self._fleet.pulse.beat()
@@ -153,8 +158,19 @@ class Changes:
 
 
 def _facts(rows: Iterable[AuditRow]) -> list[Told]:
-    """What everybody who watches may know."""
-    return [_fact(row) for row in rows if row.decision != "denied"]
+    """What everybody who watches may know: each record that was changed, or of very many how many they were."""
+    told = [row for row in rows if row.decision != "denied"]
+    if len(told) <= MOST_FACTS:
+        return [_fact(row) for row in told]
+    counts = Counter((row.type, row.generation, row.action) for row in told)
+    return [
+        Told(
+            f"{kind or 'records'}.changed",
+            told[0].at,
+            {"action": action, "count": count, "generation": number},
+        )
+        for (kind, number, action), count in counts.items()
+    ]
 
 
 def _fact(row: AuditRow) -> Told:

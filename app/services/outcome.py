@@ -85,24 +85,26 @@ def outcome(
 def _step(kind: Kind, key: str, record: Record, row: Mapping[str, Any] | None, now: float) -> Step:
     asked = record.asked
     values = asked.values
+    if asked.ttl_s is not None:
+        values = {**values, "expires_at": _end(values, row, asked.ttl_s, now)}
     if row is None:
         action: Literal["create", "ended"] = "ended" if asked.ended else "create"
         return Step(kind, key, action, None, values, asked.body)
-    if asked.ttl_s is not None:
-        values = {**values, "expires_at": _end(values, row, asked.ttl_s, now)}
     same = all(values[name] == row[name] for name in kind.written if name in values)
     return Step(kind, key, "unchanged" if same else "update", row, values, asked.body)
 
 
-def _end(values: Values, row: Mapping[str, Any], ttl_s: float, now: float) -> float | None:
+def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float) -> float:
     """A time to live counts from when the pin was written: applying the same again moves nothing. The end of a pin that
     hits move is moved by hits as long as it lives."""
+    if row is None:
+        return now + ttl_s
     end: float | None = row["expires_at"]
     if values["refresh_s"] is not None:
         keeps = row["refresh_s"] == values["refresh_s"] and end is not None and end > now
     else:
         keeps = row["refresh_s"] is None and end == row["updated_at"] + ttl_s
-    return end if keeps else values["expires_at"]
+    return end if end is not None and keeps else now + ttl_s
 
 
 def _check_owner(
