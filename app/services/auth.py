@@ -186,7 +186,7 @@ class Auth:
             return _caller(attempt, ADMIN, "admin", None, "")
         token = credentials.parsed(text)
         if token is None:
-            raise _Wrong("malformed", EXPECTED)
+            raise _Wrong("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
         row = await self._tokens.get(token.id)
         digest = self.hasher.token(token)
         if row is None or not same(digest, row.hash):

@@ -154,7 +154,7 @@ def _above(
         return None
     say = format_size if field.endswith("_bytes") else "{:g}".format
     got = "no bound" if value is None else say(value)
-    return FieldError(field, f"expected at most {say(ceiling)} (the tenant's ceiling), got {got}")  # type: ignore[arg-type]
+    return FieldError(field, f"expected at most {say(ceiling)} (the tenant's ceiling), got {got}")
 
 
 def _checked(asked: CeilingPut) -> dict[str, Any]:

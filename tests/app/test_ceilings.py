@@ -12,11 +12,11 @@ from tests.app.plane import PIN, Plane
 pytestmark = pytest.mark.anyio
 Q, C = "/api/v1/quotas/acme", "/api/v1/ceilings/acme"
 ANY = {"If-Match": "*"}
-CEILING = {
+CEILING: dict[str, Any] = {
     "max_limit_bytes": "4GiB", "max_floor_bytes": "1GiB", "max_weight": 2, "max_pin_budget_bytes": "512MiB",
     "max_store_rate_bytes": "100MiB",
 }  # fmt: skip
-WITHIN = {
+WITHIN: dict[str, Any] = {
     "limit_bytes": "4GiB", "floor_bytes": "1GiB", "weight": 2, "pin_budget_bytes": "512MiB",
     "store_rate_bytes": "100MiB",
 }  # fmt: skip

@@ -20,6 +20,11 @@ DIST = WEB / "dist"
 FIXTURES = WEB / "src" / "fixtures"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 BEAT_S = 0.2
+NOBODY = {
+    "actor": "local", "role": "admin", "tenants": None, "token_id": "", "session": False, "source": "127.0.0.1",
+    "csrf_token": "", "expires_at": None,
+}  # fmt: skip
+"""A plane that needs no token."""
 
 
 def fixture(name: str) -> dict[str, Any]:
@@ -103,6 +108,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, "text/html", b"<h1>Welcome</h1>")
         elif play.problem is not None:
             self.answer(play.problem["status"], "application/problem+json", json.dumps(play.problem).encode())
+        elif path == "/api/v1/session":
+            self.answer(200, "application/json", json.dumps(NOBODY).encode())
         elif path == "/api/v1/overview":
             self.answer(200, "application/json", json.dumps(play.now()).encode())
         elif path == "/api/v1/overview/history":

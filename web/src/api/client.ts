@@ -1,6 +1,6 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
-import type { History, Overview, PrefixList, Problem } from './types';
+import type { History, Overview, PrefixList, Problem, Session } from './types';
 
 const TIMEOUT_MS = 8_000;
 
@@ -26,11 +26,30 @@ export function getPrefixes(limit: number): Promise<PrefixList> {
   return get<PrefixList>(`api/v1/prefixes?limit=${limit}`);
 }
 
-async function get<T>(path: string): Promise<T> {
+export function getSession(): Promise<Session> {
+  return get<Session>('api/v1/session');
+}
+
+/** The browser keeps the cookie that comes with the answer; this page never sees it. */
+export function logIn(token: string): Promise<Session> {
+  return send<Session>('POST', 'api/v1/session', { 'content-type': 'application/json' }, JSON.stringify({ token }));
+}
+
+export async function logOut(csrf: string): Promise<void> {
+  await ask('DELETE', 'api/v1/session', { 'x-csrf-token': csrf });
+}
+
+function get<T>(path: string): Promise<T> {
+  return send<T>('GET', path);
+}
+
+async function ask(method: string, path: string, headers: Record<string, string> = {}, body?: string): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, {
-      headers: { accept: 'application/json, application/problem+json' },
+      method,
+      headers: { accept: 'application/json, application/problem+json', ...headers },
+      body: body ?? null,
       cache: 'no-store',
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
@@ -38,6 +57,11 @@ async function get<T>(path: string): Promise<T> {
     throw new ApiError(unreachable(error));
   }
   if (!response.ok) throw new ApiError(await problemOf(response));
+  return response;
+}
+
+async function send<T>(method: string, path: string, headers?: Record<string, string>, body?: string): Promise<T> {
+  const response = await ask(method, path, headers, body);
   try {
     return (await response.json()) as T;
   } catch {

@@ -15,6 +15,7 @@ export type Policy = Schemas['PolicyAnswer'];
 export type PolicyStats = Schemas['PolicyStats'];
 export type PrefixList = Schemas['PrefixList'];
 export type Engine = Schemas['EngineStats'];
+export type Session = Schemas['SessionAnswer'];
 export type Fact = Schemas['Fact'];
 
 /** RFC 9457: the API's, or one that the client makes when there was no answer (status 0). */

@@ -57,6 +57,8 @@ export class Live {
   readonly now = $derived(this.#nowMs / 1000 + this.#aheadS);
   /** The same when the last overview came: how far the charts reach. */
   readonly receivedAt = $derived(this.#receivedMs / 1000 + this.#aheadS);
+  /** The API wants to know who asks. */
+  readonly locked = $derived(this.problem?.status === 401);
   readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
 
   readonly #deps: LiveDeps;
@@ -97,6 +99,16 @@ export class Live {
     this.#stream.close();
   }
 
+  /** Somebody else may sit here now: nothing of what was known stays on the page. */
+  forget(): void {
+    this.#stream.close();
+    this.overview = null;
+    this.history = NO_HISTORY;
+    this.facts = [];
+    this.connection = 'connecting';
+    this.retry();
+  }
+
   /** Called every second. */
   tick(): void {
     this.#nowMs = this.#deps.nowMs();
@@ -105,6 +117,7 @@ export class Live {
   /** The tab was shown again or the network came back: catch up at once when something was missed. */
   wake(): void {
     this.tick();
+    if (this.locked) return;
     if (this.connection !== 'reconnecting' && this.ageS <= ASLEEP_S) return;
     if (this.connection === 'live') this.connection = 'reconnecting';
     this.retry();
@@ -126,7 +139,10 @@ export class Live {
       if (arrivals === this.#arrivals) this.#take(overview);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (arrivals === this.#arrivals) this.problem = error.problem;
+      if (arrivals !== this.#arrivals) return;
+      this.problem = error.problem;
+      // Asking again and again does not help: `retry` is called after a login.
+      if (this.locked) this.#stream.close();
     }
   }
 

@@ -1,0 +1,118 @@
+"""Every route and every role: who may, who may not, and that no route forgets to say."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from litestar.routes import HTTPRoute
+
+from app.services.callers import ROLES
+from app.settings import Settings
+from tests.app.callers import ADMIN, bearer, guarded, guarding, made
+from tests.app.plane import Plane, settings_in
+
+pytestmark = pytest.mark.anyio
+OPEN = {
+    "/",
+    "/{path}",
+    "/api",
+    "/api/{path}",
+    "/api/openapi.json",
+    "/api/v1/session",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+}
+"""Paths that may have a method that answers everybody, or does so by a setting."""
+UNDER = ("/api/docs", "/api/v1/join")
+"""The description of the API is no secret; nodes that join prove themselves with tokens of their own."""
+
+
+def routes(app: Any) -> list[tuple[str, str, dict[str, Any]]]:
+    """Method, path and `opt` of every route that was written by somebody."""
+    return [
+        (method, route.path_format, handler.opt)
+        for route in app.litestar.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        for method in handler.http_methods
+        if method != "OPTIONS"  # made by the framework: tells methods, and nothing else
+    ]
+
+
+def is_open(path: str, opt: dict[str, Any]) -> bool:
+    return opt["role"] == "anyone" or "opened_by" in opt
+
+
+async def status(plane: Plane, method: str, path: str, token: str) -> int:
+    """Only the status: some answers never end."""
+    address = re.sub(r"\{[^}]*\}", "1", path)
+    headers = bearer(token) if token else {}
+    base = str(plane.http.base_url)
+    async with (
+        httpx.AsyncClient(base_url=base, trust_env=False, verify=False, timeout=20) as http,
+        http.stream(method, address, headers={**headers, "accept": "text/html"}) as answer,
+    ):
+        return answer.status_code
+
+
+async def test_every_route_says_who_may_and_only_those_may(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        tokens = {role: await made(plane, f"{role}-token", role) for role in ROLES}
+        limited = await made(plane, "limited", "operator", tenants=["only-mine"])
+        wrong = []
+        for method, path, opt in routes(plane.app):
+            assert opt.get("role") in (*ROLES, "anyone"), (
+                f"{method} {path} does not say in opt who may use it"
+            )
+            if is_open(path, opt):
+                assert path in OPEN or path.startswith(UNDER), f"{path} answers everybody"
+                continue
+            allowed = ROLES.index(opt["role"])
+            seen: dict[str, Any] = {"nobody": (await status(plane, method, path, ""), (401,))}
+            for place, role in enumerate(ROLES):
+                got = await status(plane, method, path, tokens[role])
+                seen[role] = (got, () if place >= allowed else (403,))
+            got = await status(plane, method, path, limited)
+            may = opt.get("scoped", False) and opt["role"] != "admin"
+            seen["limited"] = (got, () if may else (403,))
+            for who, (got, expected) in seen.items():
+                refused = got in (401, 403)
+                if (expected and got not in expected) or (not expected and refused and who != "limited"):
+                    wrong.append(f"{method} {path} by {who}: {got}")
+                assert got < 500 or got == 503, f"{method} {path} by {who}: {got}"
+        assert wrong == []
+
+
+async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
+    async with guarding(socket_dir, open_metrics=False, open_health=False) as plane:
+        viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert await status(plane, "GET", path, "") == 401
+            assert await status(plane, "GET", path, viewer) in (200, 503)
+        assert await status(plane, "GET", "/metrics", limited) == 403, "it tells of all tenants"
+        assert await status(plane, "GET", "/healthz", limited) == 200
+    async with guarding(socket_dir) as plane:
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert await status(plane, "GET", path, "") in (200, 503)
+
+
+async def test_the_address_of_a_caller_is_told_by_trusted_proxies_alone(socket_dir: Path) -> None:
+    sent = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", **bearer(ADMIN)}
+    for proxies, source in (("", "127.0.0.1"), ("10.0.0.0/8", "127.0.0.1"), ("127.0.0.1", "198.51.100.7"),
+                            ("127.0.0.0/8, 198.51.100.0/24", "203.0.113.9")):  # fmt: skip
+        async with guarding(socket_dir, trusted_proxies=proxies) as plane:
+            who = (await plane.http.get("/api/v1/whoami", headers=sent)).json()
+            assert who["source"] == source, proxies
+            nonsense = {**bearer(ADMIN), "X-Forwarded-For": "<script>, , 1.2.3"}
+            assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
+
+
+def test_settings_never_show_the_token(socket_dir: Path) -> None:
+    from app.settings import without_secrets
+
+    settings: Settings = guarded(socket_dir)
+    assert ADMIN not in repr(without_secrets(settings))
+    assert without_secrets(settings_in(socket_dir)).app.admin_token == ""

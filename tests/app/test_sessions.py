@@ -1,0 +1,115 @@
+"""Browsers: a token becomes a cookie, changes need the page's own token, and a session ends when it must."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+SESSION, Q = "/api/v1/session", "/api/v1/quotas/acme"
+
+
+def browser(plane: Plane) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=20)
+
+
+async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        token = await made(plane, "ops", "operator")
+        login = await page.post(SESSION, json={"token": f" {token}\n"})
+        assert login.status_code == 200, login.text
+        cookie = login.headers["set-cookie"].lower()
+        for part in ("larder_session=", "httponly", "samesite=strict", "path=/", "max-age=43200"):
+            assert part in cookie
+        assert "secure" not in cookie
+        assert (login.headers["cache-control"], token in login.text) == ("no-store", False)
+        csrf = login.headers["x-csrf-token"]
+        who = (await page.get(SESSION)).json()
+        assert (who["actor"], who["role"], who["session"], who["csrf_token"]) == (
+            "ops",
+            "operator",
+            True,
+            csrf,
+        )
+        assert (await page.get("/api/v1/whoami")).json()["session"]
+        for sent in ("", "0" * 64, "\xfc", csrf[:-1]):
+            headers = {"x-csrf-token": sent.encode("latin-1")}
+            refused = await page.put(Q, json={"limit_bytes": 1}, headers=headers)
+            assert (refused.status_code, "X-CSRF-Token" in refused.json()["detail"]) == (403, True)
+        allowed = await page.put(Q, json={"limit_bytes": 1}, headers={"x-csrf-token": csrf})
+        assert allowed.status_code == 201
+        assert (
+            await page.put(Q, json={"limit_bytes": 1}, headers={**bearer(token), "If-Match": "*"})
+        ).is_success
+        assert (await page.get("/api/v1/tokens")).status_code == 403
+        other = await page.post(SESSION, json={"token": token})
+        assert other.headers["x-csrf-token"] != csrf, "each session has its own"
+
+
+async def test_a_session_ends_with_logout_and_with_its_token(socket_dir: Path, database_url: str) -> None:
+    async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
+        token = await made(plane, "ops", "operator")
+        csrf = (await page.post(SESSION, json={"token": token})).headers["x-csrf-token"]
+        kept = dict(page.cookies)
+        assert (await page.delete(SESSION)).status_code == 403
+        out = await page.delete(SESSION, headers={"x-csrf-token": csrf})
+        assert (out.status_code, "max-age=0" in out.headers["set-cookie"].lower()) == (204, True)
+        page.cookies.update(kept)
+        over = await page.get(SESSION)
+        assert (over.status_code, "over" in over.json()["detail"]) == (401, True)
+        assert (await page.post(SESSION, json={"token": token})).status_code == 200
+        assert (await plane.http.delete("/api/v1/tokens/ops")).status_code == 204
+        assert (await page.get(SESSION)).status_code == 401
+        done = [(e["action"], e["actor"]) for e in (await plane.get("/api/v1/audit?kind=session"))["items"]]
+        assert done == [("login", "ops"), ("logout", "ops"), ("login", "ops")]
+
+
+async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
+        assert (await page.get("/api/v1/tokens")).status_code == 200
+        kept = dict(page.cookies)
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        page.cookies.update(kept)
+        assert (await page.get(SESSION)).json()["actor"] == "admin"
+    from tests.app.plane import serving, settings_in
+
+    async with (
+        serving(settings_in(socket_dir, admin_token="another-" + ADMIN)) as plane,
+        browser(plane) as page,
+    ):
+        page.cookies.update(kept)
+        assert (await page.get(SESSION)).status_code == 401
+
+
+async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        statuses = [(await page.post(SESSION, json={"token": f"wrong-{n}"})).status_code for n in range(14)]
+        assert statuses[:10] == [401] * 10
+        assert 429 in statuses
+        assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
+        assert (await plane.get("/api/v1/audit?decision=denied"))["total"] == 14
+        for body in ({}, {"token": 5}, {"token": "x" * 513}, {"token": "x", "more": 1}):
+            assert (await page.post(SESSION, json=body)).status_code == 422
+        page.cookies.clear()
+        for value in ("", "x", "0" * 64, "0" * 5000, "\xff"):
+            cookie = {"cookie": f"larder_session={value}".encode("latin-1")}
+            assert (await page.get(SESSION, headers=cookie)).status_code == 401
+
+
+async def test_over_https_the_cookie_is_for_this_host_and_https_alone(socket_dir: Path) -> None:
+    async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane, browser(plane) as page:
+        page.headers["x-forwarded-proto"] = "https"
+        login = await page.post(SESSION, json={"token": ADMIN})
+        name, _, rest = login.headers["set-cookie"].partition("=")
+        assert (name, "Secure" in rest) == ("__Host-larder_session", True)
+        cookie = {"cookie": f"{name}={rest.partition(';')[0]}"}
+        assert (await page.get(SESSION, headers=cookie)).status_code == 200
+        plain = {"cookie": f"larder_session={rest.partition(';')[0]}"}
+        assert (await page.get(SESSION, headers=plain)).status_code == 401
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        login = await page.post(SESSION, json={"token": ADMIN}, headers={"x-forwarded-proto": "https"})
+        assert "Secure" not in login.headers["set-cookie"], "nobody said that this proxy is one"

@@ -1,0 +1,48 @@
+/** Who is logged in at this browser. One instance, made by App. */
+
+import { ApiError, getSession, logIn, logOut } from '../api/client';
+import type { Session } from '../api/types';
+
+export interface LoginDeps {
+  getSession(): Promise<Session>;
+  logIn(token: string): Promise<Session>;
+  logOut(csrf: string): Promise<void>;
+}
+
+const BROWSER: LoginDeps = { getSession, logIn, logOut };
+
+export class Login {
+  /** Null when nobody is known. */
+  who = $state.raw<Session | null>(null);
+  readonly #deps: LoginDeps;
+
+  constructor(deps: LoginDeps = BROWSER) {
+    this.#deps = deps;
+  }
+
+  /** Asks who the cookie is; nobody is not a failure. */
+  async load(): Promise<void> {
+    try {
+      this.who = await this.#deps.getSession();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.who = null;
+    }
+  }
+
+  /** Raises ApiError. */
+  async enter(token: string): Promise<void> {
+    this.who = await this.#deps.logIn(token);
+  }
+
+  /** Ends the session here and on the server; a server that is away ends it by its time. */
+  async leave(): Promise<void> {
+    const csrf = this.who?.csrf_token ?? '';
+    this.who = null;
+    try {
+      await this.#deps.logOut(csrf);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+    }
+  }
+}
