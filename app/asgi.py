@@ -144,6 +144,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "sources": parts.sources,
                 "actions": parts.actions,
                 "lookups": parts.lookups,
+                "dry_runs": parts.dry_runs,
                 "blocks": parts.blocks,
                 "tokenizers": parts.tokenizers,
                 "resizing": parts.resizing,

@@ -40,6 +40,7 @@ from app.services.blocks import BlockService
 from app.services.boot import BootFile
 from app.services.ceilings import Ceilings
 from app.services.changes import Changes
+from app.services.dry_run import DryRuns
 from app.services.events import Events
 from app.services.export import Export
 from app.services.joins import Joins
@@ -119,6 +120,7 @@ class Parts:
     sources: Sources
     actions: Actions
     lookups: Lookups
+    dry_runs: DryRuns
     blocks: BlockService
     tokenizers: Tokenizers
     resizing: Resizing
@@ -220,6 +222,7 @@ def build(settings: Settings) -> Parts:
         sources=Sources(proxies(settings.app)),
         actions=Actions(targets, changes, tokenizers),
         lookups=Lookups(targets, tokenizers),
+        dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
         blocks=BlockService(targets, prefixes),
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),

@@ -1,20 +1,33 @@
-"""`larder invalidate` and `larder demote`."""
+"""`larder lookup`, `locate`, `invalidate`, `demote`, `clear` and `verify`: what is done with what is cached."""
 
 import sys
+import time
 from typing import IO, Any
 
 import click
 
-from app.cli.client import call, json_option, print_json, url_option
-from app.cli.keys import F, key_fields, key_options
+from app.cli import show
+from app.cli.client import call, json_option, print_json, segment, url_option
+from app.cli.keys import F, key_fields, key_options, text_fields, text_options
+
+VERIFY_WAIT = "20s"
+_SOURCES = ("tokens", "keys", "text", "messages")
+
+node_option = click.option(
+    "--node", "nodes", metavar="NAME", multiple=True, help="Only on this node; may be given several times."
+)
+
+
+def _source_options(command: F) -> F:
+    return key_options(text_options(command))
 
 
 def _scope_options(command: F) -> F:
     for option in (
         json_option,
         url_option,
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        key_options,
+        node_option,
+        _source_options,
         click.option("--space", help="One space, by its 32 hex digits."),
         click.option("--model", help="All spaces of a model."),
         click.option("--tenant", help="Tenant as shown; `_default` for the empty salt."),
@@ -23,19 +36,132 @@ def _scope_options(command: F) -> F:
     return command
 
 
+def _lookup_options(command: F) -> F:
+    for option in (
+        json_option,
+        url_option,
+        node_option,
+        _source_options,
+        click.option("--tenant", help="Tenant as shown; default `_default`."),
+        click.option("--model", required=True, help="Model name, as engines attach with it."),
+    ):
+        command = option(command)
+    return command
+
+
+_yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@click.command()
+@_lookup_options
+def lookup(**options: Any) -> None:
+    """Show how many tokens of a prefix each node would serve now, by tier."""
+    url, as_json = options.pop("url"), options.pop("as_json")
+    answer = call(url, "POST", "/api/v1/actions/lookup", _asked(**options))
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            item["node"],
+            _tiers(item["hit_tokens"]),
+            f"{sum(item['hit_chunks'].values())}/{answer['chunks']}",
+            str(sum(item["resident_chunks"].values())),
+            str(len(item["spaces"])),
+            item["error"] or "",
+        ]
+        for item in answer["items"]
+    ]
+    columns = ["node", "hit tokens ", "hit chunks ", "resident ", "spaces ", "error"]
+    show.table(_title(answer), columns, rows)
+
+
+@click.command()
+@_lookup_options
+def locate(**options: Any) -> None:
+    """Show which nodes hold the start of a prefix, best first, and where engines reach them."""
+    url, as_json = options.pop("url"), options.pop("as_json")
+    answer = call(url, "POST", "/api/v1/actions/locate", _asked(**options))
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [place["node"], _tiers(place["hit_tokens"]), place["engine_socket"], place["control_url"]]
+        for place in answer["items"]
+    ]
+    show.table(_title(answer), ["node", "hit tokens ", "engine socket", "control"], rows)
+    for silent in answer["silent"]:
+        click.echo(f"{silent['node']}: {silent['error']}")
+
+
 @click.command()
 @_scope_options
+@_yes_option
 def invalidate(**options: Any) -> None:
-    """Make blocks unreadable at once: those that match every option that is given. A prefix (--tokens with --tenant and
-    --model, or --keys-file) takes everything stored behind it along. Permanent pins keep their blocks."""
+    """Make blocks unreadable at once: those that match every option that is given. A prefix (tokens or text with
+    --tenant and --model, or --keys-file) takes everything stored behind it along. Permanent pins keep their blocks."""
     _act("invalidate", **options)
 
 
 @click.command()
 @_scope_options
+@_yes_option
 def demote(**options: Any) -> None:
     """Make blocks the first victims until they are used again: those that match every option that is given."""
     _act("demote", **options)
+
+
+@click.command()
+@click.option("--permanent", is_flag=True, help="Also what permanent pins hold.")
+@node_option
+@_yes_option
+@url_option
+@json_option
+def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, as_json: bool) -> None:
+    """Drop everything that is cached. Permanent pins keep their blocks, unless told otherwise."""
+    if not yes:
+        what = "everything, also under permanent pins," if permanent else "everything"
+        _ask(f"drop {what} on {_where(nodes)}?")
+    body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
+    _told("clear", call(url, "POST", "/api/v1/actions/clear", body), as_json)
+
+
+@click.command()
+@_scope_options
+def verify(url: str | None, as_json: bool, **options: Any) -> None:
+    """Hold blocks against their checksums: those that match every option that is given, all without any. Corrupt ones
+    become misses. Waits for the end."""
+    answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
+    items = [_ended(url, item, as_json) for item in answer["items"]]
+    if as_json:
+        print_json({**answer, "items": items})
+    else:
+        rows = [
+            [
+                item["node"],
+                *(
+                    str((item["verification"] or {}).get(field, "-"))
+                    for field in ("blocks", "checked", "corrupt", "without_checksum", "gone", "unread")
+                ),
+                item["error"] or "",
+            ]
+            for item in items
+        ]
+        columns = ["node", "blocks ", "checked ", "corrupt ", "no checksum ", "gone ", "unread ", "error"]
+        show.table("Verified", columns, rows)
+    if any(item["error"] for item in items):
+        raise click.ClickException("not every node did it: verify again when they can")
+
+
+def _ended(url: str | None, item: dict[str, Any], as_json: bool) -> dict[str, Any]:
+    """A node's verification at its end."""
+    while item["verification"] is not None and item["verification"]["ended_at"] is None:
+        state = item["verification"]
+        if not as_json:
+            click.echo(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
+        time.sleep(1.0)
+        item = call(url, "GET", f"/api/v1/actions/verify/{segment(item['node'])}/{state['number']}")
+    return item
 
 
 def _ask(question: str) -> None:
@@ -50,31 +176,57 @@ def _ask(question: str) -> None:
         raise click.Abort
 
 
-def _act(
-    verb: str,
-    tenant: str | None,
-    model: str | None,
-    space: str | None,
+def _asked(
+    *,
+    nodes: tuple[str, ...],
     tokens: str | None,
     tokens_file: IO[str] | None,
     keys_file: IO[str] | None,
     chunk_tokens: int | None,
-    yes: bool,
-    url: str | None,
-    as_json: bool,
+    text: str | None,
+    text_file: IO[str] | None,
+    messages: IO[str] | None,
+    generation_prompt: bool,
+    **named: str | None,
+) -> dict[str, Any]:
+    """The request's body. Raises UsageError."""
+    sources = (tokens, tokens_file, keys_file, text, text_file, messages)
+    if sum(source is not None for source in sources) > 1:
+        raise click.UsageError(
+            "expected at most one of --tokens, --tokens-file, --keys-file, --text, --text-file and --messages"
+        )
+    body: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    body |= key_fields(tokens, tokens_file, keys_file, chunk_tokens)
+    body |= text_fields(text, text_file, messages, generation_prompt)
+    return body | _aimed(nodes)
+
+
+def _aimed(nodes: tuple[str, ...]) -> dict[str, Any]:
+    if len(nodes) == 1:
+        return {"node": nodes[0]}
+    return {"nodes": list(nodes)} if nodes else {}
+
+
+def _where(nodes: tuple[str, ...]) -> str:
+    return ", ".join(nodes) if nodes else "every connected node"
+
+
+def _act(
+    verb: str, yes: bool, url: str | None, as_json: bool, nodes: tuple[str, ...], **options: Any
 ) -> None:
-    if sum(source is not None for source in (tokens, tokens_file, keys_file)) > 1:
-        raise click.UsageError("expected at most one of --tokens, --tokens-file and --keys-file")
-    named = {"tenant": tenant, "model": model, "space": space}
-    scope = {name: value for name, value in named.items() if value is not None}
-    keys = key_fields(tokens, tokens_file, keys_file, chunk_tokens)
-    if not scope and not {"tokens", "keys"} & keys.keys():
+    body = _asked(nodes=nodes, **options)
+    named = [f"{name} {body[name]}" for name in ("tenant", "model", "space") if name in body]
+    given = [name for name in _SOURCES if name in body]
+    if not named and not given:
         raise click.UsageError("expected at least one of --tenant, --model, --space and a prefix")
     if not yes:
-        words = [f"{name} {value}" for name, value in scope.items()]
-        words += [f"a prefix of {len(keys[name])} {name}" for name in ("tokens", "keys") if name in keys]
-        _ask(f"{verb} all blocks of {', '.join(words)} on every connected node?")
-    answer = call(url, "POST", f"/api/v1/actions/{verb}", {**scope, **keys})
+        words = [*named, *(f"a prefix of {len(body[name])} {name}" for name in given if name != "text")]
+        words += ["a text"] if "text" in given else []
+        _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}?")
+    _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), as_json)
+
+
+def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
@@ -82,3 +234,13 @@ def _act(
             click.echo(f"{node['node']}: {node['error'] or 'sweep ' + str(node['sweep'])}")
     if any(node["error"] for node in answer["items"]):
         raise click.ClickException(f"not every node did it: {verb} again when they can")
+
+
+def _title(answer: dict[str, Any]) -> str:
+    used = answer["tokenizer"]
+    by = "" if used is None else f", by the tokenizer {used['name']}"
+    return f"{answer['chunks']} chunks of {answer['chunk_tokens']} tokens{by}"
+
+
+def _tiers(tokens: dict[str, int]) -> str:
+    return ", ".join(f"{count} {tier}" for tier, count in tokens.items()) or "0"

@@ -16,6 +16,7 @@ from app.cli.client import (
     url_option,
     wait_option,
 )
+from app.cli.keys import F
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
 
 _FIELDS = (
@@ -85,54 +86,44 @@ def get_policy(name: str, url: str | None) -> None:
     print_json(call(url, "GET", _path(name)))
 
 
+def _rules(command: F) -> F:
+    """The options that say what a policy is."""
+    for option in (
+        click.option(
+            "--selector",
+            metavar="LABEL=VALUE",
+            multiple=True,
+            help="Only for nodes with this label; may be given several times.",
+        ),
+        click.option("--priority", type=int, help="Of several that match a node, the highest is in force."),
+        click.option("--note", help="For people."),
+        click.option("--low-watermark", type=float, help="Down to this share of the pool."),
+        click.option(
+            "--high-watermark", type=float, help="Evict ahead of need above this share of the pool."
+        ),
+        click.option(
+            "--admission-idle", type=float, metavar="SECONDS", help="Pressure: victims were idle for less."
+        ),
+        click.option(
+            "--admission/--no-admission",
+            default=None,
+            help="Under pressure, admit only keys that were seen before.",
+        ),
+        click.option("--algorithm", type=click.Choice(ALGORITHMS), help="In which order blocks go."),
+    ):
+        command = option(command)
+    return command
+
+
 @policies.command("set")
 @_name
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), help="In which order blocks go.")
-@click.option(
-    "--admission/--no-admission", default=None, help="Under pressure, admit only keys that were seen before."
-)
-@click.option("--admission-idle", type=float, metavar="SECONDS", help="Pressure: victims were idle for less.")
-@click.option("--high-watermark", type=float, help="Evict ahead of need above this share of the pool.")
-@click.option("--low-watermark", type=float, help="Down to this share of the pool.")
-@click.option("--note", help="For people.")
-@click.option("--priority", type=int, help="Of several that match a node, the highest is in force.")
-@click.option(
-    "--selector",
-    metavar="LABEL=VALUE",
-    multiple=True,
-    help="Only for nodes with this label; may be given several times.",
-)
+@_rules
 @url_option
 @wait_option
 @json_option
-def set_policy(
-    name: str,
-    algorithm: str | None,
-    admission: bool | None,
-    admission_idle: float | None,
-    high_watermark: float | None,
-    low_watermark: float | None,
-    note: str | None,
-    priority: int | None,
-    selector: tuple[str, ...],
-    url: str | None,
-    wait: str | None,
-    as_json: bool,
-) -> None:
+def set_policy(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
     """Set a policy. Options that are left out keep what the record has, or are the defaults of a new one."""
-    values = (
-        algorithm,
-        admission,
-        admission_idle,
-        high_watermark,
-        low_watermark,
-        note,
-        priority,
-        _labels(selector),
-    )
-    changed = {field: value for field, value in zip(_FIELDS, values, strict=True) if value is not None}
-    if not changed:
-        raise click.UsageError("expected at least one option that says what to set")
+    changed = _changed(**options)
     held: dict[str, Any] | None = find(url, _path(name))
     kept = {} if held is None else {field: held[field] for field in _KEPT}
     answer = call(url, "PUT", _path(name), {**kept, **changed}, {"wait": wait}, held_state(held))
@@ -140,6 +131,27 @@ def set_policy(
         print_json(answer)
     else:
         click.echo(f"{name}: {', '.join(_described(answer))}; {show.applied(answer)}")
+
+
+@policies.command("check")
+@_name
+@_rules
+@url_option
+@json_option
+def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> None:
+    """Say what every node would answer to a policy, without setting it. Options that are left out are as in `set`."""
+    changed = _changed(**options)
+    held = find(url, _path(name))
+    kept = {} if held is None else {field: held[field] for field in _KEPT}
+    answer = call(url, "POST", "/api/v1/actions/dry-run", {"policies": {name: {**kept, **changed}}})
+    if as_json:
+        print_json(answer)
+    else:
+        for node in answer["items"]:
+            faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
+            click.echo(f"{node['node']}: {'accepted' if node['accepted'] else faults or node['error']}")
+    if not answer["accepted"]:
+        raise click.ClickException("not every node would take it")
 
 
 @policies.command("unset")
@@ -154,6 +166,15 @@ def unset_policy(name: str, url: str | None, wait: str | None) -> None:
 
 def _path(name: str) -> str:
     return f"/api/v1/policies/{segment(name)}"
+
+
+def _changed(admission_idle: float | None, selector: tuple[str, ...], **given: Any) -> dict[str, Any]:
+    """The fields that options set. Raises UsageError when there is none."""
+    asked = {**given, "admission_idle_s": admission_idle, "selector": _labels(selector)}
+    changed = {field: asked[field] for field in _FIELDS if asked[field] is not None}
+    if not changed:
+        raise click.UsageError("expected at least one option that says what to set")
+    return changed
 
 
 def _labels(pairs: tuple[str, ...]) -> dict[str, str] | None:

@@ -13,6 +13,8 @@ from app.observe.trace import span
 from app.schemas.actions import (
     ActionAnswer,
     ClearPost,
+    DryRunAnswer,
+    DryRunPost,
     LocateAnswer,
     LookupAnswer,
     LookupPost,
@@ -22,6 +24,7 @@ from app.schemas.actions import (
     VerifyPost,
 )
 from app.services.actions import Actions
+from app.services.dry_run import DryRuns
 from app.services.lookups import Lookups
 
 _PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable")
@@ -122,8 +125,21 @@ async def get_verification(
     return await actions.verification(node, number, caller())
 
 
+@post(
+    "/dry-run",
+    operation_id="dryRun",
+    summary="What nodes would say to records, without applying or keeping them",
+    status_code=200,
+    opt={"body": DryRunPost, "role": "operator"},
+    responses=_PROBLEMS,
+)
+async def dry_run(dry_runs: NamedDependency[DryRuns], data: JSONBody[DryRunPost]) -> DryRunAnswer:
+    with span("actions.dry_run"):
+        return await dry_runs.run(data, caller())
+
+
 router = Router(
     "/actions",
-    route_handlers=[lookup, locate, invalidate, demote, clear, verify, get_verification],
+    route_handlers=[lookup, locate, invalidate, demote, clear, verify, get_verification, dry_run],
     tags=["actions"],
 )

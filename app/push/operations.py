@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
+
 from app.errors import LarderError, NodeRefused, NodeUnreachable
 from app.ingest.fleet import Address, Fleet, Node
-from app.push.link import Link, NoAnswer, NotUnderstood, Question, new_nonce
-from dataplane.protocol.control import ControlReply
+from app.push.link import Fetch, Link, NoAnswer, NotUnderstood, Question, new_nonce
+from dataplane.protocol.control import Ack, ControlReply, Nack, Snapshot
 
 R = TypeVar("R", bound=ControlReply)
 
@@ -66,6 +68,17 @@ class Operations:
         if not isinstance(reply, kind):
             raise NodeRefused(f"{node.name} answered with {type(reply).__name__}, expected {kind.__name__}")
         return reply
+
+    async def try_out(self, node: Node, snapshot: Snapshot, fetch: Fetch) -> Ack | Nack:
+        """What the node would answer to a snapshot. It applies nothing. Raises NodeUnreachable, NodeRefused."""
+        link = self.check(node)
+        trial = msgspec.structs.replace(snapshot, dry_run=True, nonce=new_nonce())
+        try:
+            return await link.push(trial, fetch, lambda count: None, self._timeout_s)
+        except NoAnswer as error:
+            raise NodeUnreachable(f"{node.name}: {error}") from None
+        except NotUnderstood as error:
+            raise NodeRefused(f"{node.name}: {error}") from None
 
     async def ask_all(self, message: Callable[[str], Question], kind: type[R]) -> list[Told[R]]:
         """Every connected node's answer, by name. Raises NodeUnreachable when there is none to ask."""

@@ -5,6 +5,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from app.schemas.pins import PinPut
+from app.schemas.policies import PolicyPut
+from app.schemas.quotas import QuotaPut
 from app.schemas.tokenizers import TokenizerUsed
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
@@ -70,6 +73,48 @@ class LookupPost(KeySource, kw_only=True):
     tenant: Annotated[
         str | None, Meta(description="Tenant as shown; `_default` (also when left out) for the empty salt.")
     ] = None
+
+
+class DryRunPost(Aimed, kw_only=True):
+    """Records as they would be put, over those that are there."""
+
+    quotas: Annotated[
+        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None, Meta(description="By tenant, as shown.")
+    ] = None
+    pins: Annotated[
+        Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="By name.")
+    ] = None
+    policies: Annotated[
+        Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
+        Meta(description="By name, at most one; it is tried as if it were in force."),
+    ] = None
+
+
+class DryRunFault(msgspec.Struct, frozen=True):
+    """Why a node would refuse."""
+
+    path: str
+    code: str
+    message: str
+
+
+class NodeVerdict(msgspec.Struct, frozen=True):
+    """What one node would say to one kind of records."""
+
+    node: str
+    type: str
+    """`quotas`, `pins` or `policies`."""
+    accepted: bool
+    faults: list[DryRunFault]
+    error: str | None
+    """Why it said nothing."""
+
+
+class DryRunAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeVerdict]
+    total: int
+    accepted: bool
+    """By every node that was asked."""
 
 
 class NodeAction(msgspec.Struct, frozen=True):

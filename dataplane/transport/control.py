@@ -122,7 +122,8 @@ class ControlServer:
         self._clock = clock
         self._acknowledged = acknowledged
         self._drained = drained
-        self._pending: dict[bytes, _Pending] = {}
+        self._pending: dict[tuple[bytes, bool], _Pending] = {}
+        """By peer, and whether it is a trial: a trial must not end what is meant."""
 
     def on_readable(self) -> bool:
         """Answer waiting messages, a bounded number a turn: engines go first. True when some may be left."""
@@ -249,7 +250,7 @@ class ControlServer:
         return {str(kind): held for kind, held in self._node.intent.observed.items()}
 
     def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
-        self._pending.pop(peer, None)
+        self._pending.pop((peer, snapshot.dry_run), None)
         for name in ("store", "digest", "traceparent"):
             if len(getattr(snapshot, name)) > MAX_LABEL_CHARACTERS:
                 raise ProtocolError(
@@ -264,12 +265,20 @@ class ControlServer:
                 del self._pending[other]
         if len(self._pending) >= MAX_PENDING:
             return ControlRefused("too_many", "too many snapshots wait for bodies", nonce=snapshot.nonce)
-        self._pending[peer] = _Pending(snapshot, now, frozenset(needed))
+        self._pending[peer, snapshot.dry_run] = _Pending(snapshot, now, frozenset(needed))
         return NeedBodies(snapshot.nonce, needed)
 
     def _bodies(self, peer: bytes, message: Bodies) -> ControlReply | None:
-        waiting = self._pending.get(peer)
-        if waiting is None or waiting.snapshot.nonce != message.nonce:
+        waiting = next(
+            (
+                each
+                for trial in (False, True)
+                if (each := self._pending.get((peer, trial))) is not None
+                and each.snapshot.nonce == message.nonce
+            ),
+            None,
+        )
+        if waiting is None:
             return ControlRefused("unknown_body", "no snapshot waits for these bodies", nonce=message.nonce)
         for digest, body in message.bodies.items():
             if (
@@ -278,7 +287,7 @@ class ControlServer:
                 waiting.bodies[digest] = body
         if not message.last:
             return None
-        del self._pending[peer]
+        del self._pending[peer, waiting.snapshot.dry_run]
         return self._apply(waiting.snapshot, waiting.bodies)
 
     def _apply(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:

@@ -1,0 +1,83 @@
+"""`larder blocks`."""
+
+from typing import Any
+
+import click
+
+from app.cli import show
+from app.cli.client import call, json_option, print_json, segment, url_option
+
+PAGE = 1000
+
+
+@click.command()
+@click.argument("key", required=False)
+@click.option("--tenant", help="Only of this tenant, as shown.")
+@click.option("--model", help="Only of this model.")
+@click.option("--space", help="Only of this space, 32 hex digits.")
+@click.option("--prefix", metavar="LABEL", help="Only of this hot prefix, as 'larder prefixes' lists it.")
+@click.option("--node", help="Only of this node.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
+@url_option
+@json_option
+def blocks(
+    key: str | None,
+    tenant: str | None,
+    model: str | None,
+    space: str | None,
+    prefix: str | None,
+    node: str | None,
+    limit: int,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Show what is cached, block by block; with a KEY (64 hex digits) all its copies."""
+    filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
+    if key is not None:
+        if any(filters.values()):
+            raise click.UsageError("expected a KEY alone, or filters")
+        answer = call(url, "GET", f"/api/v1/blocks/{segment(key)}")
+        more = False
+    else:
+        answer, more = _listed(url, filters, limit)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            block["node"],
+            block["key"] if key is not None else block["key"][:16],
+            block["tenant"],
+            block["model"],
+            block["space"][:8],
+            block["state"] if block["tier"] == "l1" else f"{block['state']} ({block['tier']})",
+            show.size(block["bytes"]),
+            str(block["leases"] or "-"),
+            ", ".join(block["pins"]) or "-",
+            str(block["hits"]),
+            show.ago(block["stored_at"]),
+            show.ago(block["used_at"]),
+            "yes" if block["checksum"] else "no",
+        ]
+        for block in answer["items"]
+    ]
+    columns = ["node", "key", "tenant", "model", "space", "state", "bytes ", "leases ", "pins"]
+    columns += ["hits ", "stored", "used", "checksum"]
+    show.table(f"Blocks ({len(rows)}{', more with --limit' if more else ''})", columns, rows)
+    for silent in answer["silent"]:
+        click.echo(f"{silent['node']}: {silent['error']}")
+
+
+def _listed(url: str | None, filters: dict[str, str | None], limit: int) -> tuple[dict[str, Any], bool]:
+    """Pages put together, and whether there is more."""
+    items: list[dict[str, Any]] = []
+    silent: dict[str, dict[str, Any]] = {}
+    cursor = ""
+    while True:
+        query = {**filters, "limit": str(min(PAGE, limit - len(items))), "cursor": cursor or None}
+        page = call(url, "GET", "/api/v1/blocks", None, query)
+        items += page["items"]
+        silent |= {each["node"]: each for each in page["silent"]}
+        cursor = page["next_cursor"]
+        if not cursor or len(items) >= limit:
+            return {"items": items, "next_cursor": cursor, "silent": list(silent.values())}, bool(cursor)

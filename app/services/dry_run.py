@@ -1,0 +1,171 @@
+"""Records tried out on nodes: checked as a put checks them, laid over those that are there, judged by the nodes, and
+neither applied nor kept."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.errors import FieldError, Invalid
+from app.ingest.fleet import Node
+from app.push.desired import Desired
+from app.schemas.actions import DryRunAnswer, DryRunFault, DryRunPost, NodeVerdict
+from app.schemas.pins import PinPut
+from app.services import checks, pin_intent, policy_intent, quota_intent
+from app.services.callers import Caller
+from app.services.pin_intent import check_sources
+from app.services.prefixes import PrefixService
+from app.services.targets import Said, Targets
+from app.services.tokenizers import Tokenizers
+from dataplane.protocol.control import (
+    POLICY_IN_FORCE,
+    SNAPSHOT_TYPES,
+    Ack,
+    Nack,
+    PinSpec,
+    PolicySpec,
+    QuotaSpec,
+    Snapshot,
+    SnapshotType,
+    digest_of,
+    encode_pins,
+    encode_policies,
+    encode_quotas,
+)
+from dataplane.protocol.labels import matches
+
+T = TypeVar("T")
+Tried = list[tuple[dict[str, str] | None, Any]]
+"""Selector, and what nodes that match would be told."""
+
+
+class DryRuns:
+    def __init__(
+        self, targets: Targets, desired: Desired, prefixes: PrefixService, tokenizers: Tokenizers
+    ) -> None:
+        self._targets = targets
+        self._desired = desired
+        self._prefixes = prefixes
+        self._tokenizers = tokenizers
+
+    async def run(self, asked: DryRunPost, by: Caller) -> DryRunAnswer:
+        """Raises Invalid, Forbidden, NodeUnreachable."""
+        by.check_whole("a dry run")
+        tried: dict[SnapshotType, Tried] = {}
+        bodies: dict[str, bytes] = {}
+        for name, quota in (asked.quotas or {}).items():
+            intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
+            tried.setdefault("quotas", []).append((intent.selector, intent.spec))
+        for name, policy in (asked.policies or {}).items():
+            rules = _at(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
+            spec = msgspec.structs.replace(rules.spec, name=POLICY_IN_FORCE)
+            tried.setdefault("policies", []).append((rules.selector, spec))
+        for name, pin in (asked.pins or {}).items():
+            tried.setdefault("pins", []).append(await self._pin(name, pin, bodies))
+        if not tried:
+            message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
+            raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
+        nodes = self._targets.named(asked)
+        await self._desired.refresh()
+        items: list[NodeVerdict] = []
+        for kind, records in tried.items():
+            said = await self._targets.each(nodes, _asker(self, kind, records, bodies))
+            items += [_verdict(kind, each) for each in said]
+        items.sort(key=lambda item: (item.node, item.type))
+        return DryRunAnswer(items, len(items), all(item.accepted for item in items))
+
+    async def _pin(
+        self, name: str, pin: PinPut, bodies: dict[str, bytes]
+    ) -> tuple[dict[str, str] | None, PinSpec]:
+        path = f"pins.{name}"
+
+        def check() -> None:
+            faults = checks.Faults()
+            checks.pin_name(name)
+            check_sources(pin, faults)
+            faults.stop()
+
+        _at(path, check)
+        prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix)
+        encoded = None
+        if pin.model and (pin.text is not None or pin.messages is not None):
+            encoded = await self._tokenizers.encode(
+                pin.model, pin.text, pin.messages, add_generation_prompt=pin.add_generation_prompt
+            )
+        now = time.time()
+        intent = await asyncio.to_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
+        bodies[intent.digest] = intent.body
+        spec = PinSpec(
+            name,
+            intent.model,
+            intent.salt,
+            intent.digest,
+            intent.expires_at,
+            intent.strength,
+            intent.refresh_s,
+        )
+        return intent.selector, spec
+
+    async def judge(
+        self, node: Node, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+    ) -> Ack | Nack:
+        """What a node says to what it holds with some records over it."""
+        mine = [spec for selector, spec in records if matches(node.labels, selector)]
+        built = self._desired.built(kind, node.labels)
+        body = _LAID[kind](built.body, mine)
+        wanted = built.wanted
+        snapshot = Snapshot(kind, self._desired.store, wanted.generation + 1, "", digest_of(body), body)
+
+        async def fetch(digests: list[str]) -> dict[str, bytes]:
+            known = await self._desired.bodies(digests)
+            return known | {digest: bodies[digest] for digest in digests if digest in bodies}
+
+        return await self._targets.operations.try_out(node, snapshot, fetch)
+
+
+def _asker(
+    runs: DryRuns, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+) -> Callable[[Node], Any]:
+    return lambda node: runs.judge(node, kind, records, bodies)
+
+
+def _at(path: str, rule: Callable[[], T]) -> T:
+    """Faults are told below a record's path. Raises Invalid."""
+    try:
+        return rule()
+    except Invalid as error:
+        errors = [FieldError(f"{path}.{each.path}", each.message) for each in error.errors]
+        raise Invalid(f"{path}: {error.message}", errors) from None
+
+
+def _quotas(body: bytes, records: Sequence[QuotaSpec]) -> bytes:
+    held = {spec.tenant: spec for spec in msgspec.msgpack.decode(body, type=list[QuotaSpec])}
+    return encode_quotas(list((held | {spec.tenant: spec for spec in records}).values()))
+
+
+def _pins(body: bytes, records: Sequence[PinSpec]) -> bytes:
+    held = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[PinSpec])}
+    return encode_pins(list((held | {spec.name: spec for spec in records}).values()))
+
+
+def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
+    return encode_policies(list(records[-1:])) if records else body
+
+
+_LAID: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
+    "quotas": _quotas,
+    "pins": _pins,
+    "policies": _policies,
+}
+
+
+def _verdict(kind: SnapshotType, said: Said[Ack | Nack]) -> NodeVerdict:
+    answer = said.answer
+    faults = (
+        [DryRunFault(fault.path, fault.code, fault.message) for fault in answer.errors]
+        if isinstance(answer, Nack)
+        else []
+    )
+    return NodeVerdict(said.node.name, kind, isinstance(answer, Ack), faults, said.error)
