@@ -1,6 +1,8 @@
 """Bring the database to the newest schema, or ask where it is. Safe to call from several processes at once."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -40,6 +42,7 @@ async def _run(database: Database, work: Callable[[sa.Connection], None]) -> Non
     url = database.url
     if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _open_once(url.database)
     engine = database.apart()  # a migration of a large table takes longer than any request may
     try:
         async with engine.execution_options(larder_write=True).connect() as connection:
@@ -48,6 +51,15 @@ async def _run(database: Database, work: Callable[[sa.Connection], None]) -> Non
         raise StoreUnavailable(f"the database cannot be reached: {error}") from error
     finally:
         await engine.dispose()
+
+
+def _open_once(path: str) -> None:
+    """Whether SQLite can open it, asked without the driver: its thread outlives a failure, and complains about that."""
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the database cannot be opened: {error}") from error
 
 
 def _locked(connection: sa.Connection, work: Callable[[sa.Connection], None]) -> None:

@@ -1,6 +1,7 @@
 """A management plane in a process of its own, as one of several that share a database."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import httpx
 
 from app.pulse import Pulse
 
-START_S = 30.0
+START_S = 90.0
 
 
 class Replica:
@@ -49,7 +50,7 @@ class Replica:
         )
         self._reader = asyncio.create_task(self._read())
         line = await self.until_line("larder.started", START_S)
-        self.http = httpx.AsyncClient(base_url=line["url"], trust_env=False, timeout=20)
+        self.http = httpx.AsyncClient(base_url=line["url"], trust_env=False, timeout=60)
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
@@ -68,7 +69,7 @@ class Replica:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line.get("event") == name]
 
-    async def until_line(self, name: str, timeout_s: float = 20.0, after: int = 0) -> dict[str, Any]:
+    async def until_line(self, name: str, timeout_s: float = 60.0, after: int = 0) -> dict[str, Any]:
         """The first line of this name that came after so many of the same."""
         assert await self.grew.until(lambda: len(self.events(name)) > after or self.closed, timeout_s), (
             f"{self.folder.name} never said {name}"
@@ -77,11 +78,13 @@ class Replica:
         assert len(found) > after, f"{self.folder.name} ended"
         return found[after]
 
-    async def leads(self, timeout_s: float = 20.0, after: int = 0) -> None:
+    async def leads(self, timeout_s: float = 60.0, after: int = 0) -> None:
         await self.until_line("replica.leading", timeout_s, after)
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        """Not by `send_signal`: that would collect a process that has ended, and asyncio would miss its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     async def get(self, path: str) -> Any:
         response = await self.http.get(path)
@@ -114,9 +117,9 @@ class Replica:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.process.wait(), 20)
+            await asyncio.wait_for(self.process.wait(), 30)
         except TimeoutError:
-            self.process.kill()
+            self.signal(signal.SIGKILL)
             await self.process.wait()
         await self._reader
         if hasattr(self, "http"):
@@ -133,7 +136,7 @@ async def running(*replicas: Replica) -> AsyncIterator[None]:
         await asyncio.gather(*(replica.end() for replica in replicas))
 
 
-async def until(holds: Callable[[], Any], timeout_s: float = 20.0) -> None:
+async def until(holds: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """`holds` is asked again and again; it may await."""
     deadline = time.monotonic() + timeout_s
     while True:

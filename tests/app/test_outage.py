@@ -25,9 +25,9 @@ from tests.app.replica import Replica, running, until
 from tests.app.silent_proxy import SilentProxy
 from tests.postgres_cluster import PostgresCluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(300)]
 WRITERS = 8
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 """What nobody may wait longer than for a 503; it is a few seconds on a machine that has nothing else to do."""
 
 
@@ -62,12 +62,12 @@ async def test_every_acknowledged_change_survives_crashes_of_the_database_under_
     async with running(*replicas):
         writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
         for _ in range(3):
-            await until(_grown(acknowledged), 40)
+            await until(_grown(acknowledged), 60)
             refused = statuses.get(503, 0)
             own_cluster.crash()
             await until(partial(_more_than, statuses, refused))
             own_cluster.run()
-        await until(_grown(acknowledged), 40)
+        await until(_grown(acknowledged), 60)
         stop.set()
         await asyncio.gather(*writers)
         items = (await replicas[0].get("/api/v1/quotas?limit=100"))["items"]
@@ -109,7 +109,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
     async with running(replica):
         await until(lambda: node.observed)
         assert (await replica.put_quota("a", 1)).status_code == 201
-        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 20)
+        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 60)
         own_cluster.freeze()
         try:
             for path in ("/healthz", "/api/v1/quotas", "/readyz"):
@@ -130,7 +130,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
             return (await replica.put_quota("b", 1)).is_success
 
         await until(accepted)
-        await node.until(lambda: len(node.quotas) == 2, 20)
+        await node.until(lambda: len(node.quotas) == 2, 60)
         assert len(replica.events("database.away")) == 1
         assert not replica.events("task.failed")
 
@@ -210,17 +210,18 @@ async def test_a_full_disk_refuses_changes_and_keeps_what_there_was(socket_dir: 
         assert [item["tenant"] for item in items] == ["a"]
         # A node that lost everything gets it back all the same: reading works.
         await node.restart(forget=True)
-        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 20)
+        await node.until(lambda: "quotas" in node.observed, 60)
+        assert [quota.tenant for quota in node.quotas] == ["a"]
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
         await replica.until_line("database.back")
         assert (await replica.put_quota("b", 1)).status_code == 201
-        await node.until(lambda: len(node.quotas) == 2, 20)
+        await node.until(lambda: len(node.quotas) == 2, 60)
         assert len(replica.events("database.away")) == 1
         assert not replica.events("task.failed")
 
         async def written() -> bool:
             pushes = (await replica.get("/api/v1/pushes?type=quotas&limit=100"))["items"]
-            return "joined" in [push["reason"] for push in pushes[:-1]]
+            return ("joined", 1) in [(push["reason"], push["generation"]) for push in pushes]
 
         await until(written)
 
@@ -250,7 +251,7 @@ async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes
             assert time.monotonic() - asked < PATIENCE_S
             for number in range(3):
                 node.drift("quotas")
-                await node.until(lambda number=number: len(_snapshots(node)) > before + number, 20)
+                await node.until(lambda number=number: len(_snapshots(node)) > before + number, 60)
             assert await total() == before
         await until(all_written)
         assert await total() >= before + 3
