@@ -165,7 +165,7 @@ def build(settings: Settings) -> Parts:
     pins = Pins(database, changes, progress, fleet, prefixes, tokenizers)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
-    apply = Apply(database, changes, progress, fleet)
+    apply = Apply(database, changes, progress, fleet, tokenizers)
     boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))

@@ -8,18 +8,19 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
 from app.ingest.fleet import Fleet
 from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
+from app.schemas.pins import PinPut
+from app.services import ceilings
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
-from app.services.declared import Declared, declare
-from app.services.kinds import KINDS, Kind
+from app.services.declared import MAX_TOLD, Declared, declare
+from app.services.kinds import KINDS, Encode, Kind
 from app.services.outcome import Held, Outcome, Step, outcome
 from app.services.progress import Progress
+from app.services.tokenizers import Encoded, Tokenizers
 from app.store import bulk, generations
 from app.store.database import Database
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
@@ -31,11 +32,19 @@ _HELD_TOO = ("generation", "created_at", "updated_at")
 class Apply:
     """Makes records what documents say."""
 
-    def __init__(self, database: Database, changes: Changes, progress: Progress, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        progress: Progress,
+        fleet: Fleet,
+        tokenizers: Tokenizers,
+    ) -> None:
         self._database = database
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
+        self._tokenizers = tokenizers
         self._turn = asyncio.Lock()
         self._uncollected = Uncollected()
 
@@ -71,22 +80,36 @@ class Apply:
     ) -> tuple[Outcome, dict[SnapshotType, int]]:
         """What was done, or would be, and the generations."""
         declared = await asyncio.to_thread(
-            declare, asked.document, asked.managed_by, by, time.time(), assumed
+            declare, asked.document, asked.managed_by, by, time.time(), self._encoder(), assumed
         )
         _check_prune(asked, declared)
         if asked.dry_run:
             async with self._database.read() as session:
                 heads = await generations.heads(session)
                 seen = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
-                return await self._outcome(session, asked, declared, by, seen, time.time()), seen
+                change = Change(session, by, time.time(), {})
+                return await self._outcome(change, asked, declared, seen), seen
         async with self._changes.begin(by, *KINDS) as change:
             numbers = {kind: number - 1 for kind, number in change.generations.items()}
-            result = await self._outcome(change.session, asked, declared, by, numbers, change.now)
+            result = await self._outcome(change, asked, declared, numbers)
             for kind in KINDS.values():
                 await _write(change, kind, result)
                 if result.of(kind.name, "create", "update", "delete"):
                     numbers[kind.name] = change.generations[kind.name]
         return result, numbers
+
+    def _encoder(self) -> Encode:
+        """For the thread that reads a document: a text becomes tokens in a process of its own."""
+        loop = asyncio.get_running_loop()
+
+        def encode(pin: PinPut) -> Encoded | None:
+            if (pin.text is None and pin.messages is None) or not pin.model:
+                return None
+            prompt = pin.add_generation_prompt
+            work = self._tokenizers.encode(pin.model, pin.text, pin.messages, add_generation_prompt=prompt)
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+        return encode
 
     def _status(self, name: SnapshotType, generation: int) -> TypeStatus:
         status = self._progress.status(name, generation)
@@ -95,22 +118,23 @@ class Apply:
 
     async def _outcome(
         self,
-        session: AsyncSession,
+        change: Change,
         asked: ApplyPut,
         declared: Declared,
-        by: Caller,
         numbers: dict[SnapshotType, int],
-        now: float,
     ) -> Outcome:
+        by, now = change.by, change.now
         _check_expected(asked, numbers)
         held: Held = {}
         for kind in KINDS.values():
-            columns = (kind.key, *kind.written, *_HELD_TOO)
-            held[kind.name] = await bulk.rows(session, kind.row, kind.key, dict.fromkeys(columns))
+            columns = (kind.key, *kind.written, *kind.kept, *_HELD_TOO)
+            held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
         result = await asyncio.to_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
         )
         self._check_floors(declared, held, result)
+        if by.salts is not None:
+            await _check_ceilings(change, declared, result)
         return result
 
     def _check_floors(self, declared: Declared, held: Held, result: Outcome) -> None:
@@ -134,6 +158,30 @@ class Apply:
             if floor > before.get(key, 0)
         ]
         raise FloorsExceedCapacity(message, grown)
+
+
+async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -> None:
+    """How far a caller who is limited to tenants may go. Raises Forbidden with everything that goes too far."""
+    faults: list[FieldError] = []
+    for step in result.of("quotas", "create", "update", "delete") + result.of("pins", "create", "update"):
+        before = None if step.before is None else step.kind.audited(step.before)
+        after = None if step.after is None else step.kind.audited(step.after)
+        try:
+            if step.kind.name == "quotas":
+                await ceilings.check_quota(change, step.key, before, after)
+            elif step.after is not None:
+                end = step.after["expires_at"]
+                left_s = None if end is None else end - change.now
+                salt, strength = step.after["tenant"], step.after["strength"]
+                await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
+        except Forbidden as error:
+            record = declared.records[step.kind.name].get(step.key)
+            path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
+            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
+            faults += [] if error.errors else [FieldError(path, error.message)]
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
 
 
 def _floor(quota: object) -> int:

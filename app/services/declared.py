@@ -3,7 +3,7 @@
 Pure, and for large documents slow: it runs in a thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from app.services import checks
 from app.services.callers import Caller
 from app.services.document_text import Unreadable, lines, member, read
 from app.services.fields import field_error
-from app.services.kinds import KINDS, Asked, Kind
+from app.services.kinds import KINDS, Asked, Encode, Kind
 from dataplane.protocol.control import SnapshotType
 
 API_VERSION = "larder/v1"
@@ -22,6 +22,7 @@ MAX_RECORDS = 100_000
 """Of all types together."""
 MAX_TOLD = 1000
 """Faults that are told one by one."""
+_Resolve = Callable[[Kind, str, msgspec.Struct], Asked]
 _HEADS = ("apiVersion", "managed_by")
 
 
@@ -58,6 +59,7 @@ def declare(
     owner: str,
     by: Caller,
     now: float,
+    encode: Encode,
     assumed: str = "",
 ) -> Declared:
     """Raises Invalid with every fault; Forbidden for records that are not the caller's."""
@@ -66,7 +68,7 @@ def declare(
     documents = list(_documents(given, texts, found))
     found.owner = _owner(documents, owner, found)
     for path, document in documents:
-        _sections(document, path, found, by, now)
+        _sections(document, path, found, by, lambda kind, name, put: kind.resolve(name, put, now, encode))
     if found.foreign is not None:
         path, salt = found.foreign
         if salt is None:
@@ -138,7 +140,7 @@ def _owner(documents: list[tuple[str, dict[str, Any]]], asked: str, found: Decla
     return owner
 
 
-def _sections(document: dict[str, Any], path: str, found: Declared, by: Caller, now: float) -> None:
+def _sections(document: dict[str, Any], path: str, found: Declared, by: Caller, resolve: _Resolve) -> None:
     version = document.get("apiVersion")
     if version != API_VERSION:
         got = repr(version[:40]) if isinstance(version, str) else _kind_of(version)
@@ -155,7 +157,7 @@ def _sections(document: dict[str, Any], path: str, found: Declared, by: Caller, 
             if sum(map(len, found.records.values())) >= MAX_RECORDS:
                 found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
                 return
-            _record(kind, place, key, fields, found, by, now)
+            _record(kind, place, key, fields, found, by, resolve)
 
 
 def _entries(
@@ -189,12 +191,12 @@ def _entries(
 
 
 def _record(
-    kind: Kind, path: str, name: str, fields: dict[str, Any], found: Declared, by: Caller, now: float
+    kind: Kind, path: str, name: str, fields: dict[str, Any], found: Declared, by: Caller, resolve: _Resolve
 ) -> None:
     put, right = _converted(kind, path, fields, found)
     whole = len(right) == len(fields)
     try:
-        asked = kind.resolve(name, put, now)
+        asked = resolve(kind, name, put)
     except Invalid as error:
         for fault in error.errors:
             root = fault.path.partition("[")[0].partition(".")[0]

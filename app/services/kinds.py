@@ -14,6 +14,7 @@ from app.schemas.pins import PinPut
 from app.schemas.policies import PolicyPut
 from app.schemas.quotas import QuotaPut
 from app.services import checks, pin_intent, policy_intent, quota_intent
+from app.services.tokenizers import Encoded
 from app.store.base import Base
 from app.store.pins import PinRow
 from app.store.policies import PolicyRow
@@ -21,6 +22,8 @@ from app.store.quotas import QuotaRow
 from dataplane.protocol.control import SnapshotType
 from dataplane.protocol.salts import shown
 
+Encode = Callable[[PinPut], Encoded | None]
+"""What a pin's text or messages become; None for a pin of neither. Raises Invalid, TooManyRequests."""
 T = TypeVar("T")
 Values = dict[str, Any]
 """Columns of a record that people write, with its key."""
@@ -54,8 +57,10 @@ class Kind:
     """Column of the primary key."""
     written: tuple[str, ...]
     """Columns that people write, besides the key."""
-    resolve: Callable[[str, Any, float], Asked]
+    resolve: Callable[[str, Any, float, "Encode"], Asked]
     """From name, PUT body and the time. Raises Invalid with every fault found."""
+    kept: tuple[str, ...]
+    """Columns of a pin that stay as they are as long as its keys do; nobody is shown a change of them."""
     salt: Callable[[Mapping[str, Any]], str | None]
     """Whose a record is; None: it is about all tenants."""
 
@@ -65,14 +70,10 @@ class Kind:
 
     def audited(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What an audit entry and a diff show."""
-        return {
-            name: shown(values[name]) if name == "tenant" else values[name]
-            for name in self.written
-            if name != "origin"
-        }
+        return {name: shown(values[name]) if name == "tenant" else values[name] for name in self.written}
 
 
-def _quota(name: str, intent: QuotaPut, _now: float) -> Asked:
+def _quota(name: str, intent: QuotaPut, _now: float, _encode: Encode) -> Asked:
     asked = quota_intent.resolve(name, intent)
     spec = {name: getattr(asked.spec, name) for name in quota_intent.SHARE}
     extra = {"note": asked.note, "managed_by": asked.managed_by, "selector": asked.selector}
@@ -95,7 +96,7 @@ def _named(name: str, resolve: Callable[[], T]) -> T:
     return found
 
 
-def _policy(name: str, intent: PolicyPut, _now: float) -> Asked:
+def _policy(name: str, intent: PolicyPut, _now: float, _encode: Encode) -> Asked:
     asked = _named(name, lambda: policy_intent.resolve(name, intent))
     spec = {name: getattr(asked.spec, name) for name in policy_intent.RULES}
     extra = {name: getattr(asked, name) for name in ("note", "managed_by", "selector", "priority")}
@@ -110,7 +111,7 @@ def _moment(value: float | str | None) -> float | None:
         return None
 
 
-def _pin(name: str, intent: PinPut, now: float) -> Asked:
+def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> Asked:
     if intent.prefix is not None:
         raise Invalid(
             "prefix",
@@ -123,7 +124,7 @@ def _pin(name: str, intent: PinPut, now: float) -> Asked:
     at = _moment(intent.expires_at)
     ended = at is not None and at <= now
     at_least = at - 1 if at is not None and ended else now
-    asked = _named(name, lambda: pin_intent.resolve(intent, None, at_least))
+    asked = _named(name, lambda: pin_intent.resolve(intent, None, at_least, encode(intent)))
     values: Values = {
         "name": name,
         "model": asked.model,
@@ -136,6 +137,7 @@ def _pin(name: str, intent: PinPut, now: float) -> Asked:
         "note": asked.note,
         "managed_by": asked.managed_by,
         "selector": asked.selector,
+        "origin": asked.origin,
     }
     return Asked(values, asked.body, intent.ttl_s, ended)
 
@@ -150,6 +152,7 @@ KINDS: dict[SnapshotType, Kind] = {
         "tenant",
         (*quota_intent.SHARE, "note", "managed_by", "selector"),
         _quota,
+        (),
         lambda values: str(values["tenant"]),
     ),
     "pins": Kind(
@@ -172,6 +175,7 @@ KINDS: dict[SnapshotType, Kind] = {
             "selector",
         ),
         _pin,
+        ("origin",),
         lambda values: str(values["tenant"]),
     ),
     "policies": Kind(
@@ -183,6 +187,7 @@ KINDS: dict[SnapshotType, Kind] = {
         "name",
         (*policy_intent.RULES, "note", "managed_by", "selector", "priority"),
         _policy,
+        (),
         lambda _values: None,
     ),
 }

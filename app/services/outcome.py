@@ -90,7 +90,9 @@ def _step(kind: Kind, key: str, record: Record, row: Mapping[str, Any] | None, n
     if row is None:
         action: Literal["create", "ended"] = "ended" if asked.ended else "create"
         return Step(kind, key, action, None, values, asked.body)
-    same = all(values[name] == row[name] for name in kind.written if name in values)
+    if kind.kept and values["keys_digest"] == row["keys_digest"]:
+        values = {**values, **{name: row[name] for name in kind.kept}}
+    same = all(values[name] == row[name] for name in kind.written)
     return Step(kind, key, "unchanged" if same else "update", row, values, asked.body)
 
 

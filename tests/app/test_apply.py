@@ -18,13 +18,18 @@ from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
 from app.push.desired import Desired
 from app.schemas.apply import ApplyAnswer, ApplyPut
+from app.schemas.ceilings import CeilingPut
 from app.services.apply import Apply
 from app.services.boot import BadFile, BootFile
 from app.services.callers import Caller
+from app.services.ceilings import Ceilings
 from app.services.changes import Changes
 from app.services.document_text import Unreadable, lines, read, write
 from app.services.export import Export
+from app.services.preconditions import ANY
 from app.services.progress import Progress
+from app.services.tokenizers import Tokenizers
+from app.services.tokenizing import Tokenizing
 from app.store import generations, migrate
 from app.store.audit import AuditRow
 from app.store.database import Database
@@ -33,6 +38,7 @@ from app.store.policies import PolicyRow
 from app.store.quotas import QuotaRow
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.test_up import Up, until
+from tests.app.tokenizer_files import words
 
 pytestmark = pytest.mark.anyio
 KEY = "0123456789abcdef" * 4
@@ -60,7 +66,11 @@ class Store:
         fleet, hub = Fleet(), FactHub()
         changes = Changes(self.database, fleet, hub)
         self.hub = hub
-        self.apply_service = Apply(self.database, changes, Progress(fleet, Desired(self.database)), fleet)
+        self.ceilings = Ceilings(self.database, changes)
+        tokenizers = Tokenizers(self.database, changes, Tokenizing())
+        self.apply_service = Apply(
+            self.database, changes, Progress(fleet, Desired(self.database)), fleet, tokenizers
+        )
         self.exports = Export(self.database)
 
     async def apply(self, document: Any, by: Caller = BY, **asked: Any) -> ApplyAnswer:
@@ -144,6 +154,25 @@ async def test_what_changed_is_told_before_and_after(store: Store) -> None:
                                       {"quotas": 2, "pins": 2, "policies": 1})  # fmt: skip
 
 
+async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(plane: Plane) -> None:
+    body = {"model": "llama", "tokenizer": words()}
+    assert (await plane.http.put("/api/v1/tokenizers/llama", json=body)).status_code == 201
+    text = "apiVersion: larder/v1\npins:\n  p: {model: MODEL, text: w1 w2 w3 w4, chunk_tokens: 2}\n"
+    known = {"document": text.replace("MODEL", "llama")}
+    for action in ("create", "unchanged"):
+        answer = await plane.http.post("/api/v1/apply", json=known)
+        assert [record["action"] for record in answer.json()["records"]] == [action], answer.text
+    pin = await plane.get("/api/v1/pins/p")
+    assert (pin["origin"]["source"], pin["key_count"]) == ("text", 2)
+    exported = (await plane.get("/api/v1/export"))["document"]
+    assert len(exported["pins"][0]["keys"]) == 2
+    again = (await plane.http.post("/api/v1/apply", json={"document": exported})).json()
+    assert again["unchanged"] == 1
+    assert (await plane.get("/api/v1/pins/p"))["origin"] == pin["origin"]
+    unknown = await plane.http.post("/api/v1/apply", json={"document": text.replace("MODEL", "other")})
+    assert (unknown.status_code, [e["path"] for e in unknown.json()["errors"]]) == (422, ["pins.p.text"])
+
+
 # ---- whose records
 
 
@@ -199,6 +228,18 @@ async def test_a_caller_of_some_tenants_applies_their_records_alone(store: Store
         await store.apply(
             {**document, "pins": {"sys": {"model": "m", "tenant": "acme", "keys": [KEY]}}}, limited
         )
+    with pytest.raises(Forbidden, match="has no ceiling"):
+        await store.apply(ours, limited, dry_run=True)
+    await store.ceilings.put("acme", CeilingPut(max_limit_bytes=6, strengths=["soft"]), BY, ANY)
+    strong = {"p": {"model": "m", "tenant": "acme", "keys": [KEY]}}
+    for dry_run in (True, False):
+        with pytest.raises(Forbidden) as refused:
+            await store.apply({**ours, "pins": strong}, limited, dry_run=dry_run)
+        assert [error.path for error in refused.value.errors] == [
+            "quotas.acme.limit_bytes",
+            "pins.p.strength",
+        ]
+    await store.ceilings.put("acme", CeilingPut(max_limit_bytes=7), BY, ANY)
     answer = await store.apply(ours, limited, prune=True)
     assert actions(answer) == {"quotas/acme": "update", "pins/fixed": "delete", "pins/once": "delete"}
     seen = await store.export(limited)
