@@ -54,11 +54,28 @@ const tenant = (name, of = {}) => ({
   requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
 });
 
+const condition = (type, reason, message, since) => ({ type, status: 'True', reason, message, since });
+const statusOf = (kind, generation, since = AT - 86_400) => ({
+  accepted: true, applied: true,
+  nodes: {
+    'gpu-a1': {
+      observed_generation: generation, state: 'in_sync',
+      conditions: [
+        condition('Applied', 'Applied', 'gpu-a1 has applied it', since), condition('Effective', 'Effective', 'in force on gpu-a1', since),
+      ],
+    },
+  },
+  conditions: [
+    condition('Accepted', 'Committed', `generation ${generation} of ${kind}`, since),
+    condition('Applied', 'Applied', 'on 1 of 1 nodes', since), condition('Effective', 'Effective', 'on 1 of 1 nodes', since),
+  ],
+});
+
 const pin = (name, of) => ({
   name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
   resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
-  status: { accepted: true, applied: true, nodes: { 'gpu-a1': { observed_generation: 9, state: 'in_sync' } } }, ...of,
+  status: statusOf('pins', 9), ...of,
 });
 
 const engine = (client, pid, of = {}) => ({
@@ -89,16 +106,18 @@ const observed = (of) => Object.fromEntries(TYPES.filter((t) => of[t]).map((t) =
 
 const node = (name, of = {}) => ({
   name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
-  engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:5570`, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
+  engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:8472`, events_url: `tcp://${name}:8473`,
+  public_key: 'rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7', joined_by: '323d00ecc9bfad63', labels: { gpu: 'h200', zone: 'a' },
+  told_labels: { gpu: 'h200', zone: 'a' }, own_labels: {}, draining: false, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
   observed: observed({ quotas: 14, pins: 9, policies: 1 }), faults: [], stats: null, ...of,
 });
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, ...of,
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, ...of,
 });
 
-const applied = { accepted: true, applied: true, nodes: { 'gpu-a1': { observed_generation: 1, state: 'in_sync' } } };
+const applied = statusOf('policies', 1);
 const busyForce = policyStats({
   algorithm: 's3fifo', admission: true, victim_idle_s: 1_310, admitted_blocks: 4_102, declined_blocks: 1_877, high_watermark: 0.97,
   low_watermark: 0.95,
