@@ -1,8 +1,8 @@
 """Who asks, of the request that is being served, and the guard that every route of the API stands behind.
 
 A route says in `opt` what it takes: `role` (the least that may, or `anyone`; nothing said means admin) and `scoped`:
-callers who are limited to tenants may use it, because its handler looks after what they see and change. Other routes are
-refused to them. `opened_by` names a setting that opens the route to everybody, `setup` lets the one-time setup token in.
+callers who are limited to tenants may use it, because its handler looks after what they see and change. All others
+refuse them. `opened_by` names a setting that opens the route to everybody, `setup` lets the one-time setup token in.
 """
 
 from contextvars import ContextVar
@@ -41,8 +41,8 @@ def serve_as(known: Caller | LarderError | None, attempt: Attempt) -> None:
     _origin.set(attempt)
 
 
-def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Raises Unauthorized, Forbidden."""
+async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Raises Unauthorized, Forbidden. Not for a thread, where the framework would run it if it were not a coroutine."""
     role = handler.opt.get("role", "admin")
     if role == "anyone" or handler.opt.get("opened_by") in connection.app.state.open_to_all:
         return
