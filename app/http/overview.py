@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.callers import caller
 from app.http.problems import declared
 from app.schemas.overview import Overview, Series
 from app.services.overview import OverviewService
@@ -15,11 +16,11 @@ from app.services.overview import OverviewService
     "/",
     operation_id="getOverview",
     summary="The dashboard's whole state now",
-    opt={"role": "viewer"},
+    opt={"role": "viewer", "scoped": True},
     responses=declared(),
 )
 async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
-    return await overview.now()
+    return await overview.now(caller())
 
 
 @get(

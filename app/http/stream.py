@@ -18,8 +18,11 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from app.errors import StoreUnavailable
+from app.http.callers import caller
 from app.http.problems import declared
 from app.observe.facts import BACKLOG, Fact, FactHub
+from app.services.callers import PLANE, Caller
+from app.services.narrowed import is_shown
 from app.services.overview import OverviewService
 
 OVERVIEW_LEAST_S = 1.0
@@ -46,24 +49,27 @@ class Messages:
                 del self._facts[next(iter(self._facts))]
         return made
 
-    async def overview(self) -> bytes:
+    async def overview(self, by: Caller = PLANE) -> bytes:
         """Raises StoreUnavailable."""
+        if by.salts is not None:
+            return message("overview", msgspec.json.encode(await self._overview.now(by)))
         encoded = await self._overview.encoded()
         if encoded is not self._shown:
             self._shown, self._shown_message = encoded, message("overview", encoded)
         return self._shown_message
 
-    async def stream(self, last_id: str | None = None) -> AsyncIterator[bytes]:
+    async def stream(self, last_id: str | None = None, by: Caller = PLANE) -> AsyncIterator[bytes]:
         """Everything for one reader, who saw the fact of this id last."""
         hub = self._hub
         with hub.subscribe() as subscriber:
             yield b"retry: 1000\n\n"
             missed = [] if last_id is None else hub.after(*_read_id(last_id))
+            missed = [fact for fact in missed if is_shown(fact, by)]
             if missed:
                 yield b"".join(map(self.fact, missed))
             shown, shown_at = -1, -1e9
             while not subscriber.closed:
-                facts = subscriber.take()
+                facts = [fact for fact in subscriber.take() if is_shown(fact, by)]
                 if facts:
                     yield b"".join(map(self.fact, facts))
                 since_s = time.monotonic() - shown_at
@@ -71,7 +77,7 @@ class Messages:
                 if since_s >= OVERVIEW_MOST_S or (changed and since_s >= OVERVIEW_LEAST_S):
                     shown, shown_at = hub.version, time.monotonic()
                     try:
-                        yield await self.overview()
+                        yield await self.overview(by)
                     except StoreUnavailable:
                         yield b": the database does not answer\n\n"
                     continue
@@ -97,7 +103,7 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
     "/events",
     operation_id="streamEvents",
     summary="Server-sent events: `overview` (Overview) and `fact` (Fact)",
-    opt={"role": "viewer"},
+    opt={"role": "viewer", "scoped": True},
     media_type=MEDIA_TYPE,
     tags=["events"],
     responses={
@@ -117,4 +123,4 @@ async def stream_events(
     ] = None,
 ) -> Stream:
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return Stream(messages.stream(last_event_id), media_type=MEDIA_TYPE, headers=headers)
+    return Stream(messages.stream(last_event_id, caller()), media_type=MEDIA_TYPE, headers=headers)

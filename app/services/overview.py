@@ -10,6 +10,8 @@ from app.ingest.fleet import Fleet
 from app.ingest.history import History, Series, series
 from app.observe.facts import FactHub
 from app.schemas.overview import Overview
+from app.services import narrowed
+from app.services.callers import PLANE, Caller
 from app.services.nodes import Nodes
 from app.services.pins import Pins
 from app.services.policies import Policies
@@ -51,23 +53,24 @@ class OverviewService:
         self._policies = policy_service
         self._cache: tuple[int, float, bytes] | None = None
 
-    async def now(self) -> Overview:
-        """Raises StoreUnavailable."""
+    async def now(self, by: Caller = PLANE) -> Overview:
+        """As far as the caller may see it. Raises StoreUnavailable."""
         async with self._database.read() as session:
             quota_rows = await quotas.all_quotas(session)
             policy_row = await policies.get(session, POLICY_IN_FORCE)
-            pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), None)
+            pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), by.salts)
             pin_counts = await pins.counts(session)
         stats = self._fleet.stats()
         tenants = sorted(
             merged(stats, quota_rows, pin_counts), key=lambda answer: (-answer.bytes, answer.tenant)
         )
+        tenants = [tenant for tenant in tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()
         refused: dict[str, int] = {}
         for node in stats:
             for code, count in node.refused.items():
                 refused[code] = refused.get(code, 0) + count
-        return Overview(
+        whole = Overview(
             at=time.time(),
             armed=bool(living) and all(node.stats is not None and node.stats.armed for node in living),
             ready=not self._progress.unready(),
@@ -81,7 +84,18 @@ class OverviewService:
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page().items,
             refused=refused,
-            recent=list(self._hub.recent),
+            recent=[fact for fact in self._hub.recent if narrowed.is_shown(fact, by)],
+        )
+        if by.salts is None:
+            return whole
+        totals = narrowed.totals_of(tenants)
+        return msgspec.structs.replace(
+            whole,
+            pool=narrowed.pool_of(tenants, whole.pool),
+            totals=totals,
+            rates=narrowed.rates_of(totals),
+            nodes=narrowed.without_tenants(whole.nodes),
+            refused=narrowed.refused_of(tenants),
         )
 
     async def encoded(self) -> bytes:

@@ -1,12 +1,13 @@
 """Tenant-limited callers: what they see, and how far a ceiling lets them go."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import asked, bearer, guarding, made
 from tests.app.plane import PIN, Plane
 
 pytestmark = pytest.mark.anyio
@@ -127,8 +128,27 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
             body = {"tenant": "acme"} if method == "POST" else None
             assert (await asked(plane, token, method, path, json=body)).status_code == 403
         overview = await asked(plane, token, "GET", "/api/v1/overview")
+        assert overview.status_code == 200
         assert "acme" not in overview.text
         assert "secret-pin" not in overview.text
+        for path in ("/api/v1/overview/history", "/api/v1/nodes", "/api/v1/audit"):
+            assert (await asked(plane, token, "GET", path)).status_code == 403
+
+
+async def test_a_stream_of_a_limited_caller_tells_of_its_tenants_alone(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "other", tenants=["other"])
+        async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
+            lines = stream.aiter_lines()
+            while await anext(lines) != "event: overview":
+                pass
+            await plane.put_quota("acme", 5, wait="")
+            await plane.put_quota("other", 5, wait="")
+            seen = ""
+            async with asyncio.timeout(20):
+                while '"tenants_total":1' not in seen or '"quota.changed"' not in seen:
+                    seen += await anext(lines)
+        assert "acme" not in seen
 
 
 async def test_a_ceiling_is_a_record_like_others(socket_dir: Path) -> None:

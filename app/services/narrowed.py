@@ -1,0 +1,60 @@
+"""What of the whole state is shown to callers who are limited to tenants: their own, and no other's name."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.ingest.history import Rates
+from app.observe.facts import Fact
+from app.schemas.nodes import NodeAnswer
+from app.schemas.overview import TenantAnswer
+from app.services.callers import Caller
+from dataplane.protocol.events import PoolStats, Totals
+
+
+def is_shown(fact: Fact, by: Caller) -> bool:
+    """Facts that name a tenant of the caller's; all others may name somebody else."""
+    if by.salts is None:
+        return True
+    tenant = fact.fields.get("tenant")
+    if tenant is None and fact.name.startswith("quota."):
+        tenant = fact.fields.get("name")
+    return isinstance(tenant, str) and by.sees_shown(tenant)
+
+
+def pool_of(tenants: Sequence[TenantAnswer], whole: PoolStats) -> PoolStats:
+    """Of a pool of this size, what these tenants have."""
+    used = sum(tenant.bytes for tenant in tenants)
+    return PoolStats(
+        capacity_bytes=whole.capacity_bytes,
+        used_bytes=used,
+        ready_bytes=used,
+        pinned_bytes=sum(tenant.pinned_bytes for tenant in tenants),
+        blocks=sum(tenant.blocks for tenant in tenants),
+        max_blocks=whole.max_blocks,
+    )
+
+
+def totals_of(tenants: Sequence[TenantAnswer]) -> Totals:
+    """What is counted by tenant; the rest is 0."""
+    names = ("requested_blocks", "hit_blocks", "stored_blocks", "evicted_blocks", "refused_blocks")
+    return Totals(**{name: sum(getattr(tenant, name) for tenant in tenants) for name in names})
+
+
+def rates_of(totals: Totals) -> Rates:
+    """Rates are kept of everybody together alone; the ratio since the start is known of each."""
+    ratio = totals.hit_blocks / totals.requested_blocks if totals.requested_blocks else None
+    return Rates(None, ratio, 0.0, 0.0, 0.0)
+
+
+def refused_of(tenants: Sequence[TenantAnswer]) -> dict[str, int]:
+    refused: dict[str, int] = {}
+    for tenant in tenants:
+        for code, count in tenant.refused.items():
+            refused[code] = refused.get(code, 0) + count
+    return refused
+
+
+def without_tenants(nodes: Sequence[NodeAnswer]) -> list[NodeAnswer]:
+    """Their names and states; statistics and faults name tenants."""
+    return [msgspec.structs.replace(node, stats=None, faults=[]) for node in nodes]
