@@ -253,7 +253,7 @@ async def test_clear_needs_a_yes_and_leaves_what_permanent_pins_hold(governed: P
     assert (engine.lookup(KEYS), engine.lookup(make.keys(5))) == (2, 0)
     await post(governed, "clear", confirm=True, permanent=True)
     assert engine.lookup(KEYS) == 0
-    entries = (await governed.get("/api/v1/audit"))["items"]
+    entries = (await governed.get("/api/v1/audit?kind=blocks"))["items"]
     assert [(entry["action"], entry["name"]) for entry in entries[:2]] == [
         ("clear", "everything, also under permanent pins"),
         ("clear", "everything"),
@@ -273,7 +273,7 @@ async def test_an_action_may_name_its_nodes(governed: Plane, engine: Client) -> 
     ):
         refused = await post(governed, "demote", 422, tenant="acme", **body)
         assert [error["path"] for error in refused["errors"]] == [path]
-    assert [entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit"))["items"]] == [[name]]
+    assert [entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit?kind=blocks"))["items"]] == [[name]]
 
 
 WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [
