@@ -114,14 +114,6 @@ class Fleet:
         """Nodes that can be asked for something now, by name."""
         return sorted((n for n in self.nodes.values() if n.welcomed and not n.lost), key=lambda n: n.name)
 
-    def smallest_capacity(self) -> int | None:
-        """Of the connected nodes, in bytes; None when there is none."""
-        sizes = [
-            node.capacity_bytes if node.stats is None else node.stats.pool.capacity_bytes
-            for node in self.connected()
-        ]
-        return min(sizes, default=None)
-
     def welcome(self, message: Welcome, address: Address, now: float, at: float) -> Node:
         """A node said who it is: what it has applied is adopted. It replaces any other at its address."""
         control_url, public_key = address

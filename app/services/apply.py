@@ -17,6 +17,7 @@ from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
 from app.services.declared import MAX_TOLD, Declared, declare
+from app.services.floors import Floor, excess
 from app.services.kinds import KINDS, Encode, Kind
 from app.services.outcome import Held, Outcome, Step, outcome
 from app.services.progress import Progress
@@ -24,7 +25,6 @@ from app.services.tokenizers import Encoded, Tokenizers
 from app.store import bulk, generations
 from app.store.database import Database
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
-from dataplane.protocol.units import format_size
 
 _HELD_TOO = ("generation", "created_at", "updated_at")
 
@@ -139,23 +139,18 @@ class Apply:
 
     def _check_floors(self, declared: Declared, held: Held, result: Outcome) -> None:
         """Of the whole outcome: one floor may grow by what another gives up."""
-        capacity = self._fleet.smallest_capacity()
         before = {key: _floor(row) for key, row in held["quotas"].items()}
         after = dict(before)
         for step in result.of("quotas", "create", "update", "delete"):
             after[step.key] = _floor(step.after)
-        total = sum(after.values())
-        if capacity is None or total <= max(capacity, sum(before.values())):
+        message = excess(before, after, self._fleet.connected())
+        if message is None:
             return
-        message = (
-            f"the floors of all tenants would be {format_size(total)} ({total} bytes), and the smallest connected "
-            f"node holds {format_size(capacity)} ({capacity} bytes)"
-        )
         records = declared.records["quotas"]
         grown = [
             FieldError(f"{records[key].path}.floor_bytes", message)
-            for key, floor in after.items()
-            if floor > before.get(key, 0)
+            for key, (_, floor) in after.items()
+            if key in records and floor > before.get(key, (None, 0))[1]
         ]
         raise FloorsExceedCapacity(message, grown)
 
@@ -184,11 +179,11 @@ async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -
         raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
 
 
-def _floor(quota: object) -> int:
-    """What of a quota's floor binds."""
+def _floor(quota: object) -> Floor:
+    """What of a quota's floor binds, and on which nodes."""
     if not isinstance(quota, dict) or quota["mode"] != "enforce":
-        return 0
-    return int(quota["floor_bytes"])
+        return None, 0
+    return quota["selector"], int(quota["floor_bytes"])
 
 
 def _check_prune(asked: ApplyPut, declared: Declared) -> None:

@@ -9,6 +9,7 @@ from app.schemas.quotas import QuotaAnswer, QuotaList, QuotaPut
 from app.services import ceilings, checks
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
+from app.services.floors import excess
 from app.services.merge import patched
 from app.services.preconditions import ANY, Expected, etag
 from app.services.progress import Progress
@@ -20,7 +21,6 @@ from app.store.listing import Wanted
 from app.store.quotas import QuotaRow
 from dataplane.protocol.control import Mode, OnExceed, QuotaSpec
 from dataplane.protocol.salts import shown
-from dataplane.protocol.units import format_size
 
 _WRITTEN = (*SHARE, "note", "managed_by", "selector")
 """Fields of a record that people write."""
@@ -91,7 +91,7 @@ class Quotas:
         spec = asked.spec
         before = None if row is None else _audited(row)
         await ceilings.check_quota(change, spec.tenant, before, _asked(asked))
-        await self._check_floors(change, spec, 0 if row is None else _binding_floor(row))
+        await self._check_floors(change, asked)
         if row is None:
             row = QuotaRow(tenant=spec.tenant, created_at=change.now)
             change.session.add(row)
@@ -123,18 +123,14 @@ class Quotas:
         change.made("quotas", "delete", shown(row.tenant), _audited(row), None)
         await change.session.delete(row)
 
-    async def _check_floors(self, change: Change, spec: QuotaSpec, before: int) -> None:
-        """Refuse a floor that grows beyond what the smallest connected node can hold; with no node, nodes tell."""
-        floor = _binding_floor(spec)
-        capacity = self._fleet.smallest_capacity()
-        if floor <= before or capacity is None:
+    async def _check_floors(self, change: Change, asked: QuotaIntent) -> None:
+        """Refuse floors that grow beyond what a connected node can hold."""
+        nodes = self._fleet.connected()
+        if not nodes or not _binding_floor(asked.spec):
             return
-        total = floor + await quotas.floors(change.session, besides=spec.tenant)
-        if total > capacity:
-            message = (
-                f"the floors of all tenants would be {format_size(total)} ({total} bytes), and the smallest connected "
-                f"node holds {format_size(capacity)} ({capacity} bytes)"
-            )
+        before = await quotas.floors(change.session)
+        after = {**before, asked.spec.tenant: (asked.selector, _binding_floor(asked.spec))}
+        if message := excess(before, after, nodes):
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
 
     def answers(self, rows: Sequence[QuotaRow]) -> list[QuotaAnswer]:
@@ -177,7 +173,7 @@ class Quotas:
         )
 
 
-def _binding_floor(share: QuotaRow | QuotaSpec) -> int:
+def _binding_floor(share: QuotaSpec) -> int:
     return share.floor_bytes if share.mode == "enforce" else 0
 
 

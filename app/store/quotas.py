@@ -95,9 +95,9 @@ async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dic
     return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
-async def floors(session: AsyncSession, besides: str) -> int:
-    """Sum of the floors that bind, of all tenants but one."""
-    query = sa.select(sa.func.sum(QuotaRow.floor_bytes)).where(
-        QuotaRow.tenant != besides, QuotaRow.mode == "enforce"
+async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:
+    """Selector and floor of the quotas whose floor binds, by tenant."""
+    query = sa.select(QuotaRow.tenant, QuotaRow.selector, QuotaRow.floor_bytes).where(
+        QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce"
     )
-    return int(await session.scalar(query) or 0)
+    return {row[0]: (row[1], row[2]) for row in await session.execute(query)}

@@ -432,3 +432,21 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
         assert answer.status_code == 409
         assert "LARDER_APP__JOIN_URL" in answer.json()["detail"]
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
+
+
+async def test_floors_are_held_against_the_nodes_that_they_are_for(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, _, _b):
+        pool = 16 * make.MIB
+
+        async def put(tenant: str, **body: Any) -> int:
+            answer = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=5s", json=body)
+            return answer.status_code
+
+        assert await put("x", floor_bytes=pool, selector={"zone": "x"}) == 201
+        assert await put("y", floor_bytes=pool, selector={"zone": "y"}) == 201
+        assert await put("all", floor_bytes=1) == 409
+        assert await put("nowhere", floor_bytes=100 * pool, selector={"zone": "z"}) == 201
+        assert await put("x", floor_bytes=pool, selector={"zone": "y"}) == 409
+        assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200

@@ -85,7 +85,7 @@ async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(
 ) -> None:
     await put(plane, floor_bytes=1 << 30)
     node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=1 << 20))
-    await plane.until(lambda: plane.app.parts.fleet.smallest_capacity() == 1 << 20)
+    await plane.until(lambda: [s.pool.capacity_bytes for s in plane.app.parts.fleet.stats()] == [1 << 20])
     await put(plane, floor_bytes=1 << 29)
     assert (await plane.http.put(Q, json={"floor_bytes": 1 << 30})).status_code == 409
 
