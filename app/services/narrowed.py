@@ -7,7 +7,7 @@ import msgspec
 from app.ingest.history import Rates
 from app.observe.facts import Fact
 from app.schemas.nodes import NodeAnswer
-from app.schemas.overview import TenantAnswer
+from app.schemas.tenants import TenantAnswer
 from app.services.callers import Caller
 from dataplane.protocol.events import PoolStats, Totals
 

@@ -125,8 +125,8 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
         assert (taken.status_code, "acme" in taken.text) == (403, False)
         assert (await put(plane, token, "/api/v1/pins/mine", **PIN, tenant="acme")).status_code == 403
         for method, path in (("GET", C), ("GET", "/api/v1/tokens"), ("POST", "/api/v1/actions/demote")):
-            body = {"tenant": "acme"} if method == "POST" else None
-            assert (await asked(plane, token, method, path, json=body)).status_code == 403
+            scope = {"tenant": "acme"} if method == "POST" else None
+            assert (await asked(plane, token, method, path, json=scope)).status_code == 403
         overview = await asked(plane, token, "GET", "/api/v1/overview")
         assert overview.status_code == 200
         assert "acme" not in overview.text

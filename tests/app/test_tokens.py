@@ -248,15 +248,16 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
     async with guarding(socket_dir) as plane:
         token = await made(plane, "good")
         wrong = "larder_abc_" + "0" * 64
-        seen = [await asked(plane, wrong, "GET", WHO) for _ in range(14)]
-        assert [answer.status_code for answer in seen[:10]] == [401] * 10
+        # Together, so that a slow machine does not give back what they used up.
+        seen = await asyncio.gather(*(asked(plane, wrong, "GET", WHO) for _ in range(40)))
+        assert sum(answer.status_code == 401 for answer in seen) >= 10
         late = next(answer for answer in seen if answer.status_code == 429)
         assert int(late.headers["retry-after"]) >= 1
         assert late.json()["type"] == "urn:larder:problem:too-many-requests"
         assert await status_of(plane, token) == 200
         entries = (await plane.get("/api/v1/audit"))["items"]
         denied = [entry for entry in entries if entry["decision"] == "denied"]
-        assert len(denied) == 14
+        assert len(denied) == 40
         assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {
             ("authenticate", "", "127.0.0.1")
         }
@@ -266,7 +267,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         newest = (await plane.get("/api/v1/audit"))["items"][0]
         assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
         text = (await plane.http.get("/metrics")).text
-        assert 'larder_auth_failures_total{reason="unknown"} 15.0' in text
+        assert 'larder_auth_failures_total{reason="unknown"} 41.0' in text
 
 
 def test_a_throttle_gives_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
