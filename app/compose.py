@@ -174,6 +174,7 @@ def build(settings: Settings) -> Parts:
     sources = metrics.Sources(
         stats=fleet.stats,
         nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
+        node_states=progress.census,
         desired=progress.generations,
         requests=requests.ended,
         pushes=push.ended,

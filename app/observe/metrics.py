@@ -143,6 +143,10 @@ SWEEP_LEASED = Declared(
 )
 ADOPTED = Declared("larder_adopted_blocks", G, "Blocks taken over from the process before.", ("node",))
 ARMED = Declared("larder_node_armed", G, "1 when the node enforces quotas.", ("node",))
+DRAINING = Declared(
+    "larder_node_draining", G, "1 when the node takes no new engines and stores nothing more.", ("node",)
+)
+NODES = Declared("larder_nodes", G, "Known nodes by their state.", ("state",))
 UP = Declared("larder_node_up", G, "1 when the node was heard within the last seconds.", ("node",))
 OBSERVED = Declared("larder_observed_generation", G, "Generation that the node applied.", ("node", "type"))
 DESIRED = Declared("larder_desired_generation", G, "Newest generation in the database.", ("type",))
@@ -190,10 +194,6 @@ EVENTS_LOST = Declared("larder_events_lost", C, "Events that were sent and did n
 STREAMS = Declared("larder_event_streams", G, "Open dashboard streams.")
 FACTS_DROPPED = Declared("larder_facts_dropped", C, "Facts that slow streams lost.")
 EVENTS_UNKEPT = Declared("larder_events_unkept", C, "Facts that came too fast to be kept in the history.")
-APPLY_FILE = Declared(
-    "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
-)
-APPLY_FILE_REFUSED = Declared("larder_apply_file_refused", C, "Times that the file could not be applied.")
 AUTH_FAILURES = Declared(
     "larder_auth_failures",
     C,
@@ -203,6 +203,10 @@ AUTH_FAILURES = Declared(
 AUDIT_LEFT_OUT = Declared(
     "larder_audit_left_out", C, "Refusals that came too fast for the audit to keep each of them."
 )
+APPLY_FILE = Declared(
+    "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
+)
+APPLY_FILE_REFUSED = Declared("larder_apply_file_refused", C, "Times that the file could not be applied.")
 RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
 
 REPLICA_PUSHING = Declared(
@@ -217,6 +221,8 @@ class Sources:
 
     stats: Callable[[], Iterable[NodeStats]]
     nodes_up: Callable[[], Mapping[str, bool]]
+    node_states: Callable[[], Mapping[str, int]]
+    """Number of nodes by state."""
     desired: Callable[[], Mapping[str, int]]
     requests: Mapping[tuple[str, int], int]
     pushes: Mapping[str, int]
@@ -237,6 +243,8 @@ class LarderCollector(Collector):
             _node(page, node)
         for name, up in self._sources.nodes_up().items():
             page.add(UP, up, name)
+        for state, count in self._sources.node_states().items():
+            page.add(NODES, count, state)
         for kind, generation in self._sources.desired().items():
             page.add(DESIRED, generation, kind)
         for (method, status), count in list(self._sources.requests.items()):
@@ -287,6 +295,7 @@ def _node(page: Page, stats: NodeStats) -> None:
         page.add(REFUSED, count, stats.node, code)
     page.add(ENGINES, sum(engine.connected for engine in stats.engines), stats.node)
     page.add(ARMED, stats.armed, stats.node)
+    page.add(DRAINING, stats.draining, stats.node)
     page.add(ADOPTED, stats.adopted_blocks, stats.node)
     for engine in stats.engines[:ENGINE_LABELS]:
         labels = (stats.node, str(engine.client), engine.group, str(engine.pid))

@@ -25,6 +25,13 @@ class Progress:
         wanted = self._desired.wanted(node.labels)
         return node_state(node, wanted, SNAPSHOT_TYPES if kind is None else (kind,))
 
+    def census(self) -> dict[str, int]:
+        """Number of nodes in each state."""
+        counts = dict.fromkeys((state.value for state in NodeState), 0)
+        for node in self._fleet.nodes.values():
+            counts[self.state(node).value] += 1
+        return counts
+
     def generations(self) -> dict[str, int]:
         """Wanted generation by type, as of the last look at the database."""
         return {str(kind): number for kind, number in self._desired.generations.items()}
