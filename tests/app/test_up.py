@@ -222,7 +222,6 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
 @pytest.mark.parametrize(
     ("environ", "sentence"),
     [
-        ({"LARDER_HTTP_HOST": "0.0.0.0"}, "can be reached from other machines"),
         ({"LARDER_APP__NO_SUCH": "1"}, "LARDER_APP__NO_SUCH"),
         ({"LARDER_APP__NODE_LOST_S": "-1"}, "app.node_lost_s: expected 0.1 to 3600, got -1.0"),
         ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, "app.push_timeout_s: expected 0.05 to 600, got nan"),
@@ -240,6 +239,21 @@ def test_what_cannot_be_is_one_sentence_and_code_1(
     assert failing.process.returncode == 1
     assert errors.count("\n") == 1
     assert sentence in errors
+
+
+def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_dir: Path) -> None:
+    refused = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
+    refused.process.wait(20)
+    *log, sentence = refused.process.communicate()[1].splitlines()
+    assert refused.process.returncode == 1
+    assert "can be reached from other machines" in sentence
+    assert "LARDER_APP__ADMIN_TOKEN_FILE" in sentence
+    assert not any("started" in line for line in log)
+    gone = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0", LARDER_APP__ALLOW_OPEN_BIND="true")
+    gone.process.wait(20)
+    errors = gone.process.communicate()[1]
+    assert (gone.process.returncode, "allow_open_bind is gone" in errors) == (1, True)
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/actions/dry-run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * What nodes would say to records, without applying or keeping them
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        post: operations["dryRun"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions/invalidate": {
         parameters: {
             query?: never;
@@ -322,7 +342,7 @@ export interface paths {
         };
         /**
          * Server-sent events: `overview` (Overview) and `fact` (Fact)
-         * @description Needs the role `viewer`, not limited to tenants.
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["streamEvents"];
         put?: never;
@@ -538,7 +558,7 @@ export interface paths {
         };
         /**
          * The dashboard's whole state now
-         * @description Needs the role `viewer`, not limited to tenants.
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1373,6 +1393,37 @@ export interface components {
         DrainPost: {
             on: boolean;
         };
+        /** DryRunAnswer */
+        DryRunAnswer: {
+            accepted: boolean;
+            items: components["schemas"]["NodeVerdict"][];
+            total: number;
+        };
+        /** DryRunFault */
+        DryRunFault: {
+            code: string;
+            message: string;
+            path: string;
+        };
+        /** DryRunPost */
+        DryRunPost: {
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
+            /** @description By name. */
+            pins?: {
+                [key: string]: components["schemas"]["PinPut"];
+            } | null;
+            /** @description By name, at most one; it is tried as if it were in force. */
+            policies?: {
+                [key: string]: components["schemas"]["PolicyPut"];
+            } | null;
+            /** @description By tenant, as shown. */
+            quotas?: {
+                [key: string]: components["schemas"]["QuotaPut"];
+            } | null;
+        };
         /** EngineStats */
         EngineStats: {
             /** @default true */
@@ -1663,6 +1714,14 @@ export interface components {
                 [key: string]: number;
             };
             state: string;
+        };
+        /** NodeVerdict */
+        NodeVerdict: {
+            accepted: boolean;
+            error: string | null;
+            faults: components["schemas"]["DryRunFault"][];
+            node: string;
+            type: string;
         };
         /** NodeVerification */
         NodeVerification: {
@@ -2952,6 +3011,154 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ActionAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    dryRun: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DryRunPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRunAnswer"];
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
