@@ -1,7 +1,7 @@
 """Documents for `diff` and `apply`: read from files, sent, and what the answer says about them."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -80,26 +80,29 @@ def _place(path: str, files: Sequence[str]) -> str:
 
 def print_changes(answer: dict[str, Any]) -> None:
     """Every record that changes, coloured on a terminal."""
+    text = "\n".join(_lines(answer["records"]))
+    if text:
+        click.echo(text)
+
+
+def _lines(records: list[dict[str, Any]]) -> Iterator[str]:
     kind = ""
-    for record in answer["records"]:
+    for record in records:
         if record["action"] == "unchanged":
             continue
         if record["type"] != kind:
             kind = record["type"]
-            click.secho(kind, bold=True)
+            yield click.style(kind, bold=True)
         sign, colour = _SIGNS[record["action"]]
         owner = f" ({record['managed_by']})" if record["managed_by"] else ""
         ended = ": has ended, and is not made" if record["action"] == "ended" else ""
-        click.secho(f"  {sign} {record['name']}{owner}{ended}", fg=colour)
+        yield click.style(f"  {sign} {record['name']}{owner}{ended}", fg=colour)
         for name, change in record["fields"].items():
-            _print_field(record["action"], name, change["before"], change["after"])
-
-
-def _print_field(action: str, name: str, before: Any, after: Any) -> None:
-    if action == "update":
-        click.echo(f"      {name}: {_value(name, before)} -> {_value(name, after)}")
-    elif action == "create" and after not in (None, "", {}) and name != "managed_by":
-        click.echo(f"      {name}: {_value(name, after)}")
+            before, after = change["before"], change["after"]
+            if record["action"] == "update":
+                yield f"      {name}: {_value(name, before)} -> {_value(name, after)}"
+            elif record["action"] == "create" and after not in (None, "", {}) and name != "managed_by":
+                yield f"      {name}: {_value(name, after)}"
 
 
 def counted(answer: dict[str, Any]) -> str:

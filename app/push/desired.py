@@ -29,6 +29,8 @@ from dataplane.protocol.control import (
 )
 from dataplane.protocol.labels import matches
 
+FEW = 1000
+"""Records that are made at once."""
 Labels = Mapping[str, str]
 Group = tuple[bool, ...]
 """Which of the selectors of a type match."""
@@ -120,11 +122,22 @@ class Desired:
 
 
 async def _quotas(session: AsyncSession) -> list[_Record]:
-    return [_Record(selector, QuotaSpec(**spec)) for selector, spec in await quotas.wanted(session)]
+    return await _made(QuotaSpec, await quotas.wanted(session))
 
 
 async def _pins(session: AsyncSession) -> list[_Record]:
-    return [_Record(selector, PinSpec(**spec)) for selector, spec in await pins.wanted(session)]
+    return await _made(PinSpec, await pins.wanted(session))
+
+
+async def _made(
+    make: Callable[..., Any], rows: Sequence[tuple[dict[str, str] | None, dict[str, Any]]]
+) -> list[_Record]:
+    """Very many are made in a thread: others get their turn."""
+
+    def made() -> list[_Record]:
+        return [_Record(selector, make(**spec)) for selector, spec in rows]
+
+    return await asyncio.to_thread(made) if len(rows) > FEW else made()
 
 
 async def _policies(session: AsyncSession) -> list[_Record]:

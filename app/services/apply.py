@@ -7,6 +7,7 @@ other requests are answered meanwhile.
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
 from app.ingest.fleet import Fleet
@@ -18,7 +19,7 @@ from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
 from app.services.declared import MAX_TOLD, Declared, declare
 from app.services.floors import Floor, excess
-from app.services.kinds import KINDS, Encode, Kind
+from app.services.kinds import KINDS, Encode, Kind, Values
 from app.services.outcome import Held, Outcome, Step, outcome
 from app.services.progress import Progress
 from app.services.tokenizers import Encoded, Tokenizers
@@ -202,27 +203,45 @@ def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int]) -> None:
 
 async def _write(change: Change, kind: Kind, result: Outcome) -> None:
     """The rows and the audit entries of one type."""
-    steps = result.of(kind.name, "create", "update", "delete")
-    made, changed = [], []
-    stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
-    for step in steps:
-        if step.action == "create":
-            made.append({**(step.after or {}), **_made(kind, change), **stamp})
-        elif step.action == "update":
-            changed.append({**(step.after or {}), **stamp})
-    gone = [step.key for step in steps if step.action == "delete"]
-    if kind.name == "pins":
-        await bulk.put_bodies(change.session, _bodies(steps), change.now)
-    await bulk.delete(change.session, kind.row, kind.key, gone)
-    await bulk.insert(change.session, kind.row, made)
-    await bulk.update(change.session, kind.row, changed)
-    if kind.name == "pins":
-        old = [step.before["keys_digest"] for step in steps if step.before is not None]
-        await bulk.drop_unused_bodies(change.session, list(dict.fromkeys(old)))
+    steps, work = await asyncio.to_thread(_prepared, change, kind, result)
+    await bulk.put_bodies(change.session, work.bodies, change.now)
+    await bulk.delete(change.session, kind.row, kind.key, work.gone)
+    await bulk.insert(change.session, kind.row, work.made)
+    await bulk.update(change.session, kind.row, work.changed)
+    await bulk.drop_unused_bodies(change.session, work.old_digests)
     for batch in bulk.batches(steps):
         for step in batch:
             _note(change, kind, step)
         await asyncio.sleep(0)
+
+
+@dataclass
+class _Work:
+    """What is to be written of one type."""
+
+    made: list[Values] = field(default_factory=list)
+    changed: list[Values] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    old_digests: list[str] = field(default_factory=list)
+
+
+def _prepared(change: Change, kind: Kind, result: Outcome) -> tuple[list[Step], _Work]:
+    """In a thread."""
+    steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
+    stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
+    for step in steps:
+        if step.after is None:
+            work.gone.append(step.key)
+        elif step.before is None:
+            work.made.append({**step.after, **_made(kind, change), **stamp})
+        else:
+            work.changed.append({**step.after, **stamp})
+    if kind.name == "pins":
+        work.bodies = _bodies(steps)
+        old = [step.before["keys_digest"] for step in steps if step.before is not None]
+        work.old_digests = list(dict.fromkeys(old))
+    return steps, work
 
 
 def _made(kind: Kind, change: Change) -> dict[str, object]:

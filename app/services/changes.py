@@ -130,13 +130,18 @@ class Changes:
             yield change
             if not change.entries:
                 return
+            changed = {row.type for row in change.entries}
             for kind in numbers:
-                if any(row.type == kind for row in change.entries):
+                if kind in changed:
                     await generations.advance(session, kind, numbers[kind], change.now)
-            for batch in bulk.batches(change.entries):  # others get a turn in between
+            told = _Told()
+            while change.entries:  # in batches: others get a turn in between, and what is written is let go
+                batch = change.entries[: bulk.BATCH]
+                del change.entries[: bulk.BATCH]
                 await audit.append(session, batch)
                 await session.flush()
-            facts = _facts(change.entries)
+                told.add(batch)
+            facts = told.facts()
             await notify.post(session, facts)
         self._fleet.pulse.beat()
         self._tell(facts)
@@ -146,7 +151,9 @@ class Changes:
     ) -> None:
         """Write down what is about to be done, or was refused, and changes no record. Raises StoreUnavailable."""
         row = entry(by, time.time(), action, noun, name, None, asked, denied=denied)
-        facts = _facts([row])
+        told = _Told()
+        told.add([row])
+        facts = told.facts()
         async with self._database.write() as session:
             await audit.append(session, [row])
             await notify.post(session, facts)
@@ -157,20 +164,34 @@ class Changes:
             self._hub.publish(fact.name, fact.node, at=fact.at, **fact.fields)
 
 
-def _facts(rows: Iterable[AuditRow]) -> list[Told]:
+class _Told:
     """What everybody who watches may know: each record that was changed, or of very many how many they were."""
-    told = [row for row in rows if row.decision != "denied"]
-    if len(told) <= MOST_FACTS:
-        return [_fact(row) for row in told]
-    counts = Counter((row.type, row.generation, row.action) for row in told)
-    return [
-        Told(
-            f"{kind or 'records'}.changed",
-            told[0].at,
-            {"action": action, "count": count, "generation": number},
-        )
-        for (kind, number, action), count in counts.items()
-    ]
+
+    def __init__(self) -> None:
+        self._each: list[Told] = []
+        self._at = 0.0
+        self._counts: Counter[tuple[str, int, str]] = Counter()
+
+    def add(self, rows: Iterable[AuditRow]) -> None:
+        for row in rows:
+            if row.decision == "denied":
+                continue
+            self._at = row.at
+            self._counts[row.type, row.generation, row.action] += 1
+            if len(self._each) <= MOST_FACTS:
+                self._each.append(_fact(row))
+
+    def facts(self) -> list[Told]:
+        if len(self._each) <= MOST_FACTS:
+            return self._each
+        return [
+            Told(
+                f"{kind or 'records'}.changed",
+                self._at,
+                {"action": action, "count": count, "generation": number},
+            )
+            for (kind, number, action), count in self._counts.items()
+        ]
 
 
 def _fact(row: AuditRow) -> Told:
