@@ -24,6 +24,8 @@ from app.store.database import Database
 from app.store.failures import meaning
 
 LEASE_S = 2.0
+CONFIRM_S = 1.5
+"""How long a confirmation may take: the next lease is asked for half a second into the one before."""
 RELEASE_S = 3.5
 FORGOTTEN_S = 0.6
 """What a server that crashed may have lost of the confirmations, which do not wait for the disk."""
@@ -118,7 +120,7 @@ class PostgresClaim:
     def __init__(self, database: Database, replica: str) -> None:
         import asyncpg
 
-        self._engine = database.apart(command_timeout=RELEASE_S)
+        self._engine = database.apart(command_timeout=CONFIRM_S)
         self._replica = replica
         self._connection: AsyncConnection | None = None
         self._session: Any = None

@@ -13,10 +13,10 @@ class SilentProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def start(self) -> int:
-        """The port on 127.0.0.1."""
+    async def __aenter__(self) -> "SilentProxy":
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
 
     def silence(self) -> None:
         self._open.clear()
@@ -48,7 +48,7 @@ class SilentProxy:
         await self._open.wait()  # an end does not get through either
         sink.close()
 
-    async def stop(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.speak()
         for writer in self._writers:

@@ -7,8 +7,10 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,34 +151,28 @@ async def test_another_replica_pushes_when_the_first_is_gone(
 async def test_a_leader_that_is_cut_off_stops_before_another_begins(
     socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
 ) -> None:
-    proxy = SilentProxy(own_cluster.socket_path)
-    port = await proxy.start()
-    first = Replica(
-        socket_dir / "first", f"postgresql://larder@127.0.0.1:{port}/{own_database}", node.control_url
-    )
-    second = Replica(socket_dir / "second", own_cluster.url(own_database), node.control_url)
-    async with running(first), running(second):
-        await first.leads()
-        await until(lambda: node.observed)
-        proxy.silence()
-        went = time.monotonic()
-        while not second.events("replica.leading"):
-            text = (await first.http.get("/metrics")).text
-            leading = "larder_replica_pushing 1.0" in text
-            stopped = None if leading else time.monotonic()
-            if stopped is not None:
-                break
-            await asyncio.sleep(0.02)
-        assert stopped is not None, "both pushed"
-        assert not second.events("replica.leading")
-        await second.leads()
-        took = time.monotonic() - went
-        assert (await second.put_quota("after", 7)).status_code == 201
-        await node.until(lambda: holds(node, "after"), 60)
-        print(f"cut off: stopped after {stopped - went:.2f} s, another leads after {took:.2f} s")
-        proxy.speak()
-        await until(lambda: _follows(first, second))
-    await proxy.stop()
+    async with SilentProxy(own_cluster.socket_path) as proxy:
+        behind = f"postgresql://larder@127.0.0.1:{proxy.port}/{own_database}"
+        first = Replica(socket_dir / "first", behind, node.control_url)
+        second = Replica(socket_dir / "second", own_cluster.url(own_database), node.control_url)
+        async with running(first), running(second):
+            await first.leads()
+            await until(lambda: node.observed)
+            went = datetime.now(UTC)
+            proxy.silence()
+            stopped = _at(await first.until_line("replica.following"))
+            began = _at(await second.until_line("replica.leading"))
+            assert (await second.put_quota("after", 7)).status_code == 201
+            await node.until(lambda: holds(node, "after"), 60)
+            print(f"cut off: stopped after {stopped - went}, another began after {began - went}")
+            assert all(_at(line) < began for line in first.events("push.ended"))
+            proxy.speak()
+            await until(lambda: _follows(first, second))
+
+
+def _at(line: dict[str, Any]) -> datetime:
+    """When it was logged."""
+    return datetime.fromisoformat(line["timestamp"])
 
 
 async def _follows(first: Replica, second: Replica) -> bool:
