@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, License
 
 from app import __version__
-from app.compose import Parts, Runtime, build
+from app.compose import Parts, build
 from app.errors import LarderError
 from app.http import (
     actions,
@@ -51,6 +51,7 @@ from app.http.snapshot import get_snapshot
 from app.http.stream import Messages, stream_events
 from app.http.usage import get_usage
 from app.http.web import WebFiles, home, page
+from app.runtime import Runtime
 from app.settings import AppSettings, Settings
 
 DESCRIPTION_PATH = "/api/openapi.json"
