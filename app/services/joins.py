@@ -6,6 +6,7 @@ then on its key does, until it is forgotten. A token's secret has 256 bits, so i
 
 import hmac
 import ipaddress
+import math
 import secrets
 import socket
 import time
@@ -78,6 +79,8 @@ class Joins:
         self._keys = keys
         self._addresses = addresses
         self._throttle = Throttle()
+        self._shut: dict[str, float] = {}
+        """Addresses that are not listened to until then (monotonic); at most those that failed in the last second."""
         self.url = ""
         """Of the join socket, once it is bound; "" when there is none."""
 
@@ -150,6 +153,10 @@ class Joins:
 
     async def decide(self, message: Join, key: str, address: str) -> JoinReply:
         """The answer to the holder of a key."""
+        if (
+            wait_s := self._shut.get(address, 0.0) - time.monotonic()
+        ) > 0:  # costs neither a transaction nor a line
+            return _rate_limited(wait_s)
         try:
             joined = await self._join(message, key, address)
         except _Refusal as refusal:
@@ -239,8 +246,11 @@ class Joins:
 
     async def _refused(self, message: Join, key: str, address: str, refusal: _Refusal) -> JoinRefused:
         """Also written down, but not as often as somebody likes."""
-        if wait_s := self._throttle.failed(address, time.monotonic()):
-            return JoinRefused("rate_limited", f"refused too often; ask again in {wait_s:.0f} s")
+        now = time.monotonic()
+        if wait_s := self._throttle.failed(address, now):
+            self._shut = {other: until for other, until in self._shut.items() if until > now}
+            self._shut[address] = now + wait_s
+            return _rate_limited(wait_s)
         name = message.node[:128].encode("ascii", "backslashreplace").decode()
         log.warning("join.refused", node=name, address=address, code=refusal.code, reason=str(refusal))
         by = replace(PLANE, actor="(joining)", source=address)
@@ -250,6 +260,10 @@ class Joins:
         except StoreUnavailable:
             log.warning("join.not_audited", node=name)
         return JoinRefused(refusal.code, str(refusal))
+
+
+def _rate_limited(wait_s: float) -> JoinRefused:
+    return JoinRefused("rate_limited", f"refused too often; ask again in {math.ceil(wait_s)} s")
 
 
 def _checked(message: Join, key: str, address: str) -> tuple[str, str]:

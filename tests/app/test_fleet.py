@@ -13,13 +13,13 @@ import pytest
 from app.settings import Settings
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
-from dataplane.protocol.join import JoinToken, parse_token, token_text
+from dataplane.protocol.join import Join, Joined, JoinToken, parse_token, token_text
 from tests.app.plane import Plane, serving, settings_in
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, wait_for
 from tests.dataplane.plane import Plane as DataPlane
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 PAGE = 4096
 
 
@@ -450,3 +450,52 @@ async def test_floors_are_held_against_the_nodes_that_they_are_for(
         assert await put("nowhere", floor_bytes=100 * pool, selector={"zone": "z"}) == 201
         assert await put("x", floor_bytes=pool, selector={"zone": "y"}) == 409
         assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200
+
+
+async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stays_short(
+    settings: Settings,
+) -> None:
+    async with serving(settings) as plane:
+        joins = plane.app.parts.joins
+        ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
+        codes = [(await joins.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
+        assert codes[0] == "bad_token"
+        assert "rate_limited" in codes
+        assert (await joins.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
+        refused = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
+        assert len(refused) == codes.count("bad_token") + 1
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "good"),
+    [
+        ("tcp://10.0.0.9:1", "10.0.0.9", True),
+        ("tcp://0.0.0.0:1", "10.0.0.9", True),
+        ("tcp://[::]:1", "fd00::9", True),
+        ("tcp://127.0.0.1:1", "127.0.0.1", True),
+        ("ipc:///run/larder/control.sock", "", True),
+        ("tcp://127.0.0.1:1", "10.0.0.9", False),
+        ("tcp://localhost:1", "10.0.0.9", False),
+        ("ipc:///run/larder/control.sock", "10.0.0.9", False),
+        ("http://10.0.0.9:1", "10.0.0.9", False),
+    ],
+)
+async def test_a_node_cannot_send_the_management_plane_to_sockets_of_its_own_machine(
+    settings: Settings, url: str, address: str, good: bool
+) -> None:
+    async with serving(settings) as plane:
+        joins = plane.app.parts.joins
+        token = parse_token(await token_of(plane))
+        ask = Join(
+            1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret
+        )
+        answer = await joins.decide(ask, "k" * 40, address)
+        if good:
+            assert isinstance(answer, Joined)
+            expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(
+                url, url
+            )
+            assert answer.control_url == expected
+        else:
+            assert answer.code == "bad_field"
+            assert "control_url" in answer.message

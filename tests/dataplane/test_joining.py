@@ -21,6 +21,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.keeper import Keeper
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
+pytestmark = pytest.mark.timeout(120)
 QUIET_MS = 500
 """Long enough for an answer that must not come, were it to come."""
 
