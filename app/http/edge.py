@@ -89,6 +89,9 @@ class Edge:
         async def answer(message: Message) -> None:
             nonlocal status, sure_until
             if message["type"] == "http.response.start":
+                if isinstance(known, Caller) and method in _SAFE and time.perf_counter() >= sure_until:
+                    # Nor an answer that was waited for: what changed meanwhile is not for who was revoked meanwhile.
+                    await still(known, "request")
                 status = message["status"]
                 if status in (401, 403):
                     await self._refused(status, known, attempt, scope)
@@ -96,10 +99,14 @@ class Edge:
                 message["headers"] = [*message["headers"], *extra]
             elif isinstance(known, Caller) and message.get("more_body") and time.perf_counter() >= sure_until:
                 # A stream must not outlive the token that it was opened with.
-                sure_until = time.perf_counter() + SURE_S
-                if not await self._auth.still(attempt, known):
-                    raise Unauthorized("the token of this stream is not valid any more")
+                await still(known, "stream")
             await send(message)
+
+        async def still(asks: Caller, what: str) -> None:
+            nonlocal sure_until
+            sure_until = time.perf_counter() + SURE_S
+            if not await self._auth.still(attempt, asks):
+                raise Unauthorized(f"the token of this {what} is not valid any more")
 
         failure: LarderError | None = None
         with structlog.contextvars.bound_contextvars(request_id=request_id):

@@ -16,6 +16,7 @@ from app.store.database import Database
 from app.store.listing import Wanted
 
 PART = 500
+BEFORE_ALL = -(1 << 63)
 HEAD_EVERY_S = 3600.0
 
 
@@ -35,7 +36,7 @@ class Audit:
         """All entries as JSON lines, oldest first, as far as there are any now. A slow reader holds no connection."""
         async with self._database.read() as session:
             last = (await audit.head(session)).last_id
-        at = 0
+        at = BEFORE_ALL  # what somebody slipped in under number 1 is handed out, too: it must be seen
         while at < last:
             async with self._database.read() as session:
                 rows = await audit.after(session, at, PART)
@@ -51,10 +52,12 @@ class Audit:
         async with self._database.read() as session:  # one moment, however long it takes
             head = await audit.head(session)
             walk.ends_at = head.last_id
+            at = BEFORE_ALL
             while not walk.fault:
-                rows = await audit.after(session, walk.last_id, PART)
+                rows = await audit.after(session, at, PART)
                 if not rows:
                     break
+                at = rows[-1].id
                 walk.take(_entry(row) for row in rows)
         walk.end(head.last_id, head.hash)
         return walk.result()
@@ -93,6 +96,9 @@ class Walk:
     def take(self, entries: Iterable[AuditEntry]) -> None:
         """The next entries, in the order of their numbers."""
         for entry in entries:
+            if entry.id <= 0:
+                self.fault = f"entry {entry.id} was added: the first one has the number 1"
+                return
             if link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) != entry.hash:
                 self.fault = self._why(entry)
                 return

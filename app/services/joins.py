@@ -170,7 +170,7 @@ class Joins:
 
     async def _join(self, message: Join, key: str, address: str) -> Joined:
         control_url, events_url = _checked(message, key, address)
-        by = replace(PLANE, actor=message.node[:128], source=address)
+        by = replace(PLANE, actor=f"node:{message.node}"[:128], source=address)
         async with self._changes.begin(by) as change:
             row = await nodes.by_key(change.session, key)
             new = row is None

@@ -40,6 +40,11 @@ TAMPERINGS = {
         "VALUES (1000, 1.0, 'x', 'create', 'quota', 'n', '', 0, '', 'abc')",
         "entry 1000 was added",
     ),
+    "added before": (
+        "INSERT INTO audit (id, at, actor, action, kind, name, type, generation, request_id, hash) "
+        "VALUES (-7, 1.0, 'x', 'create', 'quota', 'n', '', 0, '', 'abc')",
+        "entry -7 was added",
+    ),
     "head": ("UPDATE audit_head SET hash = 'abc'", "the head does not have the hash"),
 }
 

@@ -40,7 +40,7 @@ async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(
     node.capacity_bytes = 1 << 30
     await node.restart()
     await node.until(lambda: node.capacity_bytes == 2 << 30)
-    (entry,) = (await plane.get("/api/v1/audit"))["items"]
+    (entry,) = (await plane.get("/api/v1/audit?kind=node"))["items"]
     assert (entry["action"], entry["kind"], entry["name"]) == ("resize", "node", "node-a")
     assert entry["after"] == {"pool_bytes": 2 << 30}
 

@@ -130,6 +130,25 @@ async def test_a_stream_ends_with_the_token_that_opened_it(socket_dir: Path) -> 
                         pass
 
 
+async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked_meanwhile(
+    socket_dir: Path,
+) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "watcher")
+        index = (await plane.http.get("/api/v1/snapshot")).json()["index"]
+        while True:
+            now = (await plane.http.get(f"/api/v1/snapshot?index={index}&wait=1s")).json()["index"]
+            if now == index:  # nothing changes by itself any more
+                break
+            index = now
+        waiting = asyncio.create_task(
+            plane.http.get(f"/api/v1/snapshot?index={index}&wait=4s", headers=bearer(token))
+        )
+        await asyncio.sleep(0.5)  # long enough to be waiting; an answer before that would not be 401
+        await plane.http.delete("/api/v1/tokens/watcher")
+        assert (await waiting).status_code == 401
+
+
 async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         first = await made(plane, "first", "admin")
