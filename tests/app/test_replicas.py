@@ -22,6 +22,7 @@ from app.store.claim import LEASE_S, FileClaim
 from app.store.database import Database
 from app.store.notify import Notice, Told
 from app.store.quotas import QuotaRow
+from dataplane.protocol.control import SNAPSHOT_TYPES, Fault
 from tests.app.fake_node import FakeNode
 from tests.app.replica import Replica, running, until
 from tests.app.silent_proxy import SilentProxy
@@ -102,8 +103,6 @@ async def _knows_both(replica: Replica, first: Replica) -> bool:
 
 
 async def test_a_follower_shows_what_a_node_refused(two: tuple[Replica, Replica], node: FakeNode) -> None:
-    from dataplane.protocol.control import Fault
-
     _, second = two
     node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
     assert (await second.put_quota("odd", 1)).status_code == 201
@@ -130,7 +129,7 @@ async def test_another_replica_pushes_when_the_first_is_gone(
     two: tuple[Replica, Replica], node: FakeNode, how: str
 ) -> None:
     first, second = two
-    await until(lambda: node.observed)
+    await until(lambda: len(first.events("push.ended")) == len(SNAPSHOT_TYPES))
     number = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "ended": signal.SIGTERM}[how]
     first.signal(number)
     went = time.monotonic()
