@@ -10,6 +10,7 @@ from benchmarks import (
     policies,
     readers,
     reservations,
+    rest,
     transfers,
     views,
 )
@@ -26,4 +27,5 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "first_touch": first_touch.run,
     "views": views.run,
     "policies": policies.run,
+    "rest": rest.run,
 }

@@ -16,8 +16,8 @@ JSON = "application/json"
 _QUERIES = "query_parameters"
 
 
-def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Raises Malformed, Invalid, NotAcceptable."""
+async def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Raises Malformed, Invalid, NotAcceptable. Does not wait, but what is not `async` would be run in a thread."""
     query = connection.scope["query_string"]
     if query:
         _check_query(query, _names(connection.app, handler))
@@ -64,7 +64,9 @@ def _check_query(query: bytes, names: tuple[str, ...]) -> None:
 def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
     """One of the kinds that a route's answer can have must be taken."""
     if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
-        raise NotAcceptable(f"expected an Accept header that takes {' or '.join(kinds)}, got {accepted[:80]!r}")
+        raise NotAcceptable(
+            f"expected an Accept header that takes {' or '.join(kinds)}, got {accepted[:80]!r}"
+        )
 
 
 def _is_taken(accepted: str, produces: str) -> bool:

@@ -53,13 +53,14 @@ class Subscriber:
         self._backlog.clear()
         return facts
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until something was offered, the hub closed, or the time is over."""
+    async def wait(self, timeout_s: float) -> bool:
+        """Until something was offered or the hub closed; False when the time was over before."""
         try:
             await asyncio.wait_for(self._signal.wait(), max(timeout_s, 0.001))
         except TimeoutError:
-            return
+            return False
         self._signal.clear()
+        return True
 
 
 class FactHub:
@@ -101,9 +102,10 @@ class FactHub:
         return [fact for fact in self.ring if boot != self.boot or fact.seq > seq]
 
     def touch(self) -> None:
-        self._offer(None)
+        """The overview is another one. Wakes nobody: nodes tell so much that all would be awake all the time."""
+        self.version += 1
 
-    def _offer(self, fact: Fact | None) -> None:
+    def _offer(self, fact: Fact) -> None:
         self.version += 1
         for subscriber in self._subscribers:
             subscriber.offer(fact)

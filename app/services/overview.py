@@ -1,5 +1,6 @@
 """The dashboard's whole state, put together at most once for each change."""
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from dataplane.protocol.events import PoolStats, Totals
 
 MOST_ROWS = 500
 SHARED_S = 0.9
+SHARED_LEAST_S = 0.1
 MOST_POINTS = 900
 S = TypeVar("S", PoolStats, Totals)
 
@@ -52,6 +54,7 @@ class OverviewService:
         self._pins = pin_service
         self._policies = policy_service
         self._cache: tuple[int, float, bytes] | None = None
+        self._lock = asyncio.Lock()
 
     async def now(self, by: Caller = PLANE) -> Overview:
         """As far as the caller may see it. Raises StoreUnavailable."""
@@ -98,12 +101,19 @@ class OverviewService:
             refused=narrowed.refused_of(tenants),
         )
 
-    async def encoded(self) -> bytes:
-        """The same as JSON; built again after a change, and when it is old: rates fall without a change."""
-        version, now = self._hub.version, time.monotonic()
-        if self._cache is None or self._cache[0] != version or now - self._cache[1] >= SHARED_S:
-            self._cache = (version, now, msgspec.json.encode(await self.now()))
-        return self._cache[2]
+    async def encoded(self) -> tuple[int, bytes]:
+        """The same as JSON, and the version of the hub that it shows; built again soon after a change, and when it is
+        old: rates fall without a change. Those who ask together share one."""
+        async with self._lock:
+            version, now = self._hub.version, time.monotonic()
+            held = self._cache
+            if held is not None:
+                age_s = now - held[1]
+                if age_s < SHARED_LEAST_S or (held[0] == version and age_s < SHARED_S):
+                    return held[0], held[2]
+            made = msgspec.json.encode(await self.now())
+            self._cache = (version, now, made)
+            return version, made
 
     def series(self, seconds: float) -> Series:
         return series(self._history.thinned(seconds, MOST_POINTS))

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from app.errors import LarderError, StoreBusy, StoreUnavailable
 from app.store.failures import meaning
+from app.store.sqlite import one_visit
 from app.store.watch import Kind, Watch
 from dataplane.protocol.settings import SettingsError
 
@@ -235,8 +236,9 @@ def _engine(url: sa.URL, file: _File) -> AsyncEngine:
         )
     engine = create_async_engine(url, pool_size=8, max_overflow=8)
 
-    def on_do_connect(*_: object) -> None:
+    def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
         file.check()  # before SQLite makes an empty file of that name
+        return one_visit(dialect.connect(*arguments, **named))
 
     def on_connect(connection: Any, _record: object) -> None:
         _prepare_sqlite(connection)
@@ -265,7 +267,8 @@ def _prepare_sqlite(connection: Any) -> None:
 def _begin_sqlite(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
     if not options.get(_WRITE, False):
-        connection.exec_driver_sql("BEGIN")
+        adapter: Any = connection.connection.dbapi_connection
+        adapter.begin_reading()
         return
     patience_ms = options.get(_PATIENCE, BUSY_TIMEOUT_MS)
     if connection.info.get(_PATIENCE, BUSY_TIMEOUT_MS) != patience_ms:

@@ -30,7 +30,7 @@ async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(
     assert (await plane.http.delete(f"{P}?wait=2s")).status_code == 204
     assert node.policies == []
     assert (await plane.http.get(P)).status_code == 404
-    entries = (await plane.get("/api/v1/audit"))["items"]
+    entries = (await plane.get("/api/v1/audit?kind=policy"))["items"]
     assert [(e["kind"], e["action"], e["generation"]) for e in entries] == [
         ("policy", "delete", 2),
         ("policy", "create", 1),

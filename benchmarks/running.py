@@ -1,0 +1,76 @@
+"""`larder up` of our own, with its data plane, in a folder that goes away, for benchmarks of the management plane."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+READY_S = 60.0
+LOOK_S = 0.02
+
+
+class Running:
+    """A server that is ready."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port = int(taken.getsockname()[1])
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+        environ = {
+            **inherited,
+            "LARDER_STATE_DIR": str(folder / "state"),
+            "LARDER_HTTP_PORT": str(self.port),
+            "LARDER_POOL_BYTES": "64MiB",
+            "LARDER_APP__DATA_PLANE_SURVIVES": "false",
+            "LARDER_APP__LOG_LEVEL": "warning",
+        }
+        with (folder / "log").open("wb") as log:
+            command = [sys.executable, "-m", "app", "up"]
+            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=READY_S)
+
+    def until_ready(self) -> None:
+        """RuntimeError when it never is."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if self.http.get("/readyz").is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(LOOK_S)
+        raise RuntimeError("larder up did not become ready")
+
+    def cpu_s(self) -> float:
+        """Processor time that the management plane's process has used; its data plane is another one."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        self.http.close()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def running() -> Iterator[Running]:
+    """Started, ready, and stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder:
+        server = Running(Path(folder))
+        try:
+            server.until_ready()
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,88 @@
+"""SQLite's driver: a statement is one visit of its thread, and transactions that only read see one moment and end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+import sqlalchemy as sa
+
+from app.store.database import Database
+
+pytestmark = pytest.mark.anyio
+COUNT = sa.text("SELECT count(*) FROM t")
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """With a table of one row."""
+    opened = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    async with opened.write() as session:
+        await session.execute(sa.text("CREATE TABLE t (n INTEGER PRIMARY KEY)"))
+        await session.execute(sa.text("INSERT INTO t VALUES (1)"))
+    yield opened
+    await opened.close()
+
+
+async def insert(database: Database, number: int) -> None:
+    async with database.write() as session:
+        await session.execute(sa.text("INSERT INTO t VALUES (:n)"), {"n": number})
+
+
+async def test_a_read_sees_one_moment_and_the_next_one_sees_what_came_meanwhile(database: Database) -> None:
+    async with database.read() as session:
+        assert await session.scalar(COUNT) == 1
+        await insert(database, 2)
+        assert await session.scalar(COUNT) == 1
+    async with database.read() as session:
+        assert await session.scalar(COUNT) == 2
+
+
+async def test_a_read_is_one_visit_for_each_statement(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = 0
+    execute: Any = aiosqlite.Connection._execute
+
+    async def counted(self: Any, *args: Any, **named: Any) -> Any:
+        nonlocal visits
+        visits += 1
+        return await execute(self, *args, **named)
+
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+    for statements in (0, 1, 3):
+        visits = 0
+        async with database.read() as session:
+            for _ in range(statements):
+                await session.execute(COUNT)
+        assert visits == statements
+
+
+async def test_reads_leave_no_transaction_behind(database: Database) -> None:
+    async def read(fails: bool) -> None:
+        async with database.read() as session:
+            await session.execute(COUNT)
+            if fails:
+                await session.execute(sa.text("SELECT no FROM such"))
+
+    await asyncio.gather(*(read(False) for _ in range(20)))
+    failed = await asyncio.gather(*(read(True) for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(error, Exception) for error in failed)
+    await insert(database, 2)
+    async with database.engine.connect() as connection:
+        autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        busy, _, _ = (await autocommit.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"))).one()
+    assert busy == 0, "a reader still looks at an old moment"
+
+
+async def test_what_a_statement_gave_is_all_there(database: Database) -> None:
+    async with database.write() as session:
+        given = [{"n": number} for number in range(2, 5)]
+        result: Any = await session.execute(sa.text("INSERT INTO t VALUES (:n)"), given)
+        assert result.rowcount == 3
+        found = (await session.execute(sa.text("SELECT n FROM t ORDER BY n"))).all()
+        assert [row.n for row in found] == [1, 2, 3, 4]
+        returned = await session.execute(sa.text("DELETE FROM t WHERE n > 2 RETURNING n"))
+        assert sorted(returned.scalars()) == [3, 4]
