@@ -44,7 +44,7 @@ from dataplane.protocol.units import MAX_SIZE_BYTES
 S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec)
 MAX_FAULTS = 100
 MAX_PINNED_KEYS = 262_144
-"""Of all pins together; pins of one model with the same keys count once."""
+"""Of all pins together; pins of one model and tenant with the same keys count once."""
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_REFRESH_S = 366 * 86_400.0
@@ -370,16 +370,18 @@ class Intent:
         """Look the blocks of changed pins up again; those that lose a mark first, so that their budget is free."""
         pool = self.pool
         for live in (False, True):
-            chains: dict[str, dict[str, tuple[bytes, ...]]] = {}  # pins of the same keys mean the same blocks
+            # Pins of one tenant with the same keys mean the same blocks.
+            chains: dict[str, dict[tuple[str, str], tuple[bytes, ...]]] = {}
             for pin in pins:
                 if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is live:
-                    chains.setdefault(pin.model, {})[pin.spec.keys_digest] = pin.keys
-            for model, by_digest in chains.items():
+                    chains.setdefault(pin.model, {})[pin.tenant, pin.spec.keys_digest] = pin.keys
+            for model, of_model in chains.items():
+                wanted = [(salt, keys) for (salt, _), keys in of_model.items()]
                 for space in pool.spaces.of_model(model):
                     use = pool.slabs.spaces.get(space)
                     if use is None or not use.slots:  # very many spaces may be attached and never written to
                         continue
-                    for found in self._found(list(by_digest.values()), space):
+                    for found in self._found(wanted, space):
                         # The head gets budget first; what may go lines up tail first, like any chain.
                         for block in found if live else reversed(found):
                             pool.repin(block, now)
@@ -387,20 +389,23 @@ class Intent:
                             pool.line_up_soft(found, now)
         pool.promote_pins(now)
 
-    def _found(self, chains: Sequence[tuple[bytes, ...]], space: int) -> Iterator[list[Block]]:
-        """READY blocks of each chain in a space; many chains are looked up together."""
+    def _found(self, chains: Sequence[tuple[str, tuple[bytes, ...]]], space: int) -> Iterator[list[Block]]:
+        """READY blocks in a space of each salt and chain, no other tenant's; many chains are looked up together."""
         first = 0
         while first < len(chains):
             last, count = first, 0
             while last < len(chains) and count < LOOKED_UP_TOGETHER:
-                count += len(chains[last])
+                count += len(chains[last][1])
                 last += 1
             some = chains[first:last]
             first = last
-            found = iter(self.pool.table.find(pack_keys([key for keys in some for key in keys]), space))
-            for keys in some:
-                blocks = islice(found, len(keys))
-                yield [block for block in blocks if block is not None and block.state is State.READY]
+            found = iter(self.pool.table.find(pack_keys([key for _, keys in some for key in keys]), space))
+            for salt, keys in some:
+                yield [
+                    block
+                    for block in islice(found, len(keys))
+                    if block is not None and block.tenant.salt == salt and block.state is State.READY
+                ]
 
 
 def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
@@ -428,8 +433,8 @@ def _wrong_body(digest: str, held: Mapping[str, bytes]) -> tuple[Code, str] | No
 
 
 def _check_number(specs: Iterable[PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
-    chains = {(spec.model, spec.keys_digest) for spec in specs}
-    keys = sum(len(held[digest]) for _, digest in chains) // KEY_BYTES
+    chains = {(spec.model, spec.tenant, spec.keys_digest) for spec in specs}
+    keys = sum(len(held[digest]) for _, _, digest in chains) // KEY_BYTES
     if keys <= MAX_PINNED_KEYS:
         return []
     return [_fault("pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}")]

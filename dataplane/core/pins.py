@@ -1,9 +1,11 @@
 """Pins: what an operator wants to keep, present now or yet to come, within budgets.
 
-A pin names keys and a model and holds in every space of that model. A block under a soft pin is the last of its account
-to go. A guaranteed or permanent pin takes the block off the shelf for good, as long as the marked bytes stay inside the
-pool's and the tenant's budget: so pins can never make the pool unusable. What does not fit is kept as under a soft pin
-and reported as degraded; a permanent pin that finds the budget full takes the place of a guaranteed one.
+A pin names keys, a model and a tenant. It holds that tenant's blocks, in every space of that model: the same keys of
+another tenant are none of its business, so nobody can pin, or see, what is not theirs. A block under a soft pin is the
+last of its account to go. A guaranteed or permanent pin takes the block off the shelf for good, as long as the marked
+bytes stay inside the pool's and the tenant's budget: so pins can never make the pool unusable. What does not fit is
+kept as under a soft pin and reported as degraded; a permanent pin that finds the budget full takes the place of a
+guaranteed one.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ STRENGTHS: tuple[Strength, ...] = ("permanent", "guaranteed", "soft")
 
 @dataclass(eq=False, slots=True)
 class Bundle:
-    """Live pins of one model with the same keys, and so with the same blocks: these know the bundle, not each pin."""
+    """Live pins of one model and tenant with the same keys, and so the same blocks: these know it, not each pin."""
 
     model: str
+    tenant: str
+    """Its salt."""
     digest: str
     keys: tuple[bytes, ...]
     strength: Strength
@@ -68,6 +72,11 @@ class Pin:
     @property
     def model(self) -> str:
         return self.spec.model
+
+    @property
+    def tenant(self) -> str:
+        """The salt of the blocks it holds."""
+        return self.spec.tenant
 
     @property
     def resident(self) -> int:
@@ -125,14 +134,15 @@ class Pin:
 
 @dataclass(slots=True)
 class PinTable:
-    """Pins by name, and their keys by model."""
+    """Pins by name, and their keys by model and tenant."""
 
     budget_bytes: int
     pinned_bytes: int = 0
     by_name: dict[str, Pin] = field(default_factory=dict)
-    _bundles: dict[tuple[str, str], Bundle] = field(default_factory=dict)
-    """By model and digest of the keys."""
-    _by_key: dict[str, dict[bytes, tuple[Bundle, ...]]] = field(default_factory=dict)
+    _bundles: dict[tuple[str, str, str], Bundle] = field(default_factory=dict)
+    """By model, salt and digest of the keys."""
+    _by_key: dict[tuple[str, str], dict[bytes, tuple[Bundle, ...]]] = field(default_factory=dict)
+    """By model and salt."""
     permanent: dict[Block, None] = field(default_factory=dict)
     """Blocks that a permanent pin wants, inside the budgets or not."""
     _inside: dict[Tenant, dict[Block, None]] = field(default_factory=dict)
@@ -152,9 +162,9 @@ class PinTable:
     def add(self, pin: Pin) -> None:
         """Want the pin's keys to stay; the caller re-marks its blocks."""
         self.by_name[pin.name] = pin
-        bundle = self._bundles.get((pin.model, pin.spec.keys_digest))
+        bundle = self._bundles.get((pin.model, pin.tenant, pin.spec.keys_digest))
         if bundle is None:
-            bundle = Bundle(pin.model, pin.spec.keys_digest, pin.keys, pin.spec.strength)
+            bundle = Bundle(pin.model, pin.tenant, pin.spec.keys_digest, pin.keys, pin.spec.strength)
             self._list(bundle)
         pin.keys = bundle.keys
         pin.move(bundle)
@@ -190,21 +200,21 @@ class PinTable:
     def _replace(self, old: Bundle, strength: Strength) -> None:
         """Another bundle for the same pins: every block of the old one is found to be marked wrongly."""
         self._unlist(old)
-        bundle = Bundle(old.model, old.digest, old.keys, strength)
+        bundle = Bundle(old.model, old.tenant, old.digest, old.keys, strength)
         for pin in list(old.pins):
             pin.move(bundle)
         self._list(bundle)
 
     def _list(self, bundle: Bundle) -> None:
-        self._bundles[bundle.model, bundle.digest] = bundle
-        keys, alone = self._by_key.setdefault(bundle.model, {}), (bundle,)
+        self._bundles[bundle.model, bundle.tenant, bundle.digest] = bundle
+        keys, alone = self._by_key.setdefault((bundle.model, bundle.tenant), {}), (bundle,)
         for key in bundle.keys:
             held = keys.get(key)
             keys[key] = alone if held is None else held + alone
 
     def _unlist(self, bundle: Bundle) -> None:
-        del self._bundles[bundle.model, bundle.digest]
-        keys = self._by_key[bundle.model]
+        del self._bundles[bundle.model, bundle.tenant, bundle.digest]
+        keys = self._by_key[bundle.model, bundle.tenant]
         for key in bundle.keys:
             others = tuple([each for each in keys[key] if each is not bundle])
             if others:
@@ -212,11 +222,11 @@ class PinTable:
             else:
                 del keys[key]
         if not keys:
-            del self._by_key[bundle.model]
+            del self._by_key[bundle.model, bundle.tenant]
 
-    def of(self, model: str, key: bytes) -> tuple[Bundle, ...]:
-        """Pins that want a key to stay in a space of `model`, those of the same keys in one bundle."""
-        keys = self._by_key.get(model)
+    def of(self, model: str, salt: str, key: bytes) -> tuple[Bundle, ...]:
+        """Pins that want a tenant's block to stay in a space of `model`, those of the same keys in one bundle."""
+        keys = self._by_key.get((model, salt))
         return keys.get(key, ()) if keys else ()
 
     # ---- marks on blocks

@@ -122,7 +122,7 @@ class Pool:
         """A block turned READY: put it under its pins or on its shelf. The caller tells the books."""
         self.reserved_bytes -= block.charge
         block.used_at = now
-        pins = self.pins.of(self.spaces.model(block.space), block.key) if self.pins.by_name else ()
+        pins = self._pins_of(block) if self.pins.by_name else ()
         if pins:
             self._mark(block, pins, now)
         else:
@@ -165,7 +165,7 @@ class Pool:
 
     def repin(self, block: Block, now: float) -> None:
         """Look a READY block's pins up again after the pin table changed."""
-        pins = self.pins.of(self.spaces.model(block.space), block.key)
+        pins = self._pins_of(block)
         if block.doomed or pins == block.pins:
             return
         self.pins.unmark(block)
@@ -173,6 +173,10 @@ class Pool:
             self._mark(block, pins, now)
         else:
             self.order.move(block, Rank.NORMAL, now)
+
+    def _pins_of(self, block: Block) -> tuple[Bundle, ...]:
+        """Pins of a block's own tenant that want it to stay."""
+        return self.pins.of(self.spaces.model(block.space), block.tenant.salt, block.key)
 
     def line_up_soft(self, blocks: Sequence[Block], now: float) -> None:
         """A chain of pinned blocks, first block first: those under soft pins go tail first."""

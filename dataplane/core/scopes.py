@@ -17,7 +17,7 @@ from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_PREFIXES, Prefix, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import HOT_KEY, I64, pack_keys
+from dataplane.protocol.layout import COLD_TENANT, HOT_KEY, I64, is_ready, pack_keys
 from dataplane.protocol.salts import check_salt
 
 MAX_LOOKED_UP = 8192
@@ -147,7 +147,7 @@ def hot_prefix(pool: Pool, prefixes: Prefixes, label: str, now: float) -> Prefix
 def _shown(pool: Pool, prefixes: Prefixes, listed: Sequence[HotPrefix]) -> list[Prefix]:
     share = MAX_LOOKED_UP // max(1, len(listed))
     looked_up = [_some(prefixes.keys(hot) or (), share) for hot in listed]
-    there = _there(pool, [(hot.space, keys) for hot, keys in zip(listed, looked_up, strict=True)])
+    there = _there(pool, list(zip(listed, looked_up, strict=True)))
     models = pool.spaces.models()
     return [
         Prefix(
@@ -172,17 +172,27 @@ def _some(keys: Sequence[bytes], most: int) -> Sequence[bytes]:
     return [keys[at * len(keys) // most] for at in range(most)]
 
 
-def _there(pool: Pool, chains: Sequence[tuple[int, Sequence[bytes]]]) -> list[int]:
-    """How many keys of each chain in its space are in the index; one look-up a space."""
+def _there(pool: Pool, chains: Sequence[tuple[HotPrefix, Sequence[bytes]]]) -> list[int]:
+    """How many keys of each prefix are readable blocks of its tenant in its space; one look-up a space."""
     there = [0] * len(chains)
     of_space: dict[int, list[int]] = {}
-    for at, (space, keys) in enumerate(chains):
-        if keys and space in pool.spaces.by_number:
-            of_space.setdefault(space, []).append(at)
+    for at, (hot, keys) in enumerate(chains):
+        if keys and hot.space in pool.spaces.by_number:
+            of_space.setdefault(hot.space, []).append(at)
     for space, some in of_space.items():
         words = pack_keys([key for at in some for key in chains[at][1]])
-        found = pool.table.memory.find(words, space)[0] >= 0
-        begins = np.cumsum([0, *(len(chains[at][1]) for at in some[:-1])])
+        lengths = [len(chains[at][1]) for at in some]
+        numbers, control = pool.table.memory.find(words, space)
+        owners = pool.table.memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT]
+        wanted = np.array([_number(pool, chains[at][0].tenant) for at in some], np.uint64)
+        found = (numbers >= 0) & is_ready(control) & (owners == np.repeat(wanted, lengths))
+        begins = np.cumsum([0, *lengths[:-1]])
         for at, count in zip(some, np.add.reduceat(found, begins, dtype=np.int64).tolist(), strict=True):
             there[at] = count
     return there
+
+
+def _number(pool: Pool, tenant: Tenant) -> int:
+    """The tenant's number now, 0 when it is forgotten: one that came again has another than its hot prefixes know."""
+    known = pool.tenants.by_salt.get(tenant.salt)
+    return 0 if known is None else known.number

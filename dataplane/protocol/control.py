@@ -62,7 +62,7 @@ class QuotaSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_de
 
 
 class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """Keys that must stay, in every space of a model."""
+    """Keys of a tenant that must stay, in every space of a model."""
 
     name: str
     model: str

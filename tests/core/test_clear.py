@@ -18,7 +18,8 @@ def test_everything_goes_at_once_but_what_permanent_pins_hold_unless_told_so(*, 
     for chain in (kept, pinned, loose):
         engine.store(chain, PAGE, tenant="a")
     fill(engine, "b", 20)
-    bench.apply(*make.pins([make.pin("kept", kept, strength="permanent"), make.pin("pinned", pinned)]))
+    forever = make.pin("kept", kept, tenant="a", strength="permanent")
+    bench.apply(*make.pins([forever, make.pin("pinned", pinned, tenant="a")]))
     bench.node.clear(bench.now, permanent=permanent)
     left = 0 if permanent else 4
     assert [seen(engine, chain) for chain in (kept, pinned, loose)] == [left, 0, 0]

@@ -28,7 +28,7 @@ def test_a_tenant_grows_to_its_floor_at_the_expense_of_borrowers(strength: str) 
     borrowed = make.keys(64, "b")
     engine.store(borrowed, PAGE, tenant="b")
     if strength == "soft":
-        bench.apply(*make.pins([make.pin("wish", borrowed, strength="soft")]))
+        bench.apply(*make.pins([make.pin("wish", borrowed, tenant="b", strength="soft")]))
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=24 * PAGE)))
     assert engine.store(make.keys(24, "a"), PAGE, tenant="a").written == 24
     assert held(bench, "a") == 24

@@ -38,7 +38,8 @@ def test_a_block_is_told_with_all_that_is_known_of_it() -> None:
     granted = engine.reserve(chain, 4000, tenant="a")
     sums = b"".join(bytes([1 + at]) * 16 for at in range(2))
     bench.node.commit(engine.client, Commit(1, granted.reservation, b"", sums), bench.now)
-    bench.apply(*make.pins([make.pin("system", chain, strength="permanent"), make.pin("more", chain[:1])]))
+    system = make.pin("system", chain, tenant="a", strength="permanent")
+    bench.apply(*make.pins([system, make.pin("more", chain[:1], tenant="a")]))
     stored = bench.now
     bench.pass_time(5)
     engine.acquire(chain)

@@ -42,7 +42,7 @@ def test_a_soft_pin_of_a_borrower_yields_to_a_floor_but_not_to_other_borrowers()
     bench, engine = bench_of(64)
     chain = make.keys(32)
     engine.store(chain, PAGE, tenant="b")
-    bench.apply(*make.pins([make.pin("wish", chain, strength="soft")]))
+    bench.apply(*make.pins([make.pin("wish", chain, tenant="b", strength="soft")]))
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=48 * PAGE), QuotaSpec("b"), QuotaSpec("c")))
     fill(engine, "c", 100)
     assert engine.lookup(chain) == 32
@@ -61,7 +61,7 @@ def test_under_a_quota_too_blocks_under_a_soft_pin_go_after_all_others(why: str)
     bench.apply(make.shares(*before))
     for chain in (wish, other):  # the pinned ones are older
         engine.store(chain, PAGE, tenant="a")
-    bench.apply(*make.pins([make.pin("wish", wish, strength="soft")]))
+    bench.apply(*make.pins([make.pin("wish", wish, tenant="a", strength="soft")]))
     if why == "limit":
         assert engine.store(make.keys(6, "new"), PAGE, tenant="a").written == 6
     elif why == "lowered limit":

@@ -240,7 +240,8 @@ def test_permanent_pins_are_untouched_also_while_the_sweep_goes_on() -> None:
     kept, loose = make.keys(8, "kept"), make.keys(8, "loose")
     for chain in (kept, loose):
         engine.store(chain, PAGE, tenant="a")
-    bench.apply(*make.pins([make.pin("kept", kept, strength="permanent"), make.pin("loose", loose)]))
+    forever = make.pin("kept", kept, tenant="a", strength="permanent")
+    bench.apply(*make.pins([forever, make.pin("loose", loose, tenant="a")]))
     for scope in (Scope(tenant="a"), Scope(keys=make.packed([*kept[:2]])), Scope(model=make.MODEL)):
         bench.node.invalidate(scope, bench.now)
         assert seen(engine, kept) == 8
@@ -256,7 +257,7 @@ def test_a_pin_that_comes_too_late_saves_nothing() -> None:
     chain = make.keys(8)
     engine.store(chain, PAGE, tenant="a")
     bench.node.invalidate(Scope(tenant="a"), bench.now)
-    bench.apply(*make.pins([make.pin("kept", chain, strength="permanent")]))
+    bench.apply(*make.pins([make.pin("kept", chain, tenant="a", strength="permanent")]))
     assert seen(engine, chain) == 0
     bench.node.invalidate(Scope(tenant="a"), bench.now)
     settle(bench)

@@ -122,14 +122,18 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(
         chosen=st.dictionaries(
             st.sampled_from(["p", "q", "r"]),
-            st.tuples(st.sampled_from(CHAINS), st.one_of(st.none(), st.sampled_from([-1.0, 5.0]))),
+            st.tuples(
+                st.sampled_from(CHAINS),
+                st.sampled_from(TENANTS),
+                st.one_of(st.none(), st.sampled_from([-1.0, 5.0])),
+            ),
         )
     )
-    def pins(self, chosen: dict[str, tuple[list[bytes], float | None]]) -> None:
+    def pins(self, chosen: dict[str, tuple[list[bytes], str, float | None]]) -> None:
         self.generation += 1
         records = [
-            make.pin(name, chain, expires_at=None if after is None else self.bench.now + after)
-            for name, (chain, after) in chosen.items()
+            make.pin(name, chain, tenant=tenant, expires_at=None if after is None else self.bench.now + after)
+            for name, (chain, tenant, after) in chosen.items()
         ]
         assert self.bench.apply(*make.pins(records, self.generation)) == []
 
@@ -150,7 +154,9 @@ class NodeMachine(RuleBasedStateMachine):
             mine = [
                 block
                 for block in ready
-                if not pin.expired and block.key in pin.keys and pool.spaces.model(block.space) == pin.model
+                if not pin.expired
+                and block.key in pin.keys
+                and (pool.spaces.model(block.space), block.tenant.salt) == (pin.model, pin.tenant)
             ]
             assert pin.resident == len(mine)
             assert pin.guaranteed == sum(block.guaranteed for block in mine)

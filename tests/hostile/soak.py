@@ -130,7 +130,7 @@ class Soak:
         ]
         self._push(manager, make.shares(*tenants, generation=number), {})
         records = [
-            make.pin(f"pin-{at}", chain(at), strength=rng.choice(["soft", "guaranteed"]))
+            make.pin(f"pin-{at}", chain(at), tenant=f"t{at % 3}", strength=rng.choice(["soft", "guaranteed"]))
             for at in rng.sample(range(40), rng.randint(0, 8))
         ]
         self._push(manager, *make.pins(records, number))
