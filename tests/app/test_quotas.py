@@ -40,7 +40,7 @@ async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node:
     assert {name: shown[name] for name in WHOLE} == {
         **WHOLE, "limit_bytes": 512 << 20, "floor_bytes": 64 << 20, "pin_budget_bytes": 32 << 20,
     }  # fmt: skip
-    (entry,) = (await plane.get("/api/v1/audit"))["items"]
+    (entry,) = (await plane.get("/api/v1/audit?kind=quota"))["items"]
     assert entry["after"]["store_rate_bytes"] == 1_000_000
 
 
