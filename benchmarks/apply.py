@@ -28,6 +28,8 @@ KEYS_A_PIN = 4
 LARDER = (sys.executable, "-m", "app")
 READY_S = 60.0
 LOOK_S = 0.01
+IDLE_S = 5.0
+"""How long others ask while nothing is applied: what the machine alone costs them."""
 
 
 def run(setting: Setting) -> list[Result]:
@@ -36,6 +38,8 @@ def run(setting: Setting) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder, _up(Path(folder)) as up:
         file = Path(folder) / "larder.yaml"
         file.write_text(text(count))
+        with Others(up) as before:
+            time.sleep(IDLE_S)
         with Others(up) as others:
             first_s = up.apply(file)
         again_s = up.apply(file)
@@ -48,8 +52,8 @@ def run(setting: Setting) -> list[Result]:
         at_most("apply_second_run", again_s, "s", first_s),
         at_most("apply_server_time", server_s, "s", None),
         at_most("apply_pushed_after_commit", pushed_s, "s", 1.0),
-        at_most("apply_slowest_get_meanwhile", others.slowest_s * 1e3, "ms", 100.0),
-        at_most("apply_median_get_meanwhile", others.median_s * 1e3, "ms", None),
+        at_most("apply_slowest_get_meanwhile", others.slowest_s * 1e3, "ms", 100.0, before.slowest_s * 1e3),
+        at_most("apply_median_get_meanwhile", others.median_s * 1e3, "ms", None, before.median_s * 1e3),
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks import (
+    apply,
     first_touch,
     integrity,
     leases,
@@ -27,5 +28,6 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "first_touch": first_touch.run,
     "views": views.run,
     "policies": policies.run,
+    "apply": apply.run,
     "rest": rest.run,
 }

@@ -23,6 +23,7 @@ from app.services.kinds import KINDS, Encode, Kind, Values
 from app.services.outcome import Held, Outcome, Step, outcome
 from app.services.progress import Progress
 from app.services.tokenizers import Encoded, Tokenizers
+from app.services.turns import giving_way
 from app.store import bulk, generations
 from app.store.database import Database
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
@@ -230,7 +231,7 @@ def _prepared(change: Change, kind: Kind, result: Outcome) -> tuple[list[Step], 
     """In a thread."""
     steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
     stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
-    for step in steps:
+    for step in giving_way(steps, 1000):
         if step.after is None:
             work.gone.append(step.key)
         elif step.before is None:
@@ -270,5 +271,5 @@ def _told(result: Outcome) -> list[RecordChange]:
             managed_by=(step.after or step.before or {})["managed_by"],
             fields={name: FieldChange(*change) for name, change in step.fields.items()},
         )
-        for step in result.steps
+        for step in giving_way(result.steps, 200)
     ]

@@ -15,6 +15,7 @@ from app.services.callers import Caller
 from app.services.document_text import Unreadable, lines, member, read
 from app.services.fields import field_error
 from app.services.kinds import KINDS, Asked, Encode, Kind
+from app.services.turns import giving_way
 from dataplane.protocol.control import SnapshotType
 
 API_VERSION = "larder/v1"
@@ -47,6 +48,8 @@ class Declared:
     )
     """By key."""
     faults: list[FieldError] = field(default_factory=list)
+    named: dict[tuple[SnapshotType, str], str] = field(default_factory=dict)
+    """Where each name stands, whether its record can be or not."""
     foreign: tuple[str, str | None] | None = None
     """Path and salt of the first record that is not the caller's to change; without a salt it is about all tenants."""
 
@@ -153,7 +156,7 @@ def _sections(document: dict[str, Any], path: str, found: Declared, by: Caller, 
         if kind is None:
             found.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
             continue
-        for place, key, fields in _entries(kind, section, at, found):
+        for place, key, fields in giving_way(_entries(kind, section, at, found), 50):
             if sum(map(len, found.records.values())) >= MAX_RECORDS:
                 found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
                 return
@@ -193,6 +196,10 @@ def _entries(
 def _record(
     kind: Kind, path: str, name: str, fields: dict[str, Any], found: Declared, by: Caller, resolve: _Resolve
 ) -> None:
+    first = found.named.setdefault((kind.name, name), path)
+    if first != path:
+        found.add(path, f"the {kind.noun} {name[:128]!r} comes twice: it is also {first}")
+        return
     put, right = _converted(kind, path, fields, found)
     whole = len(right) == len(fields)
     try:
@@ -213,10 +220,6 @@ def _record(
         found.add(f"{path}.managed_by", f"expected {found.owner!r}, whose document it is, got {owner!r}")
     asked.values["managed_by"] = owner or found.owner or found.assumed
     key = asked.values[kind.key]
-    before = found.records[kind.name].get(key)
-    if before is not None:
-        found.add(path, f"the {kind.noun} {kind.shown(key)!r} comes twice: it is also {before.path}")
-        return
     found.records[kind.name][key] = Record(path, asked)
 
 

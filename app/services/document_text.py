@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from app.services.turns import giving_way
+
 MAX_NODES = 4_000_000
 """Values in a text, those that aliases repeat counted each time."""
 MAX_DEPTH = 32
@@ -22,8 +24,10 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,40}|0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}", re.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,4})?", re.ASCII)
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_EXACT = 1 << 53
+"""Below it a float that is whole is the same number."""
 _TEXT_TAG = "tag:yaml.org,2002:str"
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*|[0-9]+[MGT]iB", re.ASCII)
 _TAKEN = re.compile(r"(?:true|false|null|yes|no|on|off|y|n)", re.IGNORECASE)
 
 
@@ -103,7 +107,7 @@ class _Builder:
 
     def build(self, text: str) -> list[Any]:
         try:
-            for event in yaml.parse(text, Loader=_LOADER):
+            for event in giving_way(yaml.parse(text, Loader=_LOADER), 1000):
                 self._take(event)
         except yaml.MarkedYAMLError as error:
             what = ", ".join(part for part in (error.context, error.problem) if part)
@@ -247,6 +251,8 @@ def _wrapped(numbers: list[int], indent: str) -> Iterator[str]:
 
 
 def _scalar_text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     if not isinstance(value, str):
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and not _TAKEN.fullmatch(value):

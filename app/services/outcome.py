@@ -8,6 +8,7 @@ from app.errors import Conflict, FieldError, Forbidden
 from app.services.callers import Caller
 from app.services.declared import MAX_TOLD, Declared, Record
 from app.services.kinds import KINDS, Kind, Values
+from app.services.turns import giving_way
 from dataplane.protocol.control import SnapshotType
 
 Held = dict[SnapshotType, dict[str, Mapping[str, Any]]]
@@ -61,7 +62,7 @@ def outcome(
     for kind in KINDS.values():
         rows = held[kind.name]
         records = declared.records[kind.name]
-        for key, record in records.items():
+        for key, record in giving_way(records.items(), 500):
             row = rows.get(key)
             if row is not None:
                 _check_tenant(kind, record.path, row, by)

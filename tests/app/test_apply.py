@@ -258,6 +258,7 @@ WRONG: list[tuple[str, list[str]]] = [
      ["quotas[0].colour", "quotas[0].weight", "quotas[1]", "quotas[2].tenant"]),
     ("quotas: [{tenant: x/y, limit_bytes: many}]", ["quotas[0].tenant", "quotas[0].limit_bytes"]),
     ("quotas: [{tenant: x, weight: 1}, {tenant: x, weight: 2}]", ["quotas[1]"]),
+    ("quotas: [{tenant: x, weight: 0}, {tenant: x, weight: 2}]", ["quotas[0].weight", "quotas[1]"]),
     ("quotas: {x: {weight: 1, managed_by: team-b}}", ["quotas.x.managed_by"]),
     ("pins: {p: {model: m, prefix: p-1}}", ["pins.p.prefix"]),
     ("pins: {'a b': {model: m, keys: [12]}, q: {model: m}}", ["pins.a b.keys[0]", "pins.a b.name", "pins.q.tokens"]),
