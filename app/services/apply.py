@@ -28,6 +28,10 @@ from app.store import bulk, generations
 from app.store.database import Database
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 
+MOST_TEXTS = 100
+"""Pins of text in one document: each becomes tokens in a process of its own."""
+TEXTS_S = 60.0
+"""All texts of one document, together."""
 _HELD_TOO = ("generation", "created_at", "updated_at")
 
 
@@ -47,7 +51,8 @@ class Apply:
         self._progress = progress
         self._fleet = fleet
         self._tokenizers = tokenizers
-        self._turn = asyncio.Lock()
+        # One document in memory is enough; but who only looks must not hold up who changes something.
+        self._turns = {dry_run: asyncio.Lock() for dry_run in (True, False)}
         self._uncollected = Uncollected()
 
     async def apply(
@@ -59,7 +64,7 @@ class Apply:
             raise Forbidden(
                 f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
             )
-        async with self._turn:  # one document in memory is enough
+        async with self._turns[asked.dry_run]:
             with self._uncollected:
                 result, numbers = await self._done(asked, by, assumed)
         deadline = time.monotonic() + wait_s
@@ -103,10 +108,18 @@ class Apply:
     def _encoder(self) -> Encode:
         """For the thread that reads a document: a text becomes tokens in a process of its own."""
         loop = asyncio.get_running_loop()
+        ends = time.monotonic() + TEXTS_S
+        texts = 0
 
         def encode(pin: PinPut) -> Encoded | None:
+            nonlocal texts
             if (pin.text is None and pin.messages is None) or not pin.model:
                 return None
+            texts += 1
+            if texts > MOST_TEXTS:
+                raise _too_much(f"expected at most {MOST_TEXTS} pins of texts or messages in one document")
+            if time.monotonic() > ends:
+                raise _too_much(f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
             prompt = pin.add_generation_prompt
             work = self._tokenizers.encode(pin.model, pin.text, pin.messages, add_generation_prompt=prompt)
             return asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -179,6 +192,10 @@ async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+
+
+def _too_much(message: str) -> Invalid:
+    return Invalid(f"text: {message}", [FieldError("text", message)])
 
 
 def _floor(quota: object) -> Floor:

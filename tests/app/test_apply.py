@@ -154,6 +154,18 @@ async def test_what_changed_is_told_before_and_after(store: Store) -> None:
                                       {"quotas": 2, "pins": 2, "policies": 1})  # fmt: skip
 
 
+async def test_texts_of_one_document_are_few_and_the_one_too_many_is_named(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.services.apply.MOST_TEXTS", 2)
+    body = {"model": "llama", "tokenizer": words()}
+    assert (await plane.http.put("/api/v1/tokenizers/llama", json=body)).is_success
+    pins = {f"p{at}": {"model": "llama", "text": "w1 w2", "chunk_tokens": 2} for at in range(3)}
+    document = json.dumps({"apiVersion": "larder/v1", "pins": pins})
+    answer = await plane.http.post("/api/v1/apply", json={"document": document, "dry_run": True})
+    assert (answer.status_code, [e["path"] for e in answer.json()["errors"]]) == (422, ["pins.p2.text"])
+
+
 async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(plane: Plane) -> None:
     body = {"model": "llama", "tokenizer": words()}
     assert (await plane.http.put("/api/v1/tokenizers/llama", json=body)).status_code == 201
