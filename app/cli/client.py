@@ -150,7 +150,10 @@ def _sentence(response: httpx.Response, base: str) -> str:
 
 def _faults(response: httpx.Response) -> list[dict[str, str]]:
     try:
-        return [{"path": str(error["path"]), "message": str(error["message"])} for error in response.json()["errors"]]
+        return [
+            {"path": str(error["path"]), "message": str(error["message"])}
+            for error in response.json()["errors"]
+        ]
     except (ValueError, KeyError, TypeError):
         return []
 

@@ -64,7 +64,7 @@ class BootFile:
         self._nudged.set()
 
     async def start(self) -> None:
-        """Apply it, at the first call. Raises BadFile, when nothing was ever applied to the database; StoreUnavailable."""
+        """Apply it, at the first call. Raises BadFile (when nothing was ever applied here), StoreUnavailable."""
         if not self.path or self._started:
             return
         self._started = True

@@ -1,8 +1,9 @@
 """How entries of the audit hang together: each one's hash is over all of it and over the hash of the one before.
 
 `hash = SHA-256(hash of the entry before, newline, canonical JSON of the entry without its hash)`, in hex; before the
-first entry comes the empty text. Canonical JSON: keys sorted, no spaces, ASCII alone. An export has every entry as JSON:
-anybody can check it with a dozen lines of any language, and nobody can change one without changing all that follow.
+first entry comes the empty text. Canonical JSON: keys sorted, no spaces, ASCII alone. An export has every entry as
+JSON: anybody can check it with a dozen lines of any language, and nobody can change one without changing all that
+follow.
 """
 
 import json

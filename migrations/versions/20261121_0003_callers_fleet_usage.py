@@ -57,14 +57,14 @@ def upgrade() -> None:
         sa.Column("hash", sa.String(length=64), nullable=False, server_default=sa.text("''")),
     ):
         op.add_column("audit", column)
-    for column in (
+    for seen in (
         sa.Column("told_labels", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("labels", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("draining", sa.Boolean(), nullable=False, server_default=sa.false()),
         _name("public_key", ""),
         _name("joined_by", ""),
     ):
-        op.add_column("nodes", column)
+        op.add_column("nodes", seen)
     _create_callers()
     _create_fleet()
     _create_ledgers()

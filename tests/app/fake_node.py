@@ -27,6 +27,8 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    Drain,
+    Drained,
     Fault,
     Hello,
     Invalidate,
@@ -59,7 +61,8 @@ from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
 Operation = (
-    Invalidate
+    Drain
+    | Invalidate
     | Demote
     | ListPrefixes
     | PrefixKeys
@@ -220,6 +223,8 @@ class FakeNode:
             return ControlRefused("unsupported", "not known here", nonce=message.nonce)
         if self.answers is not None:
             return self.answers(message)
+        if isinstance(message, Drain):
+            return Drained(message.nonce, message.on)
         if isinstance(message, Invalidate | Demote):
             self.swept.append(message)
             return Swept(message.nonce, len(self.swept))

@@ -24,7 +24,13 @@ LOOK_S = 0.05
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
     """Settings of a plane that is not alone in the world: its node is somebody else's."""
     common = Common(state_dir=str(folder), database_url=database_url, http_port=0)
-    values = {"embedded_data_plane": False, "push_timeout_s": 1.0, "node_lost_s": 1.0, "usage_read_s": 3600, **app}
+    values = {
+        "embedded_data_plane": False,
+        "push_timeout_s": 1.0,
+        "node_lost_s": 1.0,
+        "usage_read_s": 3600,
+        **app,
+    }
     return Settings(common=with_defaults(common, {}), app=AppSettings(**values))
 
 

@@ -273,7 +273,9 @@ async def test_an_action_may_name_its_nodes(governed: Plane, engine: Client) -> 
     ):
         refused = await post(governed, "demote", 422, tenant="acme", **body)
         assert [error["path"] for error in refused["errors"]] == [path]
-    assert [entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit?kind=blocks"))["items"]] == [[name]]
+    assert [
+        entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit?kind=blocks"))["items"]
+    ] == [[name]]
 
 
 WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [

@@ -120,7 +120,12 @@ async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
         assert refused == {Code.OVER_LIMIT: 4}
         await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None)
         audit = (await plane.get("/api/v1/audit"))["items"]
-        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == ["node:a", "join", "node", "a"]
+        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == [
+            "node:a",
+            "join",
+            "node",
+            "a",
+        ]
         tokens = (await plane.get("/api/v1/join-tokens"))["items"]
         assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
 

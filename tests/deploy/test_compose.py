@@ -25,7 +25,9 @@ def environment_of_larder(file: str) -> dict[str, str]:
     """As a container sees it when the operator sets nothing but the password and the token."""
     found = services(file)["larder"]["environment"]
     text = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for name, value in found.items()}
-    text = {name: re.sub(r"\$\{LARDER_ADMIN_TOKEN:\?[^}]*\}", "t" * 64, value) for name, value in text.items()}
+    text = {
+        name: re.sub(r"\$\{LARDER_ADMIN_TOKEN:\?[^}]*\}", "t" * 64, value) for name, value in text.items()
+    }
     return {name: re.sub(r"\$\{\w+:\?[^}]*\}", "secret", value) for name, value in text.items()}
 
 
