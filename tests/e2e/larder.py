@@ -72,7 +72,8 @@ class Larder:
         return answer.json()
 
     def delete(self, path: str) -> None:
-        answer = self.api.delete(f"/api/v1/{path}")
+        etag = self.api.get(f"/api/v1/{path}").headers["ETag"]
+        answer = self.api.delete(f"/api/v1/{path}", headers={"If-Match": etag}, params={"wait": "5s"})
         assert answer.status_code == 204, answer.text
 
     def ready(self) -> bool:
