@@ -83,9 +83,9 @@ class Subscriber:
             socket.connect(url)
             while True:
                 try:
-                    frames = await asyncio.wait_for(
-                        socket.recv_multipart(), None if self._secure is None else GIVE_UP_S
-                    )
+                    # Not `wait_for`: before Python 3.12 it swallows a cancellation when a message came meanwhile.
+                    async with asyncio.timeout(None if self._secure is None else GIVE_UP_S):
+                        frames = await socket.recv_multipart()
                 except TimeoutError:
                     return
                 if self.take(frames, time.monotonic(), time.time()):

@@ -56,7 +56,8 @@ class Subscriber:
     async def wait(self, timeout_s: float) -> bool:
         """Until something was offered or the hub closed; False when the time was over before."""
         try:
-            await asyncio.wait_for(self._signal.wait(), max(timeout_s, 0.001))
+            async with asyncio.timeout(max(timeout_s, 0.001)):
+                await self._signal.wait()
         except TimeoutError:
             return False
         self._signal.clear()

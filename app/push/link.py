@@ -212,7 +212,9 @@ class _Talk:
 
     async def hear(self) -> ControlReply:
         try:
-            reply = await asyncio.wait_for(self._queue.get(), self._timeout_s)
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation when the answer came meanwhile.
+            async with asyncio.timeout(self._timeout_s):
+                reply = await self._queue.get()
         except TimeoutError:
             raise NoAnswer(f"{self._link.url} did not answer within {self._timeout_s:g} s") from None
         if isinstance(reply, ControlRefused):

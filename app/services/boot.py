@@ -80,7 +80,8 @@ class BootFile:
             await asyncio.Event().wait()
         while True:
             try:
-                await asyncio.wait_for(self._nudged.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._nudged.wait()
             except TimeoutError:
                 if not await self._is_due():
                     continue

@@ -123,7 +123,8 @@ class Listener:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(gone.wait(), PING_S)
+                    async with asyncio.timeout(PING_S):
+                        await gone.wait()
                 await connection.execute("SELECT 1")  # a connection that hangs says nothing by itself
         finally:
             connection.terminate()

@@ -1,0 +1,116 @@
+"""Crews come and go with their nodes, also while a node talks all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from app.ingest.fleet import Fleet
+from app.ingest.rollup import Rollup
+from app.ingest.subscriber import IngestCounts, Subscriber
+from app.observe.facts import FactHub
+from app.push.link import Link, new_nonce
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.control import ControlRequest, Drain, Drained
+
+pytestmark = pytest.mark.anyio
+ROUNDS = 50
+TURNS = 8
+BUSY_S = 0.005
+"""So long the event loop is kept from looking, while messages come."""
+ENDS_S = 10.0
+_decoder = decoder(ControlRequest)
+
+
+class TalkativeNode:
+    """Publishes without a pause and answers at once, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._events = self._context.socket(zmq.PUB)
+        self._control = self._context.socket(zmq.ROUTER)
+        for each in (self._events, self._control):
+            each.linger = 0
+            each.bind("tcp://127.0.0.1:*")
+        self.events_url = self._events.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.control_url = self._control.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._events.send_multipart([b"noise", b"", b""])
+            if self._control.poll(1):
+                peer, question = self._control.recv_multipart()
+                asked = decode(_decoder, question)
+                self._control.send_multipart([peer, encode(Drained(asked.nonce, True))])
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._events.close()
+        self._control.close()
+        self._context.term()
+
+
+@contextmanager
+def talking() -> Iterator[TalkativeNode]:
+    node = TalkativeNode()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+async def ended(task: asyncio.Task[Any], turns: int) -> None:
+    """Cancel it when something came for it so many turns of the loop ago; it must end."""
+    time.sleep(BUSY_S)  # noqa: ASYNC251 - the loop must not look meanwhile
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=ENDS_S)
+    assert done, "a task that was cancelled goes on"
+
+
+async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
+    hub, counts = FactHub(), IngestCounts()
+
+    async def resync() -> None:
+        raise AssertionError("nothing that could be read was sent")
+
+    context = zmq.asyncio.Context()
+    with talking() as node:
+        for turn in range(ROUNDS):
+            before = counts.malformed
+            follower = Subscriber("a", Fleet(), hub, Rollup(hub), counts, resync, secure=lambda socket: None)
+            task = asyncio.create_task(follower.run(node.events_url, context))
+            while counts.malformed == before:
+                await asyncio.sleep(0.001)
+            await ended(task, turn % TURNS)
+    context.term()
+
+
+async def test_a_question_ends_when_it_is_cancelled_while_its_answer_comes() -> None:
+    context = zmq.asyncio.Context()
+    with talking() as node:
+        link = Link(node.control_url, "test", context)
+
+        async def ask_for_ever() -> None:
+            while True:
+                await link.ask(Drain(new_nonce(), True), ENDS_S)
+
+        while not link._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+            await asyncio.sleep(0.001)
+        for turn in range(ROUNDS):
+            await ended(asyncio.create_task(ask_for_ever()), turn % TURNS)
+        await link.close()
+    context.term()
