@@ -108,7 +108,7 @@ async def test_a_question_ends_when_it_is_cancelled_while_its_answer_comes() -> 
             while True:
                 await link.ask(Drain(new_nonce(), True), ENDS_S)
 
-        while not link._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+        while not int(link._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             await asyncio.sleep(0.001)
         for turn in range(ROUNDS):
             await ended(asyncio.create_task(ask_for_ever()), turn % TURNS)
