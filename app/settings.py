@@ -42,10 +42,10 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """File that holds such a token."""
     trusted_proxies: str = ""
     """Addresses or networks, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed."""
-    open_metrics: bool = True
-    """`/metrics` answers everybody; false: a viewer's token is needed."""
+    open_metrics: bool = False
+    """`/metrics`, which names tenants, answers everybody; false: as soon as there is a token, a viewer's is needed."""
     open_health: bool = True
-    """`/healthz` and `/readyz` answer everybody; false: a viewer's token is needed."""
+    """`/healthz` and `/readyz` answer everybody, without names; false: they need a viewer's token, too."""
     allowed_hosts: str = ""
     """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""

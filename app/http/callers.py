@@ -11,7 +11,7 @@ from typing import Any
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from app.errors import Forbidden, LarderError, Unauthorized
+from app.errors import Forbidden, LarderError, StoreUnavailable, Unauthorized
 from app.services.auth import EXPECTED, Attempt
 from app.services.callers import Caller
 from app.services.credentials import SETUP_ID
@@ -28,6 +28,12 @@ def caller() -> Caller:
     if isinstance(known, LarderError):
         raise known
     return known
+
+
+def is_stranger() -> bool:
+    """Whether the request is from nobody we know, and was let in because its route answers everybody."""
+    known = _current.get()
+    return known is None or (isinstance(known, LarderError) and not isinstance(known, StoreUnavailable))
 
 
 def origin() -> Attempt:

@@ -1,10 +1,14 @@
-"""/healthz: this process works. /readyz: the nodes hold what was asked for."""
+"""/healthz: this process works. /readyz: the nodes hold what was asked for.
+
+Both answer everybody (setting `open_health`), and tell strangers no names: of nodes, or of where the database is.
+"""
 
 from litestar import get
 from litestar.di import NamedDependency
 
 from app import __version__
-from app.errors import NotReady
+from app.errors import NotReady, StoreUnavailable
+from app.http.callers import is_stranger
 from app.http.problems import declared
 from app.ingest.fleet import Fleet
 from app.schemas.health import Health, Ready
@@ -21,7 +25,7 @@ from app.store.database import Database
     tags=["health"],
 )
 async def healthz(database: NamedDependency[Database]) -> Health:
-    await database.ping()
+    await _ping(database)
     return Health("ok", __version__)
 
 
@@ -36,8 +40,20 @@ async def healthz(database: NamedDependency[Database]) -> Health:
 async def readyz(
     database: NamedDependency[Database], progress: NamedDependency[Progress], fleet: NamedDependency[Fleet]
 ) -> Ready:
-    await database.ping()  # what is asked for is what the database says
-    reasons = progress.unready()
+    await _ping(database)  # what is asked for is what the database says
+    reasons = progress.unready_counts() if is_stranger() else progress.unready()
     if reasons:
         raise NotReady("; ".join(reasons))
+    if is_stranger():
+        return Ready("ready", {})
     return Ready("ready", {node.name: progress.state(node).value for node in fleet.nodes.values()})
+
+
+async def _ping(database: Database) -> None:
+    """Raises StoreUnavailable."""
+    try:
+        await database.ping()
+    except StoreUnavailable as error:
+        if is_stranger():
+            raise StoreUnavailable("the database does not answer") from error
+        raise

@@ -13,4 +13,4 @@ class Health(msgspec.Struct, frozen=True):
 class Ready(msgspec.Struct, frozen=True):
     status: Literal["ready"]
     nodes: dict[str, str]
-    """State by node."""
+    """State by node; empty for callers without a token, when one is needed elsewhere."""

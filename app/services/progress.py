@@ -109,6 +109,14 @@ class Progress:
         refusal = node.refused.get(kind)
         return refusal is not None and refusal.generation >= generation
 
+    def unready_counts(self) -> list[str]:
+        """The same as `unready`, for whom the names of nodes are none of their business."""
+        living = self._fleet.living()
+        if not living:
+            return ["no node is connected"]
+        behind = sum(self.state(node) is not NodeState.IN_SYNC for node in living)
+        return [f"{behind} of {len(living)} nodes do not hold what they should"] if behind else []
+
     def unready(self) -> list[str]:
         """Why not every known living node is at the current generations; empty when ready."""
         living = self._fleet.living()

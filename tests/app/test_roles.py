@@ -6,12 +6,16 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from litestar.routes import HTTPRoute
 
 from app.services.callers import ROLES
 from app.settings import Settings
-from tests.app.callers import ADMIN, bearer, guarded, guarding, made
-from tests.app.plane import Plane, settings_in
+from dataplane.protocol.control import Fault
+from dataplane.protocol.events import TenantStats
+from tests.app.callers import ADMIN, asked, bearer, guarded, guarding, made
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 OPEN = {
@@ -86,8 +90,47 @@ async def test_every_route_says_who_may_and_only_those_may(socket_dir: Path) -> 
         assert wrong == []
 
 
+async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.stats.tenants = [TenantStats("acme", bytes=7)]
+    async with serving(settings_in(socket_dir)) as plane:  # nobody needs a token before there is one
+        await plane.until_state("in_sync")
+        assert await status(plane, "GET", "/metrics", "") == 200
+        first = await made(plane, "first", "admin")
+        assert await status(plane, "GET", "/metrics", "") == 401
+        viewer = (
+            await asked(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
+        ).json()["token"]
+        assert await status(plane, "GET", "/metrics", viewer) == 200
+    async with guarding(socket_dir, open_metrics=True) as plane:
+        await plane.events_flow()
+        answer = await asked(plane, "", "GET", "/metrics")
+        assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
+
+
+async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node: FakeNode) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        ready = await asked(plane, "", "GET", "/readyz")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "nodes": {}})
+        assert (await plane.get("/readyz"))["nodes"] == {"node-a": "in_sync"}
+        node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
+        await plane.put_quota("acme", 1)
+        behind = await asked(plane, "", "GET", "/readyz")
+        assert behind.status_code == 503
+        assert behind.json()["detail"] == "1 of 1 nodes do not hold what they should"
+        assert "node-a is nacked" in (await plane.http.get("/readyz")).json()["detail"]
+        Path(sa.make_url(plane.app.parts.settings.common.database_url).database or "").rename(
+            socket_dir / "aside"
+        )
+        for path in ("/healthz", "/readyz"):
+            away = await asked(plane, "", "GET", path)
+            assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
+
+
 async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
-    async with guarding(socket_dir, open_metrics=False, open_health=False) as plane:
+    async with guarding(socket_dir, open_health=False) as plane:
         viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
         for path in ("/metrics", "/healthz", "/readyz"):
             assert await status(plane, "GET", path, "") == 401
@@ -95,7 +138,7 @@ async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_di
         assert await status(plane, "GET", "/metrics", limited) == 403, "it tells of all tenants"
         assert await status(plane, "GET", "/healthz", limited) == 200
     async with guarding(socket_dir) as plane:
-        for path in ("/metrics", "/healthz", "/readyz"):
+        for path in ("/healthz", "/readyz"):
             assert await status(plane, "GET", path, "") in (200, 503)
 
 

@@ -1,5 +1,6 @@
 """What Prometheus reads: it parses, it scrapes where Larder listens, and the alert fires."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,6 +32,22 @@ def test_it_scrapes_where_larder_listens() -> None:
     larder = jobs["larder"]
     assert larder["static_configs"][0]["targets"] == [f"larder:{Common().http_port}"]
     assert larder["metrics_path"] == "/metrics"
+
+
+def test_the_way_to_scrape_with_a_token_that_it_shows_parses_too(tmp_path: Path) -> None:
+    shown = re.sub(
+        r"^    # (authorization:|  credentials_file: .*)$",
+        r"    \1",
+        CONFIG.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    larder = yaml.safe_load(shown)["scrape_configs"][0]
+    assert larder["authorization"] == {"credentials_file": "/etc/prometheus/larder.token"}
+    (tmp_path / "larder.rules.yml").write_bytes((CONFIG.parent / "larder.rules.yml").read_bytes())
+    (tmp_path / "larder.token").touch()
+    file = tmp_path / "prometheus.yml"
+    file.write_text(shown.replace("/etc/prometheus", str(tmp_path)), encoding="utf-8")
+    assert "SUCCESS" in promtool("check", "config", str(file))
 
 
 @pytest.mark.parametrize(("up", "alerts"), [("0x5", 1), ("1x5", 0)])
