@@ -14,13 +14,12 @@ from app.compose import Parts
 from app.errors import StoreUnavailable
 from app.ingest.subscriber import Resync, Secure, Subscriber
 from app.push.crews import Crews
-from app.push.joining import Joining
+from app.push.joining import Joining, not_bound
 from app.push.ledger import Ledger
 from app.push.link import Link
 from app.push.worker import Worker
 from app.store import migrate
 from app.store.notify import Listener
-from dataplane.protocol.settings import SettingsError
 
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
@@ -155,7 +154,7 @@ class Runtime:
         try:
             joining = self._joining = Joining(url, parts.keys(), parts.joins.decide, context)
         except zmq.ZMQError as error:
-            raise SettingsError(f"app.join_url: {url} cannot be bound: {error.strerror}") from None
+            raise not_bound(url, error) from None
         parts.joins.url = joining.url
         self._log.info("join.listening", url=joining.url, public_key=parts.keys().public)
         self._keep("join keys", joining.greet)

@@ -47,6 +47,7 @@ def up(config: str | None, print_config: bool) -> None:
         return
     _check_data_plane(settings)
     with _alone(settings), _listening(settings) as listener:
+        _check_join(settings)
         sys.exit(_serve(settings, listener))
 
 
@@ -58,6 +59,20 @@ def _check_data_plane(settings: Settings) -> None:
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     if checked.returncode == SETTINGS_EXIT_CODE:
         raise click.ClickException(checked.stderr.strip())
+
+
+def _check_join(settings: Settings) -> None:
+    """A management plane that its nodes could not reach does not start, and nothing is written down before."""
+    if not settings.app.join_url:
+        return
+    from app.push.joining import check_url
+    from app.push.keys import key_pair
+
+    try:
+        check_url(settings.app.join_url)
+        key_pair(settings.state_dir, settings.app.curve_key_file)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from zmq.utils import z85
 from app.push.keys import KeyPair
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply
+from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply, url_fault
+from dataplane.protocol.settings import SettingsError
 
 ZAP_URL = "inproc://zeromq.zap.01"
 HANDSHAKE_MS = 5000
@@ -24,6 +25,32 @@ _decoder: "msgspec.msgpack.Decoder[Join]" = msgspec.msgpack.Decoder(Join)
 Decide = Callable[[Join, str, str], Awaitable[JoinReply]]
 """The answer to a question of the holder of a public key (Z85), from an address ("" on this machine's own sockets)."""
 log = structlog.get_logger()
+
+
+def check_url(url: str) -> None:
+    """Whether a join socket can be bound there, before anything else is begun. Raises SettingsError."""
+    any_port = url.startswith("tcp://") and url.endswith((":*", ":0"))
+    if fault := url_fault(f"{url[:-1]}1" if any_port else url):
+        raise SettingsError(f"app.join_url: {fault}")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    probe = context.socket(zmq.ROUTER)
+    try:
+        probe.setsockopt(zmq.IPV6, int("[" in url))
+        probe.bind(url)
+    except zmq.ZMQError as error:
+        raise not_bound(url, error) from None
+    finally:
+        probe.close()
+        context.term()  # the address is free again when this returns
+
+
+def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
+    """What to tell of a join socket that cannot be bound."""
+    why = zmq.strerror(error.errno or 0)
+    return SettingsError(
+        f"app.join_url: {url} cannot be bound: {why}; set LARDER_APP__JOIN_URL to an address of this "
+        "machine and a free port, such as tcp://0.0.0.0:8471"
+    )
 
 
 class Joining:

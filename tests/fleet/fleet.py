@@ -13,41 +13,79 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.larder import free_port, until
-from tests.fleet.network import Machine
+from tests.e2e.larder import until
+from tests.fleet.network import Machine, Network
 
 WAIT_S = 30.0
-PICKY = """
-import sys
-from dataplane.core import intent
-from dataplane.protocol.codes import Code
-held = intent.Intent.apply
-def apply(self, snapshot, bodies, now):
-    if snapshot.type == "quotas" and b"too-odd" in snapshot.body:
-        return [intent._fault("quotas[0].tenant", Code.BAD_FIELD, "this node does not know such a tenant")]
-    return held(self, snapshot, bodies, now)
-intent.Intent.apply = apply
-from dataplane.__main__ import main
-sys.exit(main())
-"""
-"""A data plane of a release that refuses what others take."""
+FIRST_PORT = 20_000
+PORTS = 16
+"""A slot has this many ports, below those that the kernel gives to whoever asks for any."""
+PAGE = 4096
 
 
 def clean_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
 
 
-@dataclass
-class DataPlane:
+class Process:
+    """Something that an operator starts, kills, stops and starts again; its log goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: Sequence[str], environ: dict[str, str]) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env={**clean_environ(), **environ}, stdout=log, stderr=log
+            )
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """As an operator does; it must end cleanly."""
+        self.signal(signal.SIGTERM)
+        assert self.ended() == 0, self.log()[-3000:]
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def ended(self) -> int:
+        """The exit code, once it has ended."""
+        assert self.process is not None
+        return self.process.wait(timeout=WAIT_S)
+
+
+class DataPlane(Process):
     """A data plane on a machine of its own."""
 
-    name: str
-    machine: Machine
-    folder: Path
-    labels: str = ""
-    picky: bool = False
-    settings: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    def __init__(self, name: str, machine: Machine, folder: Path, labels: str = "") -> None:
+        super().__init__(folder)
+        self.name = name
+        self.machine = machine
+        self.labels = labels
+        self.settings: dict[str, str] = {}
+        self.program = ["-m", "app", "dataplane"]
+        """Arguments of Python."""
 
     @property
     def token_file(self) -> Path:
@@ -59,7 +97,6 @@ class DataPlane:
 
     def start(self) -> DataPlane:
         environ = {
-            **clean_environ(),
             "LARDER_STATE_DIR": str(self.folder),
             "LARDER_POOL_BYTES": "8MiB",
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
@@ -70,75 +107,43 @@ class DataPlane:
             "LARDER_EVENTS_URL": "tcp://0.0.0.0:8473",
             **self.settings,
         }
-        program = ["-c", PICKY] if self.picky else ["-m", "app", "dataplane"]
-        command = self.machine.command(sys.executable, *program, "--join-token-file", str(self.token_file))
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        command = [sys.executable, *self.program, "--join-token-file", str(self.token_file)]
+        self.run(self.machine.command(*command), environ)
         return self
 
-    def log(self) -> str:
-        path = self.folder / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
 
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+class Manager(Process):
+    """One `larder up` with a join socket."""
 
-    def ended(self) -> int:
-        """The exit code, once it has ended."""
-        assert self.process is not None
-        return self.process.wait(timeout=WAIT_S)
-
-
-class Fleet:
-    """One management plane and its nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "app"
-        self.folder.mkdir()
-        self._root = folder
-        self.port, self.join_port = free_port(), free_port()
-        self.nodes: dict[str, DataPlane] = {}
-        self.machines: list[Machine] = []
-        self.process: subprocess.Popen[bytes] | None = None
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10, trust_env=False)
-
-    # ---- the management plane
-
-    def start(self) -> None:
-        environ = {
-            **clean_environ(),
-            "LARDER_STATE_DIR": str(self.folder),
-            "LARDER_HTTP_PORT": str(self.port),
+    def __init__(self, folder: Path, port: int, environ: dict[str, str]) -> None:
+        super().__init__(folder)
+        self.port, self.join_port = port, port + 1
+        self.environ = {
+            "LARDER_STATE_DIR": str(folder),
+            "LARDER_HTTP_PORT": str(port),
             "LARDER_APP__EMBEDDED_DATA_PLANE": "false",
             "LARDER_APP__JOIN_URL": f"tcp://0.0.0.0:{self.join_port}",
             "LARDER_APP__NODE_LOST_S": "2",
+            "LARDER_APP__PUSH_TIMEOUT_S": "2",
+            **environ,
         }
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "app", "up"], env=environ, stdout=log, stderr=log
-            )
-        until(self._answers, "the management plane answers", WAIT_S)
+        self.api = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
 
-    def _answers(self) -> bool:
+    def launch(self) -> None:
+        """Without waiting for anything."""
+        self.run([sys.executable, "-m", "app", "up"], self.environ)
+
+    def start(self) -> Manager:
+        self.launch()
+        until(lambda: self.answers() or not self.alive, "the management plane answers", WAIT_S)
+        assert self.alive, self.log()[-3000:]
+        return self
+
+    def answers(self) -> bool:
         try:
             return self.api.get("/healthz").status_code == 200
         except httpx.TransportError:
             return False
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=WAIT_S) == 0
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
 
     def cli(self, *arguments: str) -> str:
         """What `larder …` prints; it must succeed."""
@@ -150,50 +155,28 @@ class Fleet:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+        """The answer's body; a record is replaced in whatever state it is."""
+        path = f"/api/v1/{path}"
+        headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        answer = self.api.request(method, path, json=body, params=query, headers=headers)
+        if answer.status_code == 428:
+            headers["If-Match"] = "*"
+            answer = self.api.request(method, path, json=body, params=query, headers=headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
     def get(self, path: str) -> Any:
-        answer = self.api.get(f"/api/v1/{path}")
-        assert answer.is_success, answer.text
-        return answer.json()
+        return self.ask("GET", path)
 
     def put_quota(self, tenant: str, limit: int, wait: str = "0s", **fields: Any) -> Any:
-        answer = self.api.put(
-            f"/api/v1/quotas/{tenant}",
-            json={"limit_bytes": limit, **fields},
-            params={"wait": wait},
-            headers={"If-Match": "*"},
-        )
-        if answer.status_code == 412:  # it is not there yet
-            answer = self.api.put(
-                f"/api/v1/quotas/{tenant}", json={"limit_bytes": limit, **fields}, params={"wait": wait}
-            )
-        assert answer.is_success, answer.text
-        return answer.json()
+        return self.ask("PUT", f"quotas/{tenant}", {"limit_bytes": limit, **fields}, wait=wait)
 
-    # ---- nodes
-
-    def machine(self) -> Machine:
-        machine = Machine(len(self.machines))
-        self.machines.append(machine)
-        machine.make()
-        return machine
-
-    def token(self, machine: Machine, **fields: Any) -> str:
-        body = {"addresses": [f"tcp://{machine.near}:{self.join_port}"], **fields}
-        answer = self.api.post("/api/v1/join-tokens", json=body)
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["token"])
-
-    def node(self, name: str, labels: str = "", *, picky: bool = False) -> DataPlane:
-        """A machine with a data plane and a good token; not started."""
-        machine = self.machine()
-        folder = self._root / name
-        folder.mkdir()
-        node = self.nodes[name] = DataPlane(name, machine, folder, labels, picky)
-        node.token_file.write_text(self.token(machine))
-        return node
+    def nodes(self) -> dict[str, Any]:
+        return {node["name"]: node for node in self.get("nodes")["items"]}
 
     def states(self) -> dict[str, str]:
-        return {node["name"]: node["state"] for node in self.get("nodes")["items"]}
+        return {name: node["state"] for name, node in self.nodes().items()}
 
     def until_states(self, **wanted: str) -> None:
         seen: list[dict[str, str]] = []
@@ -217,9 +200,81 @@ class Fleet:
         until(lambda: self.applied(tenant) == wanted, f"{tenant} is applied on {nodes}", WAIT_S)
 
     def close(self) -> None:
-        for node in self.nodes.values():
-            node.kill()
         self.kill()
         self.api.close()
-        for machine in self.machines:
-            machine.remove()
+
+
+@dataclass
+class Fleet:
+    """Management planes that share a database and a key, and their nodes."""
+
+    folder: Path
+    network: Network
+    managers: list[Manager] = field(default_factory=list)
+    nodes: dict[str, DataPlane] = field(default_factory=dict)
+
+    def manager(self, **environ: str) -> Manager:
+        """One more; not started."""
+        number = len(self.managers)
+        port = FIRST_PORT + self.network.slot * PORTS + 2 * number
+        made = Manager(self.folder / f"app{number}", port, environ)
+        self.managers.append(made)
+        return made
+
+    @property
+    def app(self) -> Manager:
+        """The first one."""
+        return self.managers[0]
+
+    def token(self, machine: Machine, by: Manager | None = None, **fields: Any) -> str:
+        """With the addresses of all join sockets, as the machine reaches them."""
+        addresses = [f"tcp://{machine.near}:{manager.join_port}" for manager in self.managers]
+        answer = (by or self.app).ask("POST", "join-tokens", {"addresses": addresses, **fields})
+        return str(answer["token"])
+
+    def node(self, name: str, labels: str = "", by: Manager | None = None, **fields: Any) -> DataPlane:
+        """A machine with a data plane and a token; not started."""
+        node = DataPlane(name, self.network.machine(), self.folder / name, labels)
+        self.nodes[name] = node
+        node.token_file.write_text(self.token(node.machine, by, **fields))
+        return node
+
+    def three(self) -> list[DataPlane]:
+        """`a`, `b` and `c`, each in a zone of its name, in sync."""
+        made = [self.node(name, f"zone={name}").start() for name in "abc"]
+        self.app.until_states(a="in_sync", b="in_sync", c="in_sync")
+        return made
+
+    def restore(self) -> None:
+        """As `three` left it, whatever a test did: every machine connected, every process running, no record, no
+        other node."""
+        for machine in self.network.machines:
+            machine.heal()
+        for process in (*self.managers, *self.nodes.values()):
+            if process.alive:
+                process.thaw()
+        if not self.app.alive:
+            self.app.start()
+        for name in [name for name in self.nodes if name not in ("a", "b", "c")]:
+            self.nodes.pop(name).kill()
+        for node in self.nodes.values():
+            if not node.alive:
+                node.start()
+        for kind, key in (("quotas", "tenant"), ("pins", "name"), ("policies", "name")):
+            for record in self.app.get(kind)["items"]:
+                self.app.ask("DELETE", f"{kind}/{record[key]}")
+        for name, known in self.app.nodes().items():
+            if name not in self.nodes:
+                self.app.ask("DELETE", f"nodes/{name}", force="true")
+                continue
+            if known["draining"]:
+                self.app.ask("POST", f"nodes/{name}/drain", {"on": False})
+            if known["own_labels"]:
+                self.app.ask("PATCH", f"nodes/{name}", {"labels": dict.fromkeys(known["own_labels"])})
+        self.app.until_states(**dict.fromkeys(self.nodes, "in_sync"))
+
+    def close(self) -> None:
+        for process in (*self.nodes.values(), *self.managers):
+            process.kill()
+        for manager in self.managers:
+            manager.close()

@@ -1,13 +1,23 @@
-"""Machines of a fleet on one machine: a network namespace for each, and a cable (veth) to it that can be cut."""
+"""Machines of a fleet on one machine: a network namespace for each, and a cable (veth) to it that can be cut.
+
+Several runs may share a machine: each takes a slot of its own, with names and addresses that nobody else has, and what
+a run that was killed left in its slot is removed by the next one that takes it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.require import require
+
+SLOTS = 256
+LOCKS = Path("/tmp/larder-test-networks")
+MACHINES = 64
 
 
 def require_namespaces() -> None:
@@ -21,30 +31,76 @@ def require_namespaces() -> None:
     require(made.returncode == 0, f"network namespaces cannot be made here: {made.stderr.strip()}")
 
 
-def ip(*arguments: str) -> None:
+def ip(*arguments: str) -> str:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+class Network:
+    """A slot: addresses 198.18.SLOT.* (set apart for tests by RFC 2544), and names that hold its number. It is this
+    run's until `close`, or until the process ends, however it ends."""
+
+    def __init__(self) -> None:
+        LOCKS.mkdir(exist_ok=True)
+        for self.slot in range(SLOTS):
+            self._lock = (LOCKS / str(self.slot)).open("a")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+                continue
+            self._clean()
+            if f" 198.18.{self.slot}." not in ip("-o", "addr", "show"):
+                break
+            self._lock.close()  # somebody uses these addresses who takes no slots
+        else:
+            raise AssertionError(f"all {SLOTS} slots of {LOCKS} are taken")
+        self.machines: list[Machine] = []
+
+    def machine(self) -> Machine:
+        """Another machine, connected."""
+        assert len(self.machines) < MACHINES
+        machine = Machine(self.slot, len(self.machines))
+        self.machines.append(machine)
+        machine.make()
+        return machine
+
+    def _clean(self) -> None:
+        for line in ip("netns", "list").splitlines():
+            if line.startswith(f"larder-{self.slot}-"):
+                ip("netns", "del", line.split()[0])  # and with it the cable
+        for line in ip("-o", "link", "show").splitlines():
+            name = line.split(": ")[1].partition("@")[0]
+            if name.startswith(f"lt{self.slot}x"):
+                subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.remove()
+        self._lock.close()
 
 
 @dataclass
 class Machine:
-    """A namespace with one cable to the test's own; number it from 0 to 63."""
+    """A namespace with one cable to the test's own."""
 
+    slot: int
     number: int
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.name = f"larder-{os.getpid()}-{self.number}"
-        self._cable = f"lt{os.getpid() % 100_000}x{self.number}"
+        self.name = f"larder-{self.slot}-{self.number}"
+        self._cable = f"lt{self.slot}x{self.number}"
 
     @property
     def near(self) -> str:
         """Our address, as this machine sees it."""
-        return f"198.18.{os.getpid() % 250}.{4 * self.number + 1}"
+        return f"198.18.{self.slot}.{4 * self.number + 1}"
 
     @property
     def far(self) -> str:
-        return f"198.18.{os.getpid() % 250}.{4 * self.number + 2}"
+        return f"198.18.{self.slot}.{4 * self.number + 2}"
 
     def make(self) -> None:
         ip("netns", "add", self.name)
@@ -55,11 +111,17 @@ class Machine:
         ip("-n", self.name, "link", "set", "eth0", "up")
         ip("-n", self.name, "link", "set", "lo", "up")
 
-    def cut(self) -> None:
-        ip("link", "set", self._cable, "down")
+    def cut(self, side: str = "near") -> None:
+        """Pull the cable: at the near side we are told at once that there is no way, at the far side packets are lost
+        without a word."""
+        ip(
+            *(("link", "set", self._cable) if side == "near" else ("-n", self.name, "link", "set", "eth0")),
+            "down",
+        )
 
     def heal(self) -> None:
         ip("link", "set", self._cable, "up")
+        ip("-n", self.name, "link", "set", "eth0", "up")
 
     def remove(self) -> None:
         for arguments in (("link", "del", self._cable), ("netns", "del", self.name)):
