@@ -143,6 +143,7 @@ def _litestar(parts: Parts) -> Litestar:
                 "sessions": parts.sessions,
                 "ceilings": parts.ceilings,
                 "sources": parts.sources,
+                "places": parts.places,
                 "actions": parts.actions,
                 "lookups": parts.lookups,
                 "dry_runs": parts.dry_runs,

@@ -38,6 +38,7 @@ from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
 from app.services.pins import Pins
+from app.services.places import Most, Places
 from app.services.policies import Policies
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
@@ -96,6 +97,7 @@ class Parts:
     token_uses: TokenUses
     sessions: Sessions
     sources: Sources
+    places: Places
     actions: Actions
     lookups: Lookups
     dry_runs: DryRuns
@@ -199,6 +201,7 @@ def build(settings: Settings) -> Parts:
         token_uses=TokenUses(database, auth),
         sessions=Sessions(database, changes, auth),
         sources=Sources(proxies(settings.app)),
+        places=Places(_places(settings)),
         actions=Actions(targets, changes, tokenizers),
         lookups=Lookups(targets, tokenizers),
         dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
@@ -239,6 +242,11 @@ def build(settings: Settings) -> Parts:
         ingest=ingest,
         push=push,
     )
+
+
+def _places(settings: Settings) -> Most:
+    app = settings.app
+    return Most(app.streams_per_token, app.streams_per_session, app.streams_per_address)
 
 
 def _may_open(settings: Settings) -> bool:

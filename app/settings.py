@@ -46,6 +46,12 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """`/metrics`, which names tenants, answers everybody; false: as soon as there is a token, a viewer's is needed."""
     open_health: bool = True
     """`/healthz` and `/readyz` answer everybody, without names; false: they need a viewer's token, too."""
+    streams_per_token: int = 100
+    """Event streams and waiting requests that a token may have open at once, its sessions' included; more are 429."""
+    streams_per_session: int = 16
+    """The same for one browser that logged in."""
+    streams_per_address: int = 256
+    """The same for one address (of IPv6: one /64 network)."""
     allowed_hosts: str = ""
     """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
@@ -121,6 +127,9 @@ def _check(common: Common, app: AppSettings) -> None:
         ("http_port", common.http_port, 0, 65_535),
         ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
         ("app.apply_limit_bytes", app.apply_limit_bytes, 1024, 1 << 30),
+        ("app.streams_per_token", app.streams_per_token, 1, 1_000_000),
+        ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),
+        ("app.streams_per_address", app.streams_per_address, 1, 1_000_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),

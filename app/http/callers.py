@@ -5,8 +5,9 @@ callers who are limited to tenants may use it, because its handler looks after w
 refuse them. `opened_by` names a setting that opens the route to everybody, `setup` lets the one-time setup token in.
 """
 
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
@@ -18,6 +19,8 @@ from app.services.credentials import SETUP_ID
 
 _current: ContextVar[Caller | LarderError | None] = ContextVar("caller", default=None)
 _origin: ContextVar[Attempt] = ContextVar("origin")
+_ending: ContextVar[ExitStack] = ContextVar("ending")
+T = TypeVar("T")
 
 
 def caller() -> Caller:
@@ -41,10 +44,16 @@ def origin() -> Attempt:
     return _origin.get()
 
 
-def serve_as(known: Caller | LarderError | None, attempt: Attempt) -> None:
-    """Says who asks, or why that is not known, for the rest of this request."""
+def serve_as(known: Caller | LarderError | None, attempt: Attempt, ending: ExitStack) -> None:
+    """Says who asks, or why that is not known, for the rest of this request; `ending` is closed at its end."""
     _current.set(known)
     _origin.set(attempt)
+    _ending.set(ending)
+
+
+def until_answered(context: AbstractContextManager[T]) -> T:
+    """Enter it until this request is answered to the last byte, or its client is gone."""
+    return _ending.get().enter_context(context)
 
 
 async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -13,6 +13,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -109,11 +110,11 @@ class Edge:
                 raise Unauthorized(f"the token of this {what} is not valid any more")
 
         failure: LarderError | None = None
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
             try:
                 self._check(method, headers, scope["raw_path"], scope["query_string"])
                 known = await self._identify(method, attempt, headers)
-                serve_as(known, attempt)
+                serve_as(known, attempt, ending)
                 await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error

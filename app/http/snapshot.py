@@ -7,9 +7,11 @@ from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
+from app.http.callers import caller, until_answered
 from app.http.parameters import wait_seconds
 from app.http.problems import declared
 from app.schemas.snapshot import Snapshot
+from app.services.places import Places
 from app.services.snapshot import MAX_WAIT_S, Snapshots
 
 INDEX_HEADER = "X-Larder-Index"
@@ -28,6 +30,7 @@ INDEX_HEADER = "X-Larder-Index"
 )
 async def get_snapshot(
     snapshots: NamedDependency[Snapshots],
+    places: NamedDependency[Places],
     index: Annotated[
         int,
         QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer one."),
@@ -40,5 +43,7 @@ async def get_snapshot(
         ),
     ] = "60s",
 ) -> Response[bytes]:
+    if index:
+        until_answered(places.taken(caller()))
     number, body = await snapshots.after(index, wait_seconds(wait, MAX_WAIT_S))
     return Response(body, media_type="application/json", headers={INDEX_HEADER: str(number)})

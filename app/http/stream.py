@@ -3,7 +3,7 @@
 `overview` at once, then when something changed, at most once a second and at least every two; `fact` as it happens.
 A reader that is too slow loses its oldest facts; it never slows the others. Ends when the hub closes: an open stream
 would otherwise hold the shutdown. A reader that comes back says which fact it saw last, and gets those after it that
-are still there. Each message is encoded once, however many read it.
+are still there. Each message is encoded once, however many read it; overviews once for all who see the same tenants.
 """
 
 import asyncio
@@ -19,12 +19,13 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from app.errors import StoreUnavailable
-from app.http.callers import caller
+from app.http.callers import caller, until_answered
 from app.http.problems import declared
 from app.observe.facts import BACKLOG, Fact, FactHub
 from app.services.callers import PLANE, Caller
 from app.services.narrowed import is_shown
-from app.services.overview import OverviewService
+from app.services.overview import MOST_SETS, OverviewService
+from app.services.places import Places
 
 OVERVIEW_LEAST_S = 1.0
 OVERVIEW_MOST_S = 2.0
@@ -39,8 +40,8 @@ class Messages:
         self._hub = hub
         self._overview = overview
         self._facts: dict[int, bytes] = {}
-        self._shown = b""
-        self._shown_message = b""
+        self._shown: dict[frozenset[str] | None, tuple[bytes, bytes]] = {}
+        """JSON and message of the newest overview, by the tenants that it is of."""
 
     def fact(self, fact: Fact) -> bytes:
         made = self._facts.get(fact.seq)
@@ -53,13 +54,14 @@ class Messages:
 
     async def overview(self, by: Caller = PLANE) -> tuple[int, bytes]:
         """The version of the hub that it shows, and the message. Raises StoreUnavailable."""
-        if by.salts is not None:
-            version = self._hub.version
-            return version, message("overview", msgspec.json.encode(await self._overview.now(by)))
-        version, encoded = await self._overview.encoded()
-        if encoded is not self._shown:
-            self._shown, self._shown_message = encoded, message("overview", encoded)
-        return version, self._shown_message
+        version, encoded = await self._overview.encoded(by.salts)
+        shown = self._shown.pop(by.salts, (b"", b""))
+        if encoded is not shown[0]:
+            shown = (encoded, message("overview", encoded))
+        self._shown[by.salts] = shown
+        if len(self._shown) > MOST_SETS:
+            del self._shown[next(iter(self._shown))]
+        return version, shown[1]
 
     async def stream(self, last_id: str | None = None, by: Caller = PLANE) -> AsyncIterator[bytes]:
         """Everything for one reader, who saw the fact of this id last."""
@@ -118,6 +120,7 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
 )
 async def stream_events(
     messages: NamedDependency[Messages],
+    places: NamedDependency[Places],
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
@@ -125,5 +128,6 @@ async def stream_events(
         ),
     ] = None,
 ) -> Stream:
+    until_answered(places.taken(caller()))
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return Stream(messages.stream(last_event_id, caller()), media_type=MEDIA_TYPE, headers=headers)

@@ -194,7 +194,7 @@ class Auth:
             raise _Wrong("unknown", "the token is not known: it was revoked, or never made here", known)
         return self._of(row, attempt)
 
-    def _of(self, row: TokenRow, attempt: Attempt, *, session: bool = False) -> Caller:
+    def _of(self, row: TokenRow, attempt: Attempt, session_hash: str = "") -> Caller:
         now = time.time()
         if row.expires_at is not None and row.expires_at <= now:
             raise _Wrong("expired", f"the token {row.name!r} has expired", row.id)
@@ -202,20 +202,21 @@ class Auth:
             return _caller(attempt, "setup", "admin", None, row.id)
         self._used[row.id] = (now, attempt.source)
         salts = None if row.tenants is None else frozenset(row.tenants)
-        return _caller(attempt, row.name, row.role, salts, row.id, session=session)  # type: ignore[arg-type]
+        return _caller(attempt, row.name, row.role, salts, row.id, session_hash)  # type: ignore[arg-type]
 
     async def _by_session(self, attempt: Attempt) -> Caller | None:
         if not credentials.is_cookie(attempt.cookie):
             return None
-        row = await self._sessions.get(self.hasher.session(attempt.cookie))
+        digest = self.hasher.session(attempt.cookie)
+        row = await self._sessions.get(digest)
         if row is None or row.expires_at <= time.time():
             return None
         if row.token_id is None:
             same_token = self._configured_hash and same(row.configured, self._configured_hash)
-            return _caller(attempt, ADMIN, "admin", None, "", session=True) if same_token else None
+            return _caller(attempt, ADMIN, "admin", None, "", digest) if same_token else None
         token = await self._tokens.get(row.token_id)
         try:
-            return None if token is None else self._of(token, attempt, session=True)
+            return None if token is None else self._of(token, attempt, digest)
         except _Wrong:
             return None
 
@@ -273,7 +274,16 @@ def _caller(
     role: Role,
     salts: frozenset[str] | None,
     token_id: str,
-    *,
-    session: bool = False,
+    session_hash: str = "",
 ) -> Caller:
-    return Caller(attempt.request_id, actor, role, salts, token_id, attempt.source, attempt.trace_id, session)
+    return Caller(
+        attempt.request_id,
+        actor,
+        role,
+        salts,
+        token_id,
+        attempt.source,
+        attempt.trace_id,
+        bool(session_hash),
+        session_hash,
+    )

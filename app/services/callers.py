@@ -1,6 +1,7 @@
 """Who asks: a name, what the caller may do, and for which tenants. Made once a request, at the edge."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 from app.errors import Forbidden
@@ -12,7 +13,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 ADMIN = "admin"
 """The actor behind the token that the settings give."""
-RESERVED = frozenset({"local", ADMIN, "larder", "setup"})
+LOCAL = "local"
+"""The actor of requests where none needs a token."""
+RESERVED = frozenset({LOCAL, ADMIN, "larder", "setup"})
 """Actors that are no token: no token has such a name."""
 
 
@@ -21,7 +24,7 @@ class Caller:
     """Who asks, and by which request."""
 
     request_id: str = ""
-    actor: str = "local"
+    actor: str = LOCAL
     """Name of the token; `local` where none is needed."""
     role: Role = "admin"
     salts: frozenset[str] | None = None
@@ -32,6 +35,8 @@ class Caller:
     trace_id: str = ""
     session: bool = False
     """A browser that logged in; its unsafe requests need the CSRF token."""
+    session_hash: str = ""
+    """Tells browsers apart that logged in with the same token."""
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -42,7 +47,12 @@ class Caller:
 
     def sees_shown(self, tenant: str) -> bool:
         """The same by the name that people see."""
-        return self.salts is None or tenant in {shown(salt) for salt in self.salts}
+        return self.salts is None or tenant in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The tenants that the caller is limited to, as people see them."""
+        return frozenset(shown(salt) for salt in self.salts or ())
 
     def check_salt(self, salt: str) -> None:
         """Raises Forbidden when the tenant is not the caller's. The same whether anything of it exists or not."""

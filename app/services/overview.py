@@ -1,8 +1,14 @@
-"""The dashboard's whole state, put together at most once for each change."""
+"""The dashboard's whole state, put together at most once for each change.
+
+What takes long (reading records, merging what nodes say of tenants) is done once for all watchers; what callers who are
+limited to tenants see is cut out of it once for all who see the same ones.
+"""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +17,7 @@ from app.ingest.fleet import Fleet
 from app.ingest.history import History, Series, series
 from app.observe.facts import FactHub
 from app.schemas.overview import Overview
+from app.schemas.tenants import TenantAnswer
 from app.services import narrowed
 from app.services.callers import PLANE, Caller
 from app.services.nodes import Nodes
@@ -21,14 +28,41 @@ from app.services.tenants import merged
 from app.store import pins, policies, quotas
 from app.store.database import Database
 from app.store.listing import Wanted
+from app.store.policies import PolicyRow
 from dataplane.protocol.control import POLICY_IN_FORCE
-from dataplane.protocol.events import PoolStats, Totals
+from dataplane.protocol.events import NodeStats, PoolStats, Totals
 
 MOST_ROWS = 500
 SHARED_S = 0.9
 SHARED_LEAST_S = 0.1
 MOST_POINTS = 900
+MOST_SETS = 256
+"""Sets of tenants whose overview is kept for the next watcher; more are put together anew each time."""
 S = TypeVar("S", PoolStats, Totals)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What everybody's overview is cut out of."""
+
+    version: int
+    """Of the hub."""
+    at: float
+    """Monotonic."""
+    stats: Sequence[NodeStats]
+    tenants: Sequence[TenantAnswer]
+    """All, the largest first."""
+    policy: PolicyRow | None
+
+
+@dataclass
+class _Held:
+    """The newest overview of one set of tenants."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    version: int = -1
+    at: float = float("-inf")
+    encoded: bytes = b""
 
 
 class OverviewService:
@@ -53,21 +87,35 @@ class OverviewService:
         self._nodes = nodes
         self._pins = pin_service
         self._policies = policy_service
-        self._cache: tuple[int, float, bytes] | None = None
-        self._lock = asyncio.Lock()
+        self._held: OrderedDict[frozenset[str] | None, _Held] = OrderedDict()
+        self._seen: _Seen | None = None
+        self._seeing = asyncio.Lock()
+        self.built = 0
+        """Overviews that were put together for streams, since the start."""
 
     async def now(self, by: Caller = PLANE) -> Overview:
         """As far as the caller may see it. Raises StoreUnavailable."""
+        return await self._cut(await self._look(), by)
+
+    async def _look(self) -> _Seen:
+        """Raises StoreUnavailable."""
+        version, at = self._hub.version, time.monotonic()
         async with self._database.read() as session:
             quota_rows = await quotas.all_quotas(session)
             policy_row = await policies.get(session, POLICY_IN_FORCE)
-            pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), by.salts)
             pin_counts = await pins.counts(session)
         stats = self._fleet.stats()
         tenants = sorted(
             merged(stats, quota_rows, pin_counts), key=lambda answer: (-answer.bytes, answer.tenant)
         )
-        tenants = [tenant for tenant in tenants if by.sees_shown(tenant.tenant)]
+        return _Seen(version, at, stats, tenants, policy_row)
+
+    async def _cut(self, seen: _Seen, by: Caller) -> Overview:
+        """Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            pin_page = await pins.page(session, Wanted(MOST_ROWS), pins.Filters(), by.salts)
+        stats, policy_row = seen.stats, seen.policy
+        tenants = [tenant for tenant in seen.tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()
         refused: dict[str, int] = {}
         for node in stats:
@@ -101,19 +149,31 @@ class OverviewService:
             refused=narrowed.refused_of(tenants),
         )
 
-    async def encoded(self) -> tuple[int, bytes]:
-        """The same as JSON, and the version of the hub that it shows; built again soon after a change, and when it is
-        old: rates fall without a change. Those who ask together share one."""
-        async with self._lock:
-            version, now = self._hub.version, time.monotonic()
-            held = self._cache
-            if held is not None:
-                age_s = now - held[1]
-                if age_s < SHARED_LEAST_S or (held[0] == version and age_s < SHARED_S):
-                    return held[0], held[2]
-            made = msgspec.json.encode(await self.now())
-            self._cache = (version, now, made)
-            return version, made
+    async def encoded(self, salts: frozenset[str] | None = None) -> tuple[int, bytes]:
+        """The same as JSON for all who are limited to these tenants, and the version of the hub that it shows. Built
+        again soon after a change, and when it is old: rates fall without a change. Those who ask together share one."""
+        held = self._held.setdefault(salts, _Held())
+        self._held.move_to_end(salts)
+        if len(self._held) > MOST_SETS:
+            self._held.popitem(last=False)
+        async with held.lock:
+            if not self._is_fresh(held.version, held.at):
+                seen = await self._shared()
+                self.built += 1
+                held.encoded = msgspec.json.encode(await self._cut(seen, Caller(salts=salts)))
+                held.version, held.at = seen.version, seen.at
+            return held.version, held.encoded
+
+    async def _shared(self) -> _Seen:
+        """What was read a moment ago, for somebody else perhaps. Raises StoreUnavailable."""
+        async with self._seeing:
+            if self._seen is None or not self._is_fresh(self._seen.version, self._seen.at):
+                self._seen = await self._look()
+            return self._seen
+
+    def _is_fresh(self, version: int, at: float) -> bool:
+        age_s = time.monotonic() - at
+        return age_s < SHARED_LEAST_S or (version == self._hub.version and age_s < SHARED_S)
 
     def series(self, seconds: float) -> Series:
         return series(self._history.thinned(seconds, MOST_POINTS))

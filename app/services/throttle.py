@@ -21,7 +21,7 @@ class Throttle:
 
     def failed(self, source: str, now: float) -> float:
         """Count a failure at a monotonic time; seconds until the next one is answered, 0 when this one still is."""
-        key = _neighbourhood(source)
+        key = neighbourhood(source)
         left, at = self._left.pop(key, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)
         allowed = left >= 1
@@ -32,8 +32,8 @@ class Throttle:
         return 0.0 if allowed else (1 - left) / self._per_second
 
 
-def _neighbourhood(source: str) -> str:
-    """Of IPv6 the network: whoever has one address there has all of them."""
+def neighbourhood(source: str) -> str:
+    """What stands for an address where sources are counted. Of IPv6 the network: who has one address there has all."""
     if ":" not in source:
         return source
     try:
