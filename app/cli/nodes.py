@@ -46,6 +46,7 @@ def list_nodes(url: str | None, as_json: bool) -> None:
         )
     columns = ["name", "state", "pid ", "used ", "pool ", "engines ", "policy", "labels"]
     show.table(f"Nodes ({answer['total']})", columns, rows)
+    show.faults(answer["items"])
 
 
 @nodes.command("get")

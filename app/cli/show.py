@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -53,6 +54,15 @@ def ago(at: float) -> str:
         if passed >= 2 * seconds:
             return f"{passed / seconds:.0f} {unit} ago"
     return f"{passed:.0f} s ago"
+
+
+def faults(nodes: Iterable[dict[str, Any]]) -> None:
+    """A line for everything that a node refused and still does not hold."""
+    for node in nodes:
+        for fault in node["faults"]:
+            click.echo(
+                f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
+            )
 
 
 def applied(record: dict[str, Any]) -> str:

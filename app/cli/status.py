@@ -66,9 +66,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> None:
         rows.append([node["name"], node["state"], str(node["pid"]), engines, applied or "-"])
     click.echo()
     show.table("Nodes", ["name", "state", "pid ", "engines ", "applied"], rows)
-    for node in nodes:
-        for fault in node["faults"]:
-            click.echo(f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']}")
+    show.faults(nodes)
 
 
 def _tenants(tenants: list[dict[str, Any]], total: int) -> None:

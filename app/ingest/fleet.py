@@ -66,8 +66,8 @@ class Node:
     applied: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
     """Last generations that it applied and when (Unix seconds), by type, oldest first."""
     since: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Unix seconds from which what keeps records from their effect was told: (`over_limit`, tenant), (`degraded`, pin),
-    (`unarmed`, "")."""
+    """Unix seconds, by our clock, from which what keeps records from their effect was told: (`over_limit`, tenant),
+    (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`unarmed`, "")."""
     pin_ends: dict[str, float] = field(default_factory=dict)
     """Unix seconds at which pins end, by name, as the process last told: hits may have moved them. Kept when another
     process takes its place, because that one does not know."""
@@ -148,7 +148,7 @@ class Fleet:
         node.stats = stats
         just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
         node.since = {
-            what: node.since.get(what, stats.at)
+            what: node.since.get(what, at)
             for what in _in_the_way(stats)
             if not (just_armed and what == _UNARMED)
         }
@@ -229,6 +229,8 @@ def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
     for tenant in stats.tenants:
         if tenant.over_limit:
             yield "over_limit", tenant.tenant
+        if tenant.mode == "enforce" and tenant.effective_floor_bytes < tenant.floor_bytes:
+            yield "floor_reduced", tenant.tenant
     for pin in stats.pins:
         if pin.expired:
             yield "expired", pin.name

@@ -13,7 +13,7 @@ from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 
 class Aimed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """On which nodes; without either, every connected one."""
+    """On which nodes; without either, every one. Who is not connected says so."""
 
     node: Annotated[str | None, Meta(description="One node, by name.")] = None
     nodes: Annotated[
@@ -114,7 +114,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
     items: list[NodeVerdict]
     total: int
     accepted: bool
-    """By every node that was asked."""
+    """By every node that was named or is connected."""
 
 
 class NodeAction(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What is true of a record: accepted here, applied on its nodes, effective there. Pure: reads what nodes told.
 
-A record can be applied and yet have no effect: a tenant is over its limit until leases end, a pin does not fit the
-budgets, a node is not armed, another policy comes first.
+A record can be applied and yet have no effect: a tenant is over its limit until leases end, a node's pool is too
+small for the floors, a pin does not fit the budgets, a node is not armed, another policy comes first.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from app.ingest.fleet import Node
 from app.push.states import NodeState
 from app.schemas.status import Condition, ConditionStatus, ConditionType
 from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.events import TenantStats
+from dataplane.protocol.units import format_size
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ def effective_on(node: Node, record: Record, applied: Condition, policy: str | N
 def _obstacles(node: Node, record: Record) -> Sequence[tuple[str, str, str, str]]:
     if record.kind == "quotas":
         message = f"{record.name} holds more than its limit on {node.name} until leases end"
-        return [("over_limit", record.name, "OverLimit", message)]
+        found = [("over_limit", record.name, "OverLimit", message)]
+        if ("floor_reduced", record.name) in node.since:
+            found.append(("floor_reduced", record.name, "FloorReduced", _reduced(node, record.name)))
+        return found
     if record.kind == "pins":
         outside = (
             f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
@@ -88,6 +93,16 @@ def _obstacles(node: Node, record: Record) -> Sequence[tuple[str, str, str, str]
             ("degraded", record.name, "OutsideBudget", outside),
         ]
     return []
+
+
+def _reduced(node: Node, tenant: str) -> str:
+    told = () if node.stats is None else node.stats.tenants
+    floors = next((_floors(each) for each in told if each.tenant == tenant), "less than its floor")
+    return f"{node.name} guarantees {floors}: its pool is too small"
+
+
+def _floors(tenant: TenantStats) -> str:
+    return f"{format_size(tenant.effective_floor_bytes)} of the floor of {format_size(tenant.floor_bytes)}"
 
 
 def _effective(status: ConditionStatus, reason: str, message: str, since: float) -> Condition:

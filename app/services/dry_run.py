@@ -68,13 +68,15 @@ class DryRuns:
             message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
             raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
         nodes = self._targets.named(asked)
+        away = set() if asked.node or asked.nodes else {node.name for node in nodes if not node.welcomed}
         await self._desired.refresh()
         items: list[NodeVerdict] = []
         for kind, records in tried.items():
             said = await self._targets.each(nodes, _asker(self, kind, records, bodies))
             items += [_verdict(kind, each) for each in said]
         items.sort(key=lambda item: (item.node, item.type))
-        return DryRunAnswer(items, len(items), all(item.accepted for item in items))
+        accepted = all(item.accepted or item.node in away for item in items)
+        return DryRunAnswer(items, len(items), accepted)
 
     async def _pin(
         self, name: str, pin: PinPut, bodies: dict[str, bytes]

@@ -29,8 +29,9 @@ class Targets:
         self._fleet = fleet
 
     def named(self, asked: Aimed) -> list[Node]:
-        """The nodes that are asked for, by name: one, some, or every connected one. Raises Invalid for a name that is
-        nobody's; NodeUnreachable when there is none to ask, or the only one is not connected."""
+        """The nodes that are asked for, by name: one, some, or every one that is known, so that who is away is told and
+        not left out. Raises Invalid for a name that is nobody's; NodeUnreachable when none is connected, or not the
+        only one that is named."""
         faults = checks.Faults()
         if asked.node is not None and asked.nodes is not None:
             faults.add("nodes", "expected at most one of 'node' and 'nodes'")
@@ -41,7 +42,8 @@ class Targets:
                 faults.add(path, f"there is no node {name[:128]!r}")
         faults.stop()
         if not names:
-            return self.operations.connected()
+            self.operations.connected()
+            return [node for _, node in sorted(self._fleet.nodes.items())]
         found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
         if len(found) == 1:
             self.operations.check(found[0])

@@ -1,0 +1,181 @@
+"""Actions and records on three data planes: one answer for each, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dataplane.client import attach
+from tests.dataplane import factories as make
+from tests.e2e.larder import until
+from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet, Manager
+
+pytestmark = pytest.mark.slow
+CHAIN = make.keys(4, "prefix")
+PREFIX = {"model": make.MODEL, "keys": [key.hex() for key in CHAIN]}
+DRY_RUN = {"quotas": {"acme": {"limit_bytes": PAGE}}}
+AWAY = "b is not connected; try again when it is"
+FLOOR = 16 * make.MIB
+"""Twice what a node holds."""
+MOST_PINNED_KEYS = 262_144
+KEYS_OF_A_PIN = 4096
+
+
+def store(node: DataPlane, blocks: int) -> None:
+    """The start of the chain."""
+    with (
+        attach(node.socket, [make.space()], timeout_s=5) as client,
+        client.reserve(CHAIN[:blocks], PAGE) as reservation,
+    ):
+        reservation.commit()
+
+
+def act(app: Manager, verb: str, body: dict[str, Any], **query: str) -> dict[str, Any]:
+    """Each node's part of the answer."""
+    answer = app.ask("POST", f"actions/{verb}", body, **query)
+    assert answer["total"] == len(answer["items"])
+    return {item["node"]: item for item in answer["items"]}
+
+
+def hits(app: Manager) -> dict[str, int]:
+    return {name: sum(item["hit_chunks"].values()) for name, item in act(app, "lookup", PREFIX).items()}
+
+
+def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
+    app = fleet.app
+    store(fleet.nodes["a"], 2)
+    store(fleet.nodes["b"], 4)
+    assert hits(app) == {"a": 2, "b": 4, "c": 0}
+    located = app.ask("POST", "actions/locate", PREFIX)
+    assert [place["node"] for place in located["items"]] == ["b", "a"]
+    assert located["silent"] == []
+    verified = act(app, "verify", {}, wait="20s")
+    assert {name: item["verification"]["checked"] for name, item in verified.items()} == {
+        "a": 2,
+        "b": 4,
+        "c": 0,
+    }
+    tried = app.ask("POST", "actions/dry-run", DRY_RUN)
+    assert [(item["node"], item["accepted"]) for item in tried["items"]] == [
+        ("a", True),
+        ("b", True),
+        ("c", True),
+    ]
+    assert tried["accepted"]
+    assert app.get("quotas")["total"] == 0
+    demoted = act(app, "demote", PREFIX)
+    assert [item["error"] for item in demoted.values()] == [None] * 3
+    assert hits(app) == {"a": 2, "b": 4, "c": 0}
+    assert set(act(app, "invalidate", {**PREFIX, "node": "b"})) == {"b"}
+    assert hits(app) == {"a": 2, "b": 0, "c": 0}
+    cleared = act(app, "clear", {"confirm": True})
+    assert all(item["sweep"] for item in cleared.values())
+    assert hits(app) == {"a": 0, "b": 0, "c": 0}
+
+
+@pytest.mark.parametrize("how", ["cut off", "stopped", "killed"])
+def test_a_node_that_is_away_has_a_result_of_its_own_and_the_others_do_it(fleet: Fleet, how: str) -> None:
+    app, node = fleet.app, fleet.nodes["b"]
+    for each in fleet.nodes.values():
+        store(each, 4)
+    if how == "cut off":
+        node.machine.cut("far")
+    elif how == "stopped":
+        node.freeze()
+    else:
+        node.kill()
+    at_once = act(app, "lookup", PREFIX)
+    said = (
+        rf"b: tcp://{re.escape(node.machine.far)}:8472 (did not answer within 2 s|cannot be reached)|{AWAY}"
+    )
+    assert re.fullmatch(said, at_once["b"]["error"]), at_once["b"]["error"]
+    assert [sum(at_once[name]["hit_chunks"].values()) for name in "ac"] == [4, 4]
+    app.until_states(a="in_sync", b="lost", c="in_sync")
+    for verb, body in (
+        ("lookup", PREFIX),
+        ("verify", {}),
+        ("demote", PREFIX),
+        ("invalidate", PREFIX),
+        ("clear", {"confirm": True}),
+        ("dry-run", DRY_RUN),
+    ):
+        answer = act(app, verb, body)
+        assert {name: item["error"] for name, item in answer.items()} == {"a": None, "b": AWAY, "c": None}, (
+            verb
+        )
+    assert app.ask("POST", "actions/dry-run", DRY_RUN)["accepted"], "by all that can say anything"
+    assert not app.ask("POST", "actions/dry-run", {**DRY_RUN, "nodes": ["a", "b"]})["accepted"]
+    located = app.ask("POST", "actions/locate", PREFIX)
+    assert (located["items"], located["silent"]) == ([], [{"node": "b", "sweep": None, "error": AWAY}])
+    alone = app.api.post("/api/v1/actions/clear", json={"confirm": True, "node": "b"})
+    assert (alone.status_code, alone.json()["detail"]) == (503, AWAY)
+
+
+def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(fleet: Fleet) -> None:
+    app = fleet.app
+    before = app.get("pins?limit=1")["total"]
+    assert before == 0
+    pins = MOST_PINNED_KEYS // KEYS_OF_A_PIN + 1
+    for number in range(pins):
+        chain = make.keys(KEYS_OF_A_PIN, number)
+        body = {"model": make.MODEL, "keys": [key.hex() for key in chain], "selector": {"zone": "b"}}
+        app.ask("PUT", f"pins/p{number:02}", body)
+    app.until_states(a="in_sync", b="nacked", c="in_sync")
+    app.put_quota("acme", PAGE, wait="5s")
+    assert app.applied("acme") == {"a": True, "b": True, "c": True}, "quotas are another snapshot"
+    everywhere = {"model": make.MODEL, "keys": [key.hex() for key in CHAIN]}
+    status = app.ask("PUT", "pins/everywhere", everywhere, wait="10s")["status"]
+    conditions = {
+        name: [(each["type"], each["status"], each["reason"]) for each in at["conditions"]]
+        for name, at in status["nodes"].items()
+    }
+    assert conditions == {
+        "a": [("Applied", "True", "Applied"), ("Effective", "True", "Effective")],
+        "b": [("Applied", "False", "Refused"), ("Effective", "False", "Refused")],
+        "c": [("Applied", "True", "Applied"), ("Effective", "True", "Effective")],
+    }
+    accepted, applied, effective = status["conditions"]
+    assert (accepted["status"], accepted["reason"]) == ("True", "Committed")
+    for each in (applied, effective):
+        assert (each["status"], each["reason"]) == ("False", "Refused")
+        assert each["message"].startswith("on 2 of 3 nodes; b refused generation ")
+        assert f"expected at most {MOST_PINNED_KEYS} keys of pins, got " in each["message"]
+        assert each["since"] >= accepted["since"]
+    assert {name: [f["path"] for f in node["faults"]] for name, node in app.nodes().items()} == {
+        "a": [],
+        "b": ["pins"],
+        "c": [],
+    }
+    refused = f"b refused pins: pins: expected at most {MOST_PINNED_KEYS} keys of pins, got "
+    for shown in (app.cli("status"), app.cli("nodes", "list")):
+        assert refused in shown
+        assert re.search(r"^b +nacked ", shown, re.MULTILINE), shown
+        assert re.search(r"^a +in_sync ", shown, re.MULTILINE), shown
+    app.ask("DELETE", "pins/p00")
+    app.ask("DELETE", "pins/p01")
+    app.until_states(a="in_sync", b="in_sync", c="in_sync")
+
+
+def test_a_floor_beyond_what_a_node_holds_is_applied_there_and_shown_as_not_in_effect(fleet: Fleet) -> None:
+    app = fleet.app
+    refused = app.api.put(
+        "/api/v1/quotas/big", json={"floor_bytes": FLOOR, "selector": {"zone": "b"}}, params={"wait": "5s"}
+    )
+    assert refused.status_code == 409, "the node is known to be too small"
+    app.ask("PUT", "quotas/big", {"floor_bytes": FLOOR, "selector": {"zone": "big"}})
+    app.cli("nodes", "label", "b", "zone=big")
+
+    def effective() -> dict[str, list[tuple[str, str]]]:
+        nodes = app.get("quotas/big")["status"]["nodes"]
+        return {name: [(e["status"], e["reason"]) for e in at["conditions"]] for name, at in nodes.items()}
+
+    wanted = {"b": [("True", "Applied"), ("False", "FloorReduced")]}
+    until(lambda: effective() == wanted, "the node tells that it cannot guarantee so much", WAIT_S)
+    over_all = app.get("quotas/big")["status"]["conditions"][2]
+    assert (
+        over_all["message"]
+        == "on 0 of 1 nodes; b guarantees 8 MiB of the floor of 16 MiB: its pool is too small"
+    )
+    assert over_all["since"] > 0
