@@ -75,7 +75,7 @@ def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda reques
                 raise PlaneError(ready.refusal or f"no data plane answered at {plane.engine_socket}")
         start = time.perf_counter() + _START_DELAY_S
         for pipe in pipes:
-            pipe.send(Start(start))
+            _start(engines, pipe, start)
         tallies = _collect(engines, told)
         seconds = time.perf_counter() - start
     tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
@@ -137,14 +137,23 @@ def _receive(engines: Engines, pipe: Connection) -> Ready | Progress | Finished:
     try:
         said: Ready | Progress | Finished = pipe.recv()
     except (EOFError, ConnectionResetError):
-        process = engines[pipe]
-        process.join(_STOP_S)
-        code = process.exitcode or 0
-        how = (
-            f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}, see above"
-        )
-        raise EngineFailed(f"the process of {process.name} {how}") from None
+        raise _failure(engines[pipe]) from None
     return said
+
+
+def _start(engines: Engines, pipe: Connection, at: float) -> None:
+    try:
+        pipe.send(Start(at))
+    except (BrokenPipeError, ConnectionResetError):
+        raise _failure(engines[pipe]) from None
+
+
+def _failure(process: SpawnProcess) -> EngineFailed:
+    """Of a process that closed its pipe."""
+    process.join(_STOP_S)
+    code = process.exitcode or 0
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}, see above"
+    return EngineFailed(f"the process of {process.name} {how}")
 
 
 def _collect(engines: Engines, told: Callable[[int], None]) -> list[Tally]:

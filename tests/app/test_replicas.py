@@ -237,10 +237,11 @@ async def test_of_two_transactions_that_insert_the_same_record_one_conflicts(url
 async def test_notices_are_heard_again_after_the_database_was_away(
     two: tuple[Replica, Replica], own_cluster: PostgresCluster, node: FakeNode
 ) -> None:
+    await asyncio.gather(*(replica.until_line("notices.listening") for replica in two))
     own_cluster.crash()
     await asyncio.gather(*(replica.until_line("database.away") for replica in two))
     own_cluster.run()
-    await asyncio.gather(*(replica.until_line("notices.listening", 30, after=1) for replica in two))
+    await asyncio.gather(*(replica.until_line("notices.listening", after=1) for replica in two))
     for replica, tenant in zip(two, ("a", "b"), strict=True):
         stream = two[1].facts() if replica is two[0] else two[0].facts()
         await anext(stream)

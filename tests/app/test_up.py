@@ -125,7 +125,8 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     assert told["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
     assert told["dataplane.started"] == {"pid": up.node()["pid"]}
     status = json.loads(up.cli("status", "--json").stdout)
-    assert status["tenants"][0]["limit_bytes"] == 8 << 20
+    limits = {tenant["tenant"]: tenant["limit_bytes"] for tenant in status["tenants"]}
+    assert limits == {"acme": 8 << 20, "_default": None}
     assert "acme" in up.cli("status").stdout
     missing = up.cli("quota", "get", "nobody")
     assert (missing.returncode, missing.stderr) == (1, "Error: there is no quota for tenant 'nobody'\n")

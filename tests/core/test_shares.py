@@ -157,10 +157,11 @@ def test_a_hundred_thousand_tenants_without_a_record_cost_what_one_does() -> Non
             engine.store([make.key((tenant, number))], PAGE, tenant=tenant)
         return time.process_time() - begin
 
-    alone = cost(["one"] * 1000)
+    # The least of several: a core that others use at the same time counts its waits for memory as ours.
+    alone = min(cost(["one"] * 500) for _ in range(4))
     for number in range(98_000):
         bench.node.pool.tenants.get(f"t{number}")
-    assert cost([f"u{number}" for number in range(1000)]) < 3 * alone
+    assert min(cost([f"u{part}-{number}" for number in range(500)]) for part in range(4)) < 3 * alone
     assert len(bench.node.pool.order.accounts()) == 1
     bench.pass_time(1)
     assert len(bench.node.pool.tenants.by_salt) <= 12_000, "idle ones are forgotten"

@@ -1,5 +1,7 @@
 """The dashboard's fixtures are what the API says: each is decoded with the app's own shapes."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -32,5 +34,7 @@ def test_a_fixture_adds_up(name):
     assert pool.used_bytes <= pool.capacity_bytes
     assert pool.pinned_bytes <= min(pool.ready_bytes, pool.pin_budget_bytes)
     assert [t.bytes for t in overview.tenants] == sorted((t.bytes for t in overview.tenants), reverse=True)
+    pins = Counter(pin.tenant for pin in overview.pins)
+    assert all(tenant.pins == pins[tenant.tenant] for tenant in overview.tenants)
     assert all(pin.guaranteed <= pin.resident <= pin.resolved for pin in overview.pins)
     assert [fact.at for fact in overview.recent] == sorted(fact.at for fact in overview.recent)

@@ -49,9 +49,10 @@ const busyTotals = totals({
 
 const tenant = (name, of = {}) => ({
   tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, floor_bytes: 0,
-  effective_floor_bytes: of.floor_bytes ?? 0, weight: 1, pin_budget_bytes: null, pinned_bytes: 0, store_rate_bytes: null,
+  effective_floor_bytes: of.floor_bytes ?? 0, weight: 1, pin_budget_bytes: null, pinned_bytes: 0, pins: 0, store_rate_bytes: null,
   on_exceed: 'evict_self', mode: 'enforce', would_refuse_blocks: 0, over_limit: false, managed: true, refused: {},
   requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
+  hit_ratio: of.requested_blocks ? of.hit_blocks / of.requested_blocks : null,
 });
 
 const condition = (type, reason, message, since) => ({ type, status: 'True', reason, message, since });
@@ -73,8 +74,11 @@ const statusOf = (kind, generation, since = AT - 86_400) => ({
 
 const pin = (name, of) => ({
   name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
-  keys_digest: digest(name, of.resolved), expires_at: null, note: '', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
+  keys_digest: digest(name, of.resolved), expires_at: null, note: '', managed_by: '', selector: null, owner: 'alice', origin: null,
+  etag: '"9"', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
   resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
+  summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB`,
+  nodes: { 'gpu-a1': { resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB } },
   status: statusOf('pins', 9), ...of,
 });
 
@@ -124,7 +128,7 @@ const busyForce = policyStats({
 });
 const busyPolicy = (inForce) => ({
   name: 'default', algorithm: 's3fifo', admission: true, admission_idle_s: 240, high_watermark: 0.97, low_watermark: 0.95,
-  note: 'Nightly scans must not push the chat out', generation: 1, created_at: AT - 604_800, updated_at: AT - 604_800, in_force: inForce,
+  note: 'Nightly scans must not push the chat out', managed_by: 'platform', selector: null, priority: 0, etag: '"1"', generation: 1, created_at: AT - 604_800, updated_at: AT - 604_800, in_force: inForce,
   status: applied,
 });
 const busySpaces = [
@@ -148,10 +152,10 @@ const half = (p) => pool({
 });
 
 const busyTenants = [
-  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, floor_bytes: 8 * GiB, weight: 2, pin_budget_bytes: 4 * GiB, pinned_bytes: 1 * GiB, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
-  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, floor_bytes: 4 * GiB, pinned_bytes: 3.5 * GiB, on_exceed: 'reject', refused: { over_limit: 1_012 }, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
+  tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, floor_bytes: 8 * GiB, weight: 2, pin_budget_bytes: 4 * GiB, pinned_bytes: 1 * GiB, pins: 3, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
+  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, floor_bytes: 4 * GiB, pinned_bytes: 3.5 * GiB, pins: 1, on_exceed: 'reject', refused: { over_limit: 1_012 }, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
   tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, store_rate_bytes: 256 * MiB, mode: 'observe', would_refuse_blocks: 388, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
-  tenant('rag-support', { bytes: 6.1 * GiB, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
+  tenant('rag-support', { bytes: 6.1 * GiB, pins: 1, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
   tenant('_default', { bytes: 2.2 * GiB, managed: false, requested_blocks: 410_882, hit_blocks: 205_441, stored_blocks: 205_441, evicted_blocks: 204_315 }),
   tenant('notebooks', { bytes: 0.7 * GiB, requested_blocks: 137_513, hit_blocks: 50_685, stored_blocks: 92_109, evicted_blocks: 90_843, note: 'Research; no limit on purpose' }),
 ];
@@ -229,7 +233,7 @@ function overLimit() {
     tenants: [
       { ...chat, bytes: 26.2 * GiB, over_limit: true, floor_bytes: 20 * GiB, effective_floor_bytes: 16 * GiB, evicted_blocks: chat.evicted_blocks + 5_112 },
       { ...code, bytes: 11.9 * GiB, refused_blocks: 22_940 },
-      ...rest,
+      ...rest.map((each) => (each.tenant === 'batch-eval' ? { ...each, pins: 1 } : each)),
     ],
     pins: [
       ...o.pins,
