@@ -135,7 +135,8 @@ class BlockService:
                 )
             (wanted.tenant,) = by.salts
         if filters.prefix is not None:
-            found = await self._prefixes.keys(filters.prefix)
+            whose = None if wanted.tenant is None else shown(wanted.tenant)
+            found = await self._prefixes.keys(filters.prefix, by, whose)
             wanted.keys = b"".join(found.keys)
         return wanted
 

@@ -63,7 +63,7 @@ class DryRuns:
             spec = msgspec.structs.replace(rules.spec, name=POLICY_IN_FORCE)
             tried.setdefault("policies", []).append((rules.selector, spec))
         for name, pin in (asked.pins or {}).items():
-            tried.setdefault("pins", []).append(await self._pin(name, pin, bodies))
+            tried.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
         if not tried:
             message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
             raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
@@ -79,7 +79,7 @@ class DryRuns:
         return DryRunAnswer(items, len(items), accepted)
 
     async def _pin(
-        self, name: str, pin: PinPut, bodies: dict[str, bytes]
+        self, name: str, pin: PinPut, bodies: dict[str, bytes], by: Caller
     ) -> tuple[dict[str, str] | None, PinSpec]:
         path = f"pins.{name}"
 
@@ -90,7 +90,7 @@ class DryRuns:
             faults.stop()
 
         _at(path, check)
-        prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix)
+        prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
         encoded = None
         if pin.model and (pin.text is not None or pin.messages is not None):
             encoded = await self._tokenizers.encode(

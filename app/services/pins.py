@@ -73,7 +73,7 @@ class Pins:
         faults = checks.Faults()
         check_sources(asked, faults)
         faults.stop()
-        prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix)
+        prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix, by, asked.tenant)
         encoded = await self._encoded(asked)
         # Off the loop: hashing a million tokens takes longer than others should wait.
         intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)

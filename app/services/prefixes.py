@@ -1,14 +1,15 @@
 """Hot prefixes over all connected nodes, and the keys of one of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.errors import FieldError, Invalid
-from app.push.operations import Operations
+from app.push.operations import Operations, Told
 from app.schemas.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services import checks
+from app.services.callers import Caller
 from app.services.key_intent import MAX_KEYS
-from dataplane.protocol.control import ListPrefixes, Prefix, Prefixes, PrefixKeys
+from dataplane.protocol.control import MAX_PREFIXES, ListPrefixes, Prefix, Prefixes, PrefixKeys
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
@@ -40,26 +41,71 @@ class PrefixService:
         silent = [NodeError(one.node, one.error) for one in told if one.answer is None]
         return PrefixList(items[:limit], len(items), silent)
 
-    async def keys(self, label: str) -> Found:
-        """The keys behind a label. Raises Invalid when no node knows it, NodeUnreachable."""
+    async def keys(self, label: str, by: Caller, tenant: str | None = None) -> Found:
+        """The keys behind a label. Of callers who are limited to tenants, only prefixes of one of theirs are known:
+        `tenant` (as shown) says which. Raises Invalid when no node knows it, Forbidden, NodeUnreachable."""
         if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
             raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
+        if by.salts is not None:
+            return await self._own(label, _one_of(by, tenant))
         told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), Prefixes)
-        known = [p for one in told if one.answer is not None for p in one.answer.prefixes if p.label == label]
-        for prefix in sorted(known, key=lambda p: -len(p.keys)):
-            found = _found(prefix)
-            if found is not None:
-                return found
+        known = [p for p in _all(told) if p.label == label]
         if known:
-            raise _unknown(
-                f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
-                f"{len(known[0].keys)} bytes of keys"
-            )
+            return _best(label, known)
         silent = [one for one in told if one.answer is None]
         why = f" ({'; '.join(one.error for one in silent[:3])})" if silent else ""
         raise _unknown(
             f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
         )
+
+    async def _own(self, label: str, salt: str) -> Found:
+        """Nodes are asked for the prefixes of the tenant, and for keys only when the label is one of them: what others
+        have makes no difference, not even in the time that it takes."""
+        unknown = _unknown(
+            f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now"
+        )
+        listed = await self._operations.ask_all(
+            lambda nonce: ListPrefixes(nonce, tenant=salt, limit=MAX_PREFIXES), Prefixes
+        )
+        if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
+            raise unknown
+        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), Prefixes)
+        known = [p for p in _all(told) if (p.label, p.tenant) == (label, salt)]
+        if not known:
+            raise unknown
+        return _best(label, known)
+
+
+def _one_of(by: Caller, tenant: str | None) -> str:
+    """The salt of a limited caller that is meant. Raises Invalid, Forbidden."""
+    faults = checks.Faults()
+    if tenant is None and by.salts is not None and len(by.salts) == 1:
+        (salt,) = by.salts
+        return salt
+    if tenant is None:
+        faults.add("tenant", f"expected one of {by.tenants()}: this token is for several")
+    found = faults.check("tenant", lambda: checks.tenant(tenant or ""))
+    faults.stop()
+    assert found is not None
+    by.check_salt(found)
+    return found
+
+
+def _all(told: Iterable[Told[Prefixes]]) -> Iterator[Prefix]:
+    for one in told:
+        yield from [] if one.answer is None else one.answer.prefixes
+
+
+def _best(label: str, known: Sequence[Prefix]) -> Found:
+    """Of what nodes have under a label, the longest that can be. Raises Invalid."""
+    for prefix in sorted(known, key=lambda p: -len(p.keys)):
+        found = _found(prefix)
+        if found is not None:
+            return found
+    raise _unknown(
+        f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
+        f"{len(known[0].keys)} bytes of keys"
+    )
 
 
 def _unknown(message: str) -> Invalid:

@@ -96,6 +96,8 @@ class FakeNode:
         self.swept: list[Invalidate | Demote] = []
         self.prefixes: list[Prefix] = []
         """With their keys, which `PrefixKeys` alone gives out."""
+        self.labels: list[str] = []
+        """Of prefixes whose keys were asked for."""
         self.trace: list[bytes] = []
         """Parts of lines, as they are given out."""
         self.traced: list[Trace] = []
@@ -232,6 +234,7 @@ class FakeNode:
             listed = [p for p in self.prefixes if message.tenant in (None, p.tenant)][: message.limit]
             return Prefixes(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])
         if isinstance(message, PrefixKeys):
+            self.labels.append(message.label)
             known = [p for p in self.prefixes if p.label == message.label]
             if not known:
                 return ControlRefused(

@@ -1,12 +1,14 @@
 """Hot prefixes, and pins that are made from one."""
 
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.services.prefixes import PrefixService
 from dataplane.protocol.control import ControlRefused, Prefix, Prefixes, Resized
+from tests.app.callers import asked, guarding, made
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -131,6 +133,49 @@ async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
         assert [error["path"] for error in response.json()["errors"]] == [field], body
         assert sentence in response.json()["detail"]
     assert (await plane.get("/api/v1/pins"))["total"] == 0
+
+
+async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.prefixes = [
+        prefix("theirs", "acme", model="secret-model"),
+        prefix("broken", "acme", keys=KEYS[:-1]),
+        prefix("mine", "small", model="m"),
+    ]
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        one = await made(plane, "one", "operator", tenants=["small"])
+        two = await made(plane, "two", "operator", tenants=["small", "empty"])
+
+        async def told(token: str, label: str, **body: Any) -> tuple[Any, ...]:
+            """Everything that can be seen of an answer, without the label itself."""
+            if body.get("listed"):
+                answer = await asked(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
+            else:
+                answer = await asked(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
+            headers = {
+                name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")
+            }
+            said = {name: value for name, value in answer.json().items() if name != "request_id"}
+            return answer.status_code, headers, str(said).replace(label, "LABEL")
+
+        for token in (one, two):
+            for body in ({"tenant": "small"}, {"tenant": "small", "model": "secret-model"}, {"tenant": "acme"},
+                         {"model": "m"}, {}, {"listed": True}, {"tenant": "a@b"}):  # fmt: skip
+                unknown = await told(token, "nobody", **body)
+                assert unknown[0] in (403, 422)
+                for label in ("theirs", "broken"):
+                    assert await told(token, label, **body) == unknown, (label, body)
+        assert node.labels == [], "nor does it take another time: no node was asked for those keys"
+        several = await asked(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
+        assert (several.status_code, several.json()["errors"][0]["path"]) == (422, "tenant")
+        for token, body in ((one, {}), (two, {"tenant": "small"})):
+            name = f"/api/v1/pins/of-{len(body)}"
+            own = await asked(plane, token, "PUT", name, json={"prefix": "mine", **body})
+            assert own.status_code == 201, own.text
+            assert (own.json()["model"], own.json()["tenant"]) == ("m", "small")
+        assert set(node.labels) == {"mine"}
 
 
 async def test_without_a_node_a_prefix_means_nothing(socket_dir: Any) -> None:
