@@ -185,17 +185,18 @@ def _open_to_all(app: AppSettings) -> frozenset[str]:
     return frozenset(name for name in ("open_metrics", "open_health") if getattr(app, name))
 
 
-async def _only_the_description(request: Request[Any, Any, Any]) -> None:
-    """The framework would answer at /api and below with HTML of its own."""
-    if request.url.path != DESCRIPTION_PATH:
-        raise NotFoundException
-
-
 def _openapi() -> OpenAPIConfig:
+    described = Described(path="/openapi.json")
+
+    async def only_the_description(request: Request[Any, Any, Any]) -> None:
+        """The framework would answer at /api and below with HTML of its own."""
+        if request.url.path != DESCRIPTION_PATH:
+            raise NotFoundException
+        await described.prepare(request.app)
+
     return OpenAPIConfig(
         title="Larder",
         version=__version__,
-        description="Quotas, pins and the state of a KV cache. Times are Unix seconds, sizes are bytes.",
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         components=Components(),
         use_handler_docstrings=False,
@@ -203,10 +204,10 @@ def _openapi() -> OpenAPIConfig:
             "/api",
             route_handlers=[],
             include_in_schema=False,
-            before_request=_only_the_description,
+            before_request=only_the_description,
             opt={"role": "anyone"},
         ),
-        render_plugins=[Described(path="/openapi.json")],
+        render_plugins=[described],
     )
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 
 from app.asgi import create_app
-from app.http.description import complete
+from app.http.description import document as described
 from app.settings import AppSettings, Settings
 from dataplane.protocol.settings import Common, with_defaults
 
@@ -13,8 +13,7 @@ def document() -> str:
     """The OpenAPI 3.1 document, the same on every machine."""
     settings = Settings(common=with_defaults(Common(state_dir="/nowhere"), {}), app=AppSettings())
     litestar = create_app(settings).litestar
-    schema = complete(litestar, litestar.openapi_schema.to_schema())
-    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
+    return json.dumps(described(litestar), indent=2, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

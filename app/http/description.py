@@ -4,6 +4,7 @@ The framework describes parameters, bodies and answers. Added here are the refus
 who may call it and how to say who one is, the fields of merge patches, examples, and what the tags mean.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,15 +12,29 @@ import msgspec
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
 from app.http.body import MERGE_PATCH
 from app.http.cookies import NAME as COOKIE
+from app.http.cookies import SECURE_NAME as SECURE_COOKIE
+from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
+from app.http.session import CSRF_HEADER
 from app.http.snapshot import INDEX_HEADER
 
 Json = dict[str, Any]
+API = "/api/"
 
+ABOUT = """Quotas, pins, policies and the state of a KV cache. Times are Unix seconds, sizes are bytes.
+
+- **Who asks**: until there is a token, requests from the machine itself need none. From then on every request has one.
+- **Changing what is there**: `PUT`, `PATCH` and `DELETE` of a record need `If-Match` with its ETag, or `*`; creating
+  needs nothing. A `PATCH` is a JSON merge patch (RFC 7396).
+- **Lists** have `items`, `total` and `next_cursor`, which is the `cursor` of the next page.
+- **Refusals** are problem details (RFC 9457); `errors` names the fields at fault.
+- Every `GET` has a `HEAD`, and every path answers `OPTIONS`.
+"""
 TAGS = {
     "quotas": "A tenant's share of every node's pool.",
     "tenants": "Who keeps something, with or without a quota.",
@@ -44,15 +59,6 @@ TAGS = {
     "as code": "Records in files: apply and export.",
     "health": "Whether Larder works, for whatever looks after it.",
 }
-EXAMPLES: dict[str, Any] = {
-    "QuotaPut": {"limit_bytes": "4GiB", "floor_bytes": "1GiB", "weight": 2, "note": "trial"},
-    "QuotaPatch": {"limit_bytes": "8GiB", "note": None},
-    "PolicyPut": {"algorithm": "s3fifo", "admission": True, "selector": {"zone": "a"}, "priority": 10},
-    "PolicyPatch": {"algorithm": "arc"},
-    "PinPut": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4, "ttl_s": 3600},
-    "AdoptPost": {"floor_bytes": "1GiB", "note": "found"},
-    "ResizePost": {"pool_bytes": "8GiB"},
-}
 _SCHEMES: Json = {
     "bearer": {
         "type": "http",
@@ -63,67 +69,106 @@ _SCHEMES: Json = {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": "A browser that logged in at `/api/v1/session`; changes need the header `X-CSRF-Token`, too.",
+        "description": f"A browser that logged in at `/api/v1/session`; over HTTPS the cookie is `{SECURE_COOKIE}`.",
+    },
+    "csrf": {
+        "type": "apiKey",
+        "in": "header",
+        "name": CSRF_HEADER,
+        "description": "Changes with a session need it; `GET /api/v1/session` tells it.",
     },
 }
-_ANY_OF: list[Json] = [{"bearer": []}, {"session": []}]
+_BEARER: Json = {"bearer": []}
+_SESSION: Json = {"session": []}
+_TO_READ = [_BEARER, _SESSION]
+_TO_CHANGE = [_BEARER, {**_SESSION, "csrf": []}]
 _UNSAFE = frozenset({"put", "patch", "post", "delete"})
+
+
+def _header(description: str, kind: str = "string", *, always: bool = True, **more: str) -> Json:
+    return {"description": description, "required": always, "schema": {"type": kind, **more}}
+
+
 _HEADERS: Json = {
-    "X-Request-Id": {
-        "description": "Of this request, as the log and the audit have it.",
-        "schema": {"type": "string"},
-    },
-    "ETag": {
-        "description": "Names this state: for `If-None-Match`, and of a record for `If-Match`.",
-        "schema": {"type": "string"},
-    },
-    "Location": {
-        "description": "Where the new record is.",
-        "schema": {"type": "string", "format": "uri-reference"},
-    },
-    "Retry-After": {
-        "description": "Seconds after which it makes sense to try again.",
-        "schema": {"type": "integer"},
-    },
-    "WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string"}},
-    INDEX_HEADER: {"description": "`index` of the snapshot.", "schema": {"type": "integer"}},
+    "X-Request-Id": _header("Of this request, as the log and the audit have it."),
+    "ETag": _header("Names this state: for `If-None-Match`, and of a record for `If-Match`."),
+    "Location": _header("Where the new record is.", format="uri-reference"),
+    "Retry-After": _header("Seconds after which it makes sense to try again.", "integer"),
+    "WWW-Authenticate": _header('`Bearer realm="larder"`.'),
+    "Set-Cookie": _header("The session's cookie, which scripts cannot read."),
+    "Content-Disposition": _header("Of `text/csv`: a name for the file.", always=False),
+    CSRF_HEADER: _header("What changes with the session's cookie must send; empty without a session."),
+    INDEX_HEADER: _header("`index` of the snapshot.", "integer"),
 }
+_OWN_HEADERS = {
+    "getSnapshot": (INDEX_HEADER,),
+    "logIn": (CSRF_HEADER, "Set-Cookie"),
+    "getSession": (CSRF_HEADER,),
+    "logOut": ("Set-Cookie",),
+    "getUsage": ("Content-Disposition",),
+    "adoptTenant": ("ETag", "Location"),
+    "createToken": ("Location",),
+    "extendPin": ("ETag",),
+}
+"""Of good answers, besides those that follow from the method."""
 
 
 class Described(JsonRenderPlugin):
-    """`/api/openapi.json`: made once."""
+    """`/api/openapi.json`: made once, in a thread, because it takes half a second."""
 
-    _made: bytes = b""
+    def __init__(self, path: str) -> None:
+        super().__init__(path=path)
+        self._making = asyncio.Lock()
+        self._made = b""
+
+    async def prepare(self, app: Litestar) -> None:
+        """Must have ended before `render` is called."""
+        async with self._making:
+            if not self._made:
+                self._made = await asyncio.to_thread(_encoded, app)
 
     def render(self, request: Any, openapi_schema: Json) -> bytes:
-        if not self._made:
-            self._made = self.render_json(request, complete(request.app, openapi_schema))
         return self._made
 
 
-def complete(app: Litestar, document: Json) -> Json:
-    """The framework's description with everything else; the argument is not used any more."""
+def _encoded(app: Litestar) -> bytes:
+    return msgspec.json.encode(document(app))
+
+
+def document(app: Litestar) -> Json:
+    """The whole description."""
+    made = app.openapi_schema.to_schema()
+    schemas: Json = made["components"]["schemas"]
+    made["info"]["description"] = ABOUT
+    made["components"]["securitySchemes"] = _SCHEMES
+    made["components"]["headers"] = _HEADERS
+    made["security"] = _TO_CHANGE
     handlers = _handlers(app)
-    schemas: Json = document["components"]["schemas"]
-    document["components"]["securitySchemes"] = _SCHEMES
-    document["components"]["headers"] = _HEADERS
-    document["security"] = _ANY_OF
-    for item in document["paths"].values():
+    made["paths"] = paths = _apart(made["paths"], handlers)
+    for path, item in paths.items():
         for method, operation in item.items():
-            if isinstance(operation, dict) and "responses" in operation:
-                handler = handlers[operation["operationId"]]
-                _patch_body(method, operation, item, schemas, handler.opt.get("patch"))
-                _responses(method, operation)
-                _headers(method, operation)
-                _access(operation, handler)
+            handler = handlers[operation["operationId"]]
+            _parameters(operation)
+            _patch_body(method, operation, item, schemas, handler.opt.get("patch"))
+            _kinds(operation, handler)
+            _responses(path, method, operation, handler)
+            _headers(path, method, operation, handler)
+            _access(method, operation, handler)
     for name, example in EXAMPLES.items():
-        if name in schemas:
-            schemas[name]["examples"] = [example]
-    used = {
-        tag for item in document["paths"].values() for operation in item.values() for tag in operation["tags"]
-    }
-    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
-    return document
+        schemas[name]["examples"] = [example]
+    used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
+    made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
+    return made
+
+
+def _apart(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
+    """What a route does under a name with `opt["suffix"]` behind it has a path of its own."""
+    apart: Json = {}
+    for path, item in paths.items():
+        for method, operation in item.items():
+            suffix = handlers[operation["operationId"]].opt.get("suffix", "")
+            apart.setdefault(path + suffix, {})[method] = operation
+    return apart
 
 
 def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
@@ -134,6 +179,19 @@ def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
         for handler in route.route_handlers
         if handler.operation_id
     }
+
+
+def _parameters(operation: Json) -> None:
+    """What may be left out is never null: a header or a query has no such thing."""
+    for parameter in operation.get("parameters", ()):
+        said: Json = parameter["schema"]
+        choices = [choice for choice in said.get("oneOf", ()) if choice != {"type": "null"}]
+        if len(choices) == 1:
+            del said["oneOf"]
+            said.update(choices[0])
+        if "null" in said.get("type", ()):
+            said["type"] = next(kind for kind in said["type"] if kind != "null")
+            said["enum"] = [value for value in said["enum"] if value is not None]
 
 
 def _patch_body(method: str, operation: Json, item: Json, schemas: Json, patch: Any) -> None:
@@ -171,55 +229,64 @@ def _nullable(schema: Json) -> Json:
 _SAID = ("default", "description", "examples")
 
 
-def _responses(method: str, operation: Json) -> None:
+def _kinds(operation: Json, handler: HTTPRouteHandler) -> None:
+    """Other media types of the answer, which are text."""
+    for kind in handler.opt.get("produces", ()):
+        operation["responses"]["200"]["content"][kind] = {"schema": {"type": "string"}}
+
+
+def _responses(path: str, method: str, operation: Json, handler: HTTPRouteHandler) -> None:
     """The refusals that need no handler's word."""
-    codes = ["malformed", "invalid", "head-too-large", "stopping"]
-    if "204" not in operation["responses"]:
-        codes.append("not-acceptable")
-    if method in _UNSAFE:
-        codes.append("conflict")
+    codes = ["malformed", "head-too-large", "stopping"]
+    if path.startswith(API):  # see negotiation
+        codes.append("invalid")
+        if "204" not in operation["responses"]:
+            codes.append("not-acceptable")
+    if method == "put" or "201" in operation["responses"]:
+        codes.append("conflict")  # somebody else may be first
     if "requestBody" in operation:
         codes += ["too-large", "unsupported-media-type"]
     for code in codes:
-        kind = KINDS[code]
-        said = f"`{TYPE_PREFIX}{code}`: {kind.title}"
-        held = operation["responses"].setdefault(
-            str(kind.status),
-            {
-                "description": "",
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
-        )
-        if f"`{TYPE_PREFIX}{code}`" not in held["description"]:
-            if not held["description"].startswith("`"):  # the framework's own words for a refusal
-                held["description"] = ""
-                held["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-            held["description"] = "; ".join(filter(None, (held["description"], said)))
-    if method == "get":
+        _refused(operation["responses"], code)
+    if _has_etag(path, method, handler):
         operation["responses"]["304"] = {
             "description": "The caller has this state already (`If-None-Match`)."
         }
     operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
-def _headers(method: str, operation: Json) -> None:
+def _refused(responses: Json, code: str) -> None:
+    kind = KINDS[code]
+    said = f"`{TYPE_PREFIX}{code}`: {kind.title}"
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    held = responses.setdefault(str(kind.status), {"description": "", "content": content})
+    if not held["description"].startswith("`"):  # the framework's own words for a refusal
+        held["description"], held["content"] = "", content
+    if said not in held["description"].split("; "):
+        held["description"] = "; ".join(filter(None, (held["description"], said)))
+
+
+def _has_etag(path: str, method: str, handler: HTTPRouteHandler) -> bool:
+    """Answers of the API whose end is known when they begin, see `answers`."""
+    kind: Any = handler.parsed_fn_signature.return_type.annotation
+    return method == "get" and path.startswith(API) and kind is not Stream
+
+
+def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler) -> None:
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
+    is_tagged = _has_etag(path, method, handler)
     for status, response in operation["responses"].items():
         said = ["X-Request-Id"]
-        if (method == "get" and status in ("200", "304")) or (
-            "If-Match" in names and status in ("200", "201")
-        ):
+        if status in ("200", "201", "204"):
+            said += _OWN_HEADERS.get(operation["operationId"], ())
+        if (is_tagged and status in ("200", "304")) or ("If-Match" in names and status in ("200", "201")):
             said.append("ETag")
-        if method == "post" and status == "201":
-            said.append("Location")
         if status in ("429", "503"):
             said.append("Retry-After")
         if status == "401":
             said.append("WWW-Authenticate")
-        if operation["operationId"] == "getSnapshot" and status == "200":
-            said.append(INDEX_HEADER)
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in said}
-    if method == "get":
+    if is_tagged:
         operation.setdefault("parameters", []).append(
             {
                 "name": "If-None-Match",
@@ -231,7 +298,7 @@ def _headers(method: str, operation: Json) -> None:
         )
 
 
-def _access(operation: Json, handler: HTTPRouteHandler) -> None:
+def _access(method: str, operation: Json, handler: HTTPRouteHandler) -> None:
     role = handler.opt.get("role", "admin")
     if role == "anyone":
         operation["security"] = []
@@ -241,4 +308,10 @@ def _access(operation: Json, handler: HTTPRouteHandler) -> None:
         said = f"Needs the role `{role}`" + (
             ", which may be limited to tenants." if limited else ", not limited to tenants."
         )
+        operation["security"] = _TO_CHANGE if method in _UNSAFE else _TO_READ
+        operation["x-role"], operation["x-limited-to-tenants"] = role, limited
+        opened_by = handler.opt.get("opened_by")
+        if opened_by:
+            said = f"Open to everybody unless the setting `{opened_by}` is false. Then: {said}"
+            operation["security"] = [{}, *_TO_READ]
     operation["description"] = "\n\n".join(filter(None, (operation.get("description"), said)))

@@ -9,6 +9,7 @@ from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.routes import HTTPRoute
+from litestar.status_codes import HTTP_204_NO_CONTENT
 
 from app.errors import FieldError, Invalid, Malformed, NotAcceptable
 
@@ -22,8 +23,13 @@ async def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: Bas
     if query:
         _check_query(query, _names(connection.app, handler))
     accepted = connection.headers.get("accept")
-    if accepted is not None and accepted != "*/*":
+    if accepted is not None and accepted != "*/*" and has_content(handler):
         _check_accepted(accepted, (produced(handler), *handler.opt.get("produces", ())))
+
+
+def has_content(handler: BaseRouteHandler) -> bool:
+    """Whether a good answer has a body, which must be of a kind."""
+    return not isinstance(handler, HTTPRouteHandler) or handler.status_code != HTTP_204_NO_CONTENT
 
 
 def produced(handler: BaseRouteHandler) -> str:

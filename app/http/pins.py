@@ -5,7 +5,7 @@ from typing import Annotated
 from litestar import Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Body, FromPath, JSONBody, PathParameter, QueryParameter
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.errors import NotFound
 from app.http.body import MERGE_PATCH
@@ -105,16 +105,16 @@ async def patch_pin(
 @post(
     "/{name:str}",
     operation_id="extendPin",
-    summary="`NAME:extend`: let a pin end no sooner than `ttl_s` from now",
+    summary="Let a pin end no sooner than `ttl_s` from now",
     status_code=200,
-    opt={"body": PinExtend, "role": "operator", "scoped": True},
+    opt={"body": PinExtend, "role": "operator", "scoped": True, "suffix": EXTEND},
     responses=declared(
         "not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"
     ),
 )
 async def extend_pin(
     pins: NamedDependency[Pins],
-    name: Annotated[str, PathParameter(description="The pin's name, and `:extend`.")],
+    name: FromPath[str],
     data: JSONBody[PinExtend],
     wait: Wait = "",
 ) -> Response[PinAnswer]:

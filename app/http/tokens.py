@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from litestar import Router, delete, get, patch, post
+from litestar import Response, Router, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody
 
@@ -49,8 +49,9 @@ async def get_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) ->
     opt={"body": TokenPost, "role": "admin", "setup": True},
     responses=declared(*_WRITES),
 )
-async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost]) -> TokenMade:
-    return await tokens.make(data, caller())
+async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost]) -> Response[TokenMade]:
+    made = await tokens.make(data, caller())
+    return Response(made, headers={"Location": f"/api/v1/tokens/{made.id}"})
 
 
 @patch(

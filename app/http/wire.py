@@ -66,11 +66,12 @@ class ProblemProtocol(HttpToolsProtocol):
         code, detail = "malformed", "the bytes are not an HTTP request"
         if self._too_large:
             code, detail = "head-too-large", f"expected at most {format_size(MAX_HEAD_BYTES)} before the body"
-        body = problem(code, detail, "", uuid4().hex)
+        request_id = uuid4().hex
+        body = problem(code, detail, "", request_id)
         content = encode(body)
         head = (
             f"HTTP/1.1 {body.status} {_REASONS[body.status]}\r\ncontent-type: {MEDIA_TYPE}\r\n"
-            f"content-length: {len(content)}\r\n"
+            f"content-length: {len(content)}\r\nx-request-id: {request_id}\r\n"
         )
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + content)
         self.transport.close()

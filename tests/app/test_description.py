@@ -1,17 +1,22 @@
 """The API's description says everything: who may call, what is refused, headers, bodies of patches, examples."""
 
 import json
+import re
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
+from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from app.http.description import EXAMPLES, TAGS
+from app.http.description import TAGS
+from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, TYPE_PREFIX
 from app.openapi import document
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.fixture(scope="module")
@@ -27,30 +32,50 @@ def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]
     ]
 
 
+def test_it_is_what_the_specification_says(described: dict[str, Any]) -> None:
+    faults = [
+        f"{fault.instance_path}: {fault.message}" for fault in OPENAPI_31_VALIDATOR.iter_errors(described)
+    ]
+    assert faults == []
+    for name, schema in described["components"]["schemas"].items():
+        assert jsonschema_rs.meta.is_valid({"$schema": DIALECT, **schema}), name
+    for method, path, operation in operations(described):
+        in_path = [each for each in operation.get("parameters", []) if each["in"] == "path"]
+        assert {each["name"] for each in in_path} == set(re.findall(r"{(\w+)}", path)), (method, path)
+        assert all(each["required"] for each in in_path), (method, path)
+        for need in operation.get("security", []):
+            assert set(need) <= set(described["components"]["securitySchemes"]), (method, path)
+
+
 def test_every_route_has_a_name_a_summary_one_tag_and_says_who_may_call_it(described: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, _, operation in operations(described)]
     assert len(set(names)) == len(names)
-    for _, path, operation in operations(described):
+    reads: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
+    changes: list[dict[str, list[str]]] = [{"bearer": []}, {"session": [], "csrf": []}]
+    for method, path, operation in operations(described):
         assert operation["summary"], path
         assert len(operation["tags"]) == 1, path
         assert operation["tags"][0] in TAGS, f"{path}: the tag {operation['tags'][0]!r} has no description"
-        assert "Needs" in operation["description"], path
-    assert described["security"] == [{"bearer": []}, {"session": []}]
-    assert set(described["components"]["securitySchemes"]) == {"bearer", "session"}
+        if operation["security"] == []:
+            assert "Needs no token" in operation["description"], path
+            continue
+        assert f"Needs the role `{operation['x-role']}`" in operation["description"], path
+        expected = reads if method == "get" else changes
+        assert [need for need in operation["security"] if need] == expected, path
+    assert described["security"] == changes
 
 
 def test_every_route_declares_its_refusals(described: dict[str, Any]) -> None:
     for method, path, operation in operations(described):
         responses, where = operation["responses"], (method, path)
-        assert {"400", "401", "403", "422", "429", "431", "500", "503"} <= set(responses), where
+        assert {"400", "401", "403", "429", "431", "500", "503"} <= set(responses), where
+        assert ("406" in responses) == (path.startswith("/api/") and "204" not in responses), where
+        assert ("422" in responses) == path.startswith("/api/"), where
         if "{" in path and method in ("get", "delete", "patch"):
             assert "404" in responses, where
-        if method == "get":
-            assert {"304", "406"} <= set(responses) or "204" in responses, where
-        if "requestBody" in operation:
-            assert {"413", "415"} <= set(responses), where
-        if any(parameter["name"] == "If-Match" for parameter in operation.get("parameters", [])):
-            assert {"412", "428"} <= set(responses), where
+        assert ({"413", "415"} <= set(responses)) == ("requestBody" in operation), where
+        conditional = any(each["name"] == "If-Match" for each in operation.get("parameters", []))
+        assert ({"412", "428"} <= set(responses)) == conditional, where
         for status, response in responses.items():
             if int(status) >= 400:
                 assert list(response["content"]) == ["application/problem+json"], (*where, status)
@@ -65,7 +90,8 @@ def test_headers_of_answers_are_declared(described: dict[str, Any]) -> None:
             headers, where = set(response["headers"]), (method, path, status)
             assert "X-Request-Id" in headers, where
             assert ("Retry-After" in headers) == (status in ("429", "503")), where
-            if method == "get" and status in ("200", "304"):
+            assert ("WWW-Authenticate" in headers) == (status == "401"), where
+            if status == "304":
                 assert "ETag" in headers, where
     assert "X-Larder-Index" in described["paths"]["/api/v1/snapshot"]["get"]["responses"]["200"]["headers"]
 
@@ -85,11 +111,22 @@ def test_a_patch_has_the_fields_of_its_record_and_each_may_be_null(described: di
     assert "required" not in schemas["QuotaPatch"]
 
 
-def test_examples_are_of_schemas_that_there_are(described: dict[str, Any]) -> None:
+def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
+    wanted = {
+        content["schema"]["$ref"].rpartition("/")[2]
+        for _, _, operation in operations(described)
+        for content in operation.get("requestBody", {"content": {}})["content"].values()
+    }
+    assert set(EXAMPLES) == wanted
     for name, example in EXAMPLES.items():
-        assert set(example) <= set(schemas[name]["properties"]), name
         assert schemas[name]["examples"] == [example]
+        schema = {
+            "$schema": DIALECT,
+            "$ref": f"#/components/schemas/{name}",
+            "components": described["components"],
+        }
+        jsonschema_rs.validator_for(schema).validate(example)
 
 
 def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
@@ -115,7 +152,38 @@ async def test_what_is_served_is_what_is_printed(plane: Plane) -> None:
 
 
 async def test_every_example_is_taken(plane: Plane) -> None:
-    for path, name in (("quotas/e", "QuotaPut"), ("policies/e", "PolicyPut"), ("pins/e", "PinPut")):
-        example = {**EXAMPLES[name]}
-        answer = await plane.http.put(f"/api/v1/{path}", json=example)
-        assert answer.status_code in (201, 409), answer.text
+    for path, name in (
+        ("quotas/e", "QuotaPut"),
+        ("policies/e", "PolicyPut"),
+        ("pins/e", "PinPut"),
+        ("rates/e", "RatePut"),
+        ("tokenizers/e", "TokenizerPut"),
+        ("ceilings/e", "CeilingPut"),
+    ):
+        answer = await plane.http.put(f"/api/v1/{path}", json=EXAMPLES[name])
+        assert answer.status_code == 201, (name, answer.text)
+    for path, name in (("quotas/e", "QuotaPatch"), ("policies/e", "PolicyPatch"), ("pins/e", "PinPatch"),
+                       ("ceilings/e", "CeilingPatch"), ("nodes/node-a", "NodePatch")):  # fmt: skip
+        answer = await plane.http.patch(f"/api/v1/{path}", json=EXAMPLES[name])
+        assert answer.status_code == 200, (name, answer.text)
+    for path, name in (
+        ("actions/dry-run", "DryRunPost"),
+        ("actions/invalidate", "ScopePost"),
+        ("actions/lookup", "LookupPost"),
+        ("actions/verify", "VerifyPost"),
+        ("apply", "ApplyPut"),
+        ("nodes/node-a/drain", "DrainPost"),
+        ("nodes/node-a/resize", "ResizePost"),
+        ("pins/e:extend", "PinExtend"),
+    ):
+        answer = await plane.http.post(f"/api/v1/{path}", json=EXAMPLES[name])
+        assert answer.status_code == 200, (name, answer.text)
+    for path, name, status in (
+        ("tenants/acme/adopt", "AdoptPost", 201),
+        ("join-tokens", "JoinTokenPost", 409),  # this plane has no join socket
+        ("session", "SessionPost", 401),
+        ("actions/clear", "ClearPost", 422),  # does not confirm
+        ("tokens", "TokenPost", 201),
+    ):
+        answer = await plane.http.post(f"/api/v1/{path}", json=EXAMPLES[name])
+        assert answer.status_code == status, (name, answer.text)

@@ -29,7 +29,7 @@ async def raw(plane: Plane, request: bytes) -> tuple[int, dict[str, Any]]:
 
 
 async def test_head_is_get_without_the_body(plane: Plane) -> None:
-    await plane.put_quota("acme", 5, wait="")
+    await plane.put_quota("acme", 5)
     for path in (Q, "/api/v1/policies", "/api/openapi.json", "/", "/healthz", "/metrics", "/api/v1/nowhere"):
         got, head = await plane.http.get(path), await plane.http.head(path)
         assert (head.status_code, head.content) == (got.status_code, b""), path

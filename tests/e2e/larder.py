@@ -98,23 +98,25 @@ class Larder:
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def start(folder: Path, port: int) -> subprocess.Popen[bytes]:
+def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
+    """With more settings, such as `LARDER_APP__AUTH="required"`."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {
         "LARDER_STATE_DIR": str(folder),
         "LARDER_HTTP_PORT": str(port),
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
+        **settings,
     }
     with (folder / "log").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "app", "up"], env=environ, stdout=log, stderr=log)
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Larder]:
-    """A ready Larder; stopped by SIGTERM at the end, which must work."""
+def running(folder: Path, **settings: str) -> Iterator[Larder]:
+    """A ready Larder with these settings; stopped by SIGTERM at the end, which must work."""
     port = free_port()
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as api:
-        larder = Larder(folder, port, start(folder, port), api)
+        larder = Larder(folder, port, start(folder, port, **settings), api)
         try:
             until(larder.ready, "ready")
             yield larder

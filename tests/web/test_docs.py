@@ -1,46 +1,122 @@
 """The API's documentation page works offline, under the content security policy of the real server."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.app.apart import serving_apart
+from tests.app.callers import ADMIN, bearer
 from tests.require import require
 from tests.web.player import DIST
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
+FAILED = "Failed to load resource"
+"""What browsers themselves say on the console of any answer that is a refusal."""
 
-@pytest.fixture
-def real_server(socket_dir: Path) -> Iterator[str]:
-    """The address of a real management plane."""
+
+class Docs:
+    """The page, and what went wrong in it."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith(url) else self.foreign.append(request.url),
+        )
+        page.goto(f"{url}/api/docs")
+
+    def _said(self, kind: str, text: str) -> None:
+        if not text.startswith(FAILED):
+            self.complaints.append(f"{kind}: {text}")
+
+    def route(self, tag: str, name: str) -> Locator:
+        """Opened and ready to be tried."""
+        found = self.page.locator(f"#operations-{tag}-{name}")
+        if "is-open" not in (found.get_attribute("class") or ""):
+            found.locator(".opblock-summary-control").click()
+        return found
+
+    def execute(self, route: Locator, status: int, **fields: str) -> Locator:
+        """The answer to a request with these parameters (`If_Match` for If-Match), which must be of this status."""
+        for name, value in fields.items():
+            route.locator(f"tr[data-param-name={name.replace('_', '-')}] input").fill(value)
+        with self.page.expect_response(
+            lambda answer: "/api/v1/" in answer.url and "session" not in answer.url
+        ) as got:
+            route.get_by_role("button", name="Execute").click()
+        assert got.value.status == status, got.value.text()
+        answer = route.locator(".live-responses-table .response").first
+        expect(answer.locator(".response-col_status")).to_contain_text(str(status))
+        return answer
+
+    def authorize(self, token: str) -> None:
+        self.page.get_by_role("button", name="Authorize").first.click()
+        dialog = self.page.locator(".modal-ux")
+        expect(dialog.locator("input")).to_have_count(1)  # what the browser sends by itself is not asked for
+        dialog.locator("input").fill(token)
+        dialog.get_by_role("button", name="Apply credentials").click()
+        dialog.get_by_role("button", name="Close").last.click()
+
+
+@contextmanager
+def opened(browser: Browser, folder: Path, **settings: str) -> Iterator[Docs]:
     require((DIST / "swagger" / "index.html").is_file(), "the documentation page is not built (make web)")
-    with serving_apart(socket_dir) as url:
-        yield url
+    with ExitStack() as stack:
+        url = stack.enter_context(serving_apart(folder, **settings))
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        stack.callback(context.close)
+        context.set_default_timeout(20_000)
+        docs = Docs(context.new_page(), url)
+        yield docs
+        assert docs.foreign == []
+        assert docs.complaints == []
 
 
-def test_every_route_can_be_read_and_tried_with_nothing_from_outside(
-    browser: Browser, real_server: str
-) -> None:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(20_000)
-    page = context.new_page()
-    complaints: list[str] = []
-    foreign: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith(real_server) else foreign.append(request.url),
+def everything_can_be_tried(docs: Docs) -> None:
+    """Read, create, change with the right state, with a wrong one and with none, patch, delete."""
+    listed = docs.execute(docs.route("quotas", "listQuotas"), 200, limit="10")
+    expect(listed).to_contain_text('"total": 0')
+    put = docs.route("quotas", "putQuota")
+    expect(docs.execute(put, 201, tenant="acme")).to_contain_text('"floor_bytes": 268435456')
+    expect(docs.execute(put, 428)).to_contain_text("precondition-required")
+    expect(docs.execute(put, 412, If_Match='"7"')).to_contain_text("precondition-failed")
+    put.locator("textarea").fill('{"limit_bytes": "5GiB"}')
+    expect(docs.execute(put, 200, If_Match='"1"')).to_contain_text('"limit_bytes": 5368709120')
+    patch = docs.route("quotas", "patchQuota")
+    expect(patch.locator(".body-param-content-type")).to_contain_text("application/merge-patch+json")
+    expect(docs.execute(patch, 200, tenant="acme", If_Match='"2"')).to_contain_text(
+        '"limit_bytes": 8589934592'
     )
-    page.goto(f"{real_server}/api/docs")
-    quotas = page.locator("#operations-quotas-listQuotas")
-    expect(quotas).to_be_visible()
-    quotas.click()
-    quotas.get_by_role("button", name="Execute").click()
-    expect(quotas.locator(".live-responses-table")).to_contain_text('"total": 0')
-    page.locator("#operations-quotas-patchQuota").click()
-    expect(page.locator("#operations-quotas-patchQuota .body-param")).to_contain_text("8GiB")
-    context.close()
-    assert foreign == []
-    assert complaints == []
+    docs.execute(docs.route("quotas", "deleteQuota"), 204, tenant="acme", If_Match="*")
+
+
+def test_where_nobody_needs_a_token_everything_can_be_tried(browser: Browser, socket_dir: Path) -> None:
+    with opened(browser, socket_dir) as docs:
+        everything_can_be_tried(docs)
+
+
+def test_who_gives_a_token_can_try_everything(browser: Browser, socket_dir: Path) -> None:
+    with opened(browser, socket_dir, auth="required", admin_token=ADMIN) as docs:
+        refused = docs.execute(docs.route("quotas", "listQuotas"), 401)
+        expect(refused).to_contain_text("urn:larder:problem:unauthorized")
+        docs.authorize(ADMIN)
+        everything_can_be_tried(docs)
+
+
+def test_who_is_logged_in_to_the_dashboard_can_try_everything(browser: Browser, socket_dir: Path) -> None:
+    with opened(browser, socket_dir, auth="required", admin_token=ADMIN) as docs:
+        made = httpx.post(f"{docs.url}/api/v1/tokens", json={"name": "ops", "role": "operator"},
+                          headers=bearer(ADMIN), trust_env=False).json()  # fmt: skip
+        docs.page.context.request.post(f"{docs.url}/api/v1/session", data={"token": made["token"]})
+        everything_can_be_tried(docs)
+        refused = docs.execute(docs.route("tokens", "listTokens"), 403)
+        expect(refused).to_contain_text("this needs the role 'admin'")

@@ -626,11 +626,7 @@ export interface paths {
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         put: operations["putPin"];
-        /**
-         * `NAME:extend`: let a pin end no sooner than `ttl_s` from now
-         * @description Needs the role `operator`, which may be limited to tenants.
-         */
-        post: operations["extendPin"];
+        post?: never;
         /**
          * Forget a pin; its blocks are then like any others
          * @description Needs the role `operator`, which may be limited to tenants.
@@ -643,6 +639,26 @@ export interface paths {
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         patch: operations["patchPin"];
+        trace?: never;
+    };
+    "/api/v1/pins/{name}:extend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a pin end no sooner than `ttl_s` from now
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["extendPin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/policies": {
@@ -1114,7 +1130,7 @@ export interface paths {
         };
         /**
          * The process is up and the database answers
-         * @description Needs the role `viewer`, which may be limited to tenants.
+         * @description Open to everybody unless the setting `open_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getHealth"];
         put?: never;
@@ -1134,7 +1150,7 @@ export interface paths {
         };
         /**
          * Every living node acknowledged the current generations
-         * @description Needs the role `viewer`, which may be limited to tenants.
+         * @description Open to everybody unless the setting `open_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getReady"];
         put?: never;
@@ -1158,7 +1174,7 @@ export interface components {
         /**
          * AdoptPost
          * @example {
-         *       "floor_bytes": "1GiB",
+         *       "floor_bytes": "256MiB",
          *       "note": "found"
          *     }
          */
@@ -1190,7 +1206,22 @@ export interface components {
             unchanged: number;
             updated: number;
         };
-        /** ApplyPut */
+        /**
+         * ApplyPut
+         * @example {
+         *       "document": {
+         *         "apiVersion": "larder/v1",
+         *         "managed_by": "team-search",
+         *         "quotas": [
+         *           {
+         *             "limit_bytes": "512MiB",
+         *             "tenant": "search"
+         *           }
+         *         ]
+         *       },
+         *       "dry_run": true
+         *     }
+         */
         ApplyPut: {
             /** @description `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON or as the text of YAML or JSON, or several of these. Records have the fields of their PUT bodies, and are lists with `tenant` or `name`, or maps by these. */
             document: {
@@ -1324,6 +1355,9 @@ export interface components {
         /**
          * CeilingPatch
          * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @example {
+         *       "max_weight": 4
+         *     }
          */
         CeilingPatch: {
             /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
@@ -1343,7 +1377,19 @@ export interface components {
             /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
-        /** CeilingPut */
+        /**
+         * CeilingPut
+         * @example {
+         *       "max_floor_bytes": "1GiB",
+         *       "max_limit_bytes": "8GiB",
+         *       "max_ttl_s": 604800,
+         *       "max_weight": 2,
+         *       "strengths": [
+         *         "soft",
+         *         "guaranteed"
+         *       ]
+         *     }
+         */
         CeilingPut: {
             /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
             max_floor_bytes?: number | string | null;
@@ -1365,7 +1411,13 @@ export interface components {
             /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
-        /** ClearPost */
+        /**
+         * ClearPost
+         * @example {
+         *       "confirm": false,
+         *       "node": "node-1"
+         *     }
+         */
         ClearPost: {
             /** @description True: yes, really everything. */
             confirm: boolean;
@@ -1389,7 +1441,12 @@ export interface components {
             /** @enum {string} */
             type: "Accepted" | "Applied" | "Effective";
         };
-        /** DrainPost */
+        /**
+         * DrainPost
+         * @example {
+         *       "on": true
+         *     }
+         */
         DrainPost: {
             on: boolean;
         };
@@ -1405,7 +1462,16 @@ export interface components {
             message: string;
             path: string;
         };
-        /** DryRunPost */
+        /**
+         * DryRunPost
+         * @example {
+         *       "quotas": {
+         *         "acme": {
+         *           "limit_bytes": "4GiB"
+         *         }
+         *       }
+         *     }
+         */
         DryRunPost: {
             /** @description One node, by name. */
             node?: string | null;
@@ -1518,7 +1584,17 @@ export interface components {
             items: components["schemas"]["JoinTokenAnswer"][];
             total: number;
         };
-        /** JoinTokenPost */
+        /**
+         * JoinTokenPost
+         * @example {
+         *       "labels": {
+         *         "rack": "7"
+         *       },
+         *       "name": "rack-7",
+         *       "ttl_s": 3600,
+         *       "uses": 1
+         *     }
+         */
         JoinTokenPost: {
             /** @description Where nodes reach the join socket, such as `tcp://10.0.0.1:8471`; left out: as the settings say (`app.join_addresses`, else `app.join_url`). */
             addresses?: string[];
@@ -1559,7 +1635,20 @@ export interface components {
             tokenizer: components["schemas"]["TokenizerUsed"] | null;
             total: number;
         };
-        /** LookupPost */
+        /**
+         * LookupPost
+         * @example {
+         *       "chunk_tokens": 4,
+         *       "model": "llama",
+         *       "tenant": "acme",
+         *       "tokens": [
+         *         1,
+         *         2,
+         *         3,
+         *         4
+         *       ]
+         *     }
+         */
         LookupPost: {
             /**
              * @description As the template has it: the turn of the model is opened after the messages.
@@ -1687,7 +1776,14 @@ export interface components {
             totals: components["schemas"]["Totals"];
             uptime_s: number;
         };
-        /** NodePatch */
+        /**
+         * NodePatch
+         * @example {
+         *       "labels": {
+         *         "zone": "b"
+         *       }
+         *     }
+         */
         NodePatch: {
             /**
              * @description Laid over what the node tells; null takes one of ours back.
@@ -1789,7 +1885,12 @@ export interface components {
             ttl_s: number | null;
             updated_at: number;
         };
-        /** PinExtend */
+        /**
+         * PinExtend
+         * @example {
+         *       "ttl_s": 172800
+         *     }
+         */
         PinExtend: {
             /** @description It ends no sooner than this many seconds from now; a later end stays. */
             ttl_s: number;
@@ -1814,7 +1915,13 @@ export interface components {
             tokenizer?: components["schemas"]["TokenizerUsed"] | null;
             tokens?: number | null;
         };
-        /** PinPatch */
+        /**
+         * PinPatch
+         * @example {
+         *       "note": "until the launch",
+         *       "strength": "soft"
+         *     }
+         */
         PinPatch: {
             expires_at?: number | string | null;
             managed_by?: string | null;
@@ -2251,7 +2358,7 @@ export interface components {
         /**
          * QuotaPut
          * @example {
-         *       "floor_bytes": "1GiB",
+         *       "floor_bytes": "256MiB",
          *       "limit_bytes": "4GiB",
          *       "note": "trial",
          *       "weight": 2
@@ -2324,7 +2431,14 @@ export interface components {
             next_cursor: string;
             total: number;
         };
-        /** RatePut */
+        /**
+         * RatePut
+         * @example {
+         *       "model": "llama",
+         *       "note": "measured",
+         *       "prefill_tokens_per_s": 12000
+         *     }
+         */
         RatePut: {
             /** @description The model's name, as engines attach with it. */
             model: string;
@@ -2433,7 +2547,13 @@ export interface components {
              */
             pool_bytes: number | string;
         };
-        /** ScopePost */
+        /**
+         * ScopePost
+         * @example {
+         *       "model": "llama",
+         *       "tenant": "acme"
+         *     }
+         */
         ScopePost: {
             /**
              * @description As the template has it: the turn of the model is opened after the messages.
@@ -2487,7 +2607,12 @@ export interface components {
             tenants: string[] | null;
             token_id: string;
         };
-        /** SessionPost */
+        /**
+         * SessionPost
+         * @example {
+         *       "token": "larder_ID_SECRET"
+         *     }
+         */
         SessionPost: {
             /** @description `larder_…` */
             token: string;
@@ -2611,6 +2736,9 @@ export interface components {
         /**
          * TokenPatch
          * @description What of a token may change; what is left out stays.
+         * @example {
+         *       "ttl_s": 7776000
+         *     }
          */
         TokenPatch: {
             /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
@@ -2619,7 +2747,17 @@ export interface components {
             /** @description Ends this many seconds from now. */
             ttl_s?: number;
         };
-        /** TokenPost */
+        /**
+         * TokenPost
+         * @example {
+         *       "name": "ci",
+         *       "role": "operator",
+         *       "tenants": [
+         *         "acme"
+         *       ],
+         *       "ttl_s": 7776000
+         *     }
+         */
         TokenPost: {
             /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
             expires_at?: number | string | null;
@@ -2658,7 +2796,28 @@ export interface components {
             next_cursor: string;
             total: number;
         };
-        /** TokenizerPut */
+        /**
+         * TokenizerPut
+         * @example {
+         *       "model": "llama",
+         *       "tokenizer": {
+         *         "added_tokens": [],
+         *         "model": {
+         *           "type": "WordLevel",
+         *           "unk_token": "<unk>",
+         *           "vocab": {
+         *             "<unk>": 0,
+         *             "hello": 1,
+         *             "world": 2
+         *           }
+         *         },
+         *         "pre_tokenizer": {
+         *           "type": "WhitespaceSplit"
+         *         },
+         *         "version": "1.0"
+         *       }
+         *     }
+         */
         TokenizerPut: {
             /**
              * @description The tokenizer adds its special tokens around a `text`, as engines do for completions; around `messages` only the template's stand.
@@ -2777,7 +2936,12 @@ export interface components {
             tokenizer?: components["schemas"]["TokenizerUsed"] | null;
             total: number;
         };
-        /** VerifyPost */
+        /**
+         * VerifyPost
+         * @example {
+         *       "tenant": "acme"
+         *     }
+         */
         VerifyPost: {
             /**
              * @description As the template has it: the turn of the model is opened after the messages.
@@ -2825,14 +2989,20 @@ export interface components {
     parameters: never;
     requestBodies: never;
     headers: {
+        /** @description Of `text/csv`: a name for the file. */
+        "Content-Disposition": string;
         /** @description Names this state: for `If-None-Match`, and of a record for `If-Match`. */
         ETag: string;
         /** @description Where the new record is. */
         Location: string;
         /** @description Seconds after which it makes sense to try again. */
         "Retry-After": number;
-        /** @description `Bearer`. */
+        /** @description The session's cookie, which scripts cannot read. */
+        "Set-Cookie": string;
+        /** @description `Bearer realm="larder"`. */
         "WWW-Authenticate": string;
+        /** @description What changes with the session's cookie must send; empty without a session. */
+        "X-CSRF-Token": string;
         /** @description `index` of the snapshot. */
         "X-Larder-Index": number;
         /** @description Of this request, as the log and the audit have it. */
@@ -2898,16 +3068,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -3054,16 +3214,6 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
@@ -3194,16 +3344,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -3350,16 +3490,6 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
@@ -3490,16 +3620,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -3646,16 +3766,6 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
@@ -3789,16 +3899,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -4196,19 +4296,19 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this. */
-                actor?: string | null;
+                actor?: string;
                 /** @description Only of this. */
-                action?: string | null;
+                action?: string;
                 /** @description Only of this. */
-                kind?: string | null;
+                kind?: string;
                 /** @description Only of this. */
-                name?: string | null;
+                name?: string;
                 /** @description Only what was allowed, or refused. */
-                decision?: "allowed" | "denied" | null;
+                decision?: "allowed" | "denied";
                 /** @description Not before this; Unix seconds. */
-                since?: number | null;
+                since?: number;
                 /** @description Not after this; Unix seconds. */
-                until?: number | null;
+                until?: number;
                 /** @description At most this many items. */
                 limit?: number;
                 /** @description `next_cursor` of the page before; of the first page, none. */
@@ -4341,10 +4441,7 @@ export interface operations {
     exportAudit: {
         parameters: {
             query?: never;
-            header?: {
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
@@ -4353,22 +4450,12 @@ export interface operations {
             /** @description One entry a line. */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/x-ndjson": components["schemas"]["AuditEntry"];
                 };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
@@ -4599,17 +4686,17 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this tenant, as shown. */
-                tenant?: string | null;
+                tenant?: string;
                 /** @description Only of this model. */
-                model?: string | null;
+                model?: string;
                 /** @description Only of this space, 32 hex digits. */
-                space?: string | null;
+                space?: string;
                 /** @description Only of this key, 64 hex digits. */
-                key?: string | null;
+                key?: string;
                 /** @description Only blocks of this hot prefix, by its label in `/prefixes`. */
-                prefix?: string | null;
+                prefix?: string;
                 /** @description Only of this node. */
-                node?: string | null;
+                node?: string;
                 /** @description At most this many items. */
                 limit?: number;
                 /** @description `next_cursor` of the page before; of the first page, none. */
@@ -5164,9 +5251,9 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -5351,7 +5438,7 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -5401,16 +5488,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -5498,7 +5575,7 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -5565,16 +5642,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -5682,9 +5749,7 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description `id` of the last `fact`: those after it come first. */
-                "Last-Event-ID"?: string | null;
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
+                "Last-Event-ID"?: string;
             };
             path?: never;
             cookie?: never;
@@ -5694,22 +5759,12 @@ export interface operations {
             /** @description Data of `fact` events. */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "text/event-stream": components["schemas"]["Fact"];
                 };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
@@ -5810,11 +5865,11 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this name; `push.*` for all that begin with `push.`. */
-                name?: string | null;
+                name?: string;
                 /** @description Only of this node. */
-                node?: string | null;
+                node?: string;
                 /** @description Only from this time on, Unix seconds. */
-                since?: number | null;
+                since?: number;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -5950,9 +6005,9 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this type; may come again. */
-                type?: ("quotas" | "pins" | "policies")[] | null;
+                type?: ("quotas" | "pins" | "policies")[];
                 /** @description Only of this owner. */
-                managed_by?: string | null;
+                managed_by?: string;
             };
             header?: {
                 /** @description ETags of states that the caller has. */
@@ -6221,7 +6276,6 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
-                    Location: components["headers"]["Location"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
@@ -6406,16 +6460,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -6947,16 +6991,6 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
             /** @description `urn:larder:problem:too-large`: The body is too large */
             413: {
                 headers: {
@@ -7102,16 +7136,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -7270,7 +7294,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked; `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7414,16 +7438,6 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
             /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
             422: {
                 headers: {
@@ -7484,10 +7498,7 @@ export interface operations {
                 /** @description How far back; nodes keep about an hour. */
                 since_s?: number;
             };
-            header?: {
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
-            };
+            header?: never;
             path: {
                 name: string;
             };
@@ -7498,22 +7509,12 @@ export interface operations {
             /** @description One request a line. */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/x-ndjson": string;
                 };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
@@ -7891,13 +7892,13 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this tenant, as shown. */
-                tenant?: string | null;
+                tenant?: string;
                 /** @description Only of this model. */
-                model?: string | null;
+                model?: string;
                 /** @description Only of this strength. */
-                strength?: "soft" | "guaranteed" | "permanent" | null;
+                strength?: "soft" | "guaranteed" | "permanent";
                 /** @description Only of this owner. */
-                managed_by?: string | null;
+                managed_by?: string;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -8176,9 +8177,9 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 name: string;
@@ -8358,170 +8359,6 @@ export interface operations {
             };
         };
     };
-    extendPin: {
-        parameters: {
-            query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
-                wait?: string;
-            };
-            header?: never;
-            path: {
-                /** @description The pin's name, and `:extend`. */
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["PinExtend"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PinAnswer"];
-                };
-            };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Larder failed */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     deletePin: {
         parameters: {
             query?: {
@@ -8530,7 +8367,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -8580,16 +8417,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -8680,7 +8507,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -8747,16 +8574,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -8859,13 +8676,177 @@ export interface operations {
             };
         };
     };
+    extendPin: {
+        parameters: {
+            query?: {
+                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                wait?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PinExtend"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PinAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     listPolicies: {
         parameters: {
             query?: {
                 /** @description Only of this algorithm. */
-                algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop" | null;
+                algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
                 /** @description Only of this owner. */
-                managed_by?: string | null;
+                managed_by?: string;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -9144,9 +9125,9 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 name: string;
@@ -9334,7 +9315,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9384,16 +9365,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -9484,7 +9455,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9551,16 +9522,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -9669,7 +9630,7 @@ export interface operations {
                 /** @description Hottest by bytes served, or by hits. */
                 by?: "bytes" | "hits";
                 /** @description Only this tenant, as shown. */
-                tenant?: string | null;
+                tenant?: string;
                 /** @description At most this many items. */
                 limit?: number;
             };
@@ -9801,11 +9762,11 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only this type. */
-                type?: "quotas" | "pins" | "policies" | null;
+                type?: "quotas" | "pins" | "policies";
                 /** @description Only this node. */
-                node?: string | null;
+                node?: string;
                 /** @description Only this state. */
-                state?: "acked" | "nacked" | "timed_out" | "refused" | null;
+                state?: "acked" | "nacked" | "timed_out" | "refused";
                 /** @description At most this many items. */
                 limit?: number;
             };
@@ -9937,9 +9898,9 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this mode. */
-                mode?: "enforce" | "observe" | null;
+                mode?: "enforce" | "observe";
                 /** @description Only of this owner. */
-                managed_by?: string | null;
+                managed_by?: string;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -10218,9 +10179,9 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -10408,7 +10369,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -10458,16 +10419,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -10558,7 +10509,7 @@ export interface operations {
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 tenant: string;
@@ -10633,7 +10584,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10741,7 +10692,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only of this model. */
-                model?: string | null;
+                model?: string;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -11017,9 +10968,9 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 name: string;
@@ -11204,7 +11155,7 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -11254,16 +11205,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -11489,6 +11430,7 @@ export interface operations {
             200: {
                 headers: {
                     ETag: components["headers"]["ETag"];
+                    "X-CSRF-Token": components["headers"]["X-CSRF-Token"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
@@ -11616,6 +11558,8 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "Set-Cookie": components["headers"]["Set-Cookie"];
+                    "X-CSRF-Token": components["headers"]["X-CSRF-Token"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
@@ -11656,16 +11600,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -11760,6 +11694,7 @@ export interface operations {
             /** @description The session is over. */
             204: {
                 headers: {
+                    "Set-Cookie": components["headers"]["Set-Cookie"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
@@ -11788,16 +11723,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -11997,7 +11922,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only those that have a quota (true) or have none (false). */
-                managed?: boolean | null;
+                managed?: boolean;
                 /** @description Field to sort by, with `-` in front for descending. */
                 sort?: string;
                 /** @description At most this many items. */
@@ -12289,6 +12214,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    ETag: components["headers"]["ETag"];
                     Location: components["headers"]["Location"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -12710,9 +12636,9 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
                 /** @description `*`: only when there is no such record yet. */
-                "If-None-Match"?: string | null;
+                "If-None-Match"?: string;
             };
             path: {
                 name: string;
@@ -12897,7 +12823,7 @@ export interface operations {
             query?: never;
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string | null;
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -12947,16 +12873,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-found`: There is no such thing */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
-            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -13757,9 +13673,9 @@ export interface operations {
                 /** @description The same; now when left out. */
                 to?: string;
                 /** @description Only of this tenant, as shown. */
-                tenant?: string | null;
+                tenant?: string;
                 /** @description Instead of the Accept header. */
-                format?: "json" | "csv" | null;
+                format?: "json" | "csv";
             };
             header?: {
                 /** @description ETags of states that the caller has. */
@@ -13773,12 +13689,14 @@ export interface operations {
             /** @description With `text/csv`: one line an item. */
             200: {
                 headers: {
+                    "Content-Disposition": components["headers"]["Content-Disposition"];
                     ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["UsageReport"];
+                    "text/csv": string;
                 };
             };
             /** @description The caller has this state already (`If-None-Match`). */
@@ -14015,10 +13933,7 @@ export interface operations {
     getHealth: {
         parameters: {
             query?: never;
-            header?: {
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
@@ -14027,22 +13942,12 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
                 };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
@@ -14067,26 +13972,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
-            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -14142,10 +14027,7 @@ export interface operations {
     getReady: {
         parameters: {
             query?: never;
-            header?: {
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
@@ -14154,22 +14036,12 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Ready"];
                 };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
             400: {
@@ -14194,26 +14066,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
             403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
-            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;

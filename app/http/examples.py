@@ -1,0 +1,52 @@
+"""An example of every body, as the description shows it and Swagger UI fills it in."""
+
+from typing import Any
+
+_TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "hello": 1, "world": 2}, "unk_token": "<unk>"},
+}
+
+EXAMPLES: dict[str, Any] = {
+    "AdoptPost": {"floor_bytes": "256MiB", "note": "found"},
+    "ApplyPut": {
+        "document": {
+            "apiVersion": "larder/v1",
+            "managed_by": "team-search",
+            "quotas": [{"tenant": "search", "limit_bytes": "512MiB"}],
+        },
+        "dry_run": True,
+    },
+    "CeilingPatch": {"max_weight": 4},
+    "CeilingPut": {
+        "max_limit_bytes": "8GiB",
+        "max_floor_bytes": "1GiB",
+        "max_weight": 2,
+        "max_ttl_s": 604800,
+        "strengths": ["soft", "guaranteed"],
+    },
+    # One click would drop everything if it were true.
+    "ClearPost": {"node": "node-1", "confirm": False},
+    "DrainPost": {"on": True},
+    "DryRunPost": {"quotas": {"acme": {"limit_bytes": "4GiB"}}},
+    "JoinTokenPost": {"name": "rack-7", "labels": {"rack": "7"}, "uses": 1, "ttl_s": 3600},
+    "LookupPost": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4},
+    "NodePatch": {"labels": {"zone": "b"}},
+    "PinExtend": {"ttl_s": 172800},
+    "PinPatch": {"strength": "soft", "note": "until the launch"},
+    "PinPut": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4, "ttl_s": 3600},
+    "PolicyPatch": {"algorithm": "arc"},
+    "PolicyPut": {"algorithm": "s3fifo", "admission": True, "selector": {"zone": "a"}, "priority": 10},
+    "QuotaPatch": {"limit_bytes": "8GiB", "note": None},
+    "QuotaPut": {"limit_bytes": "4GiB", "floor_bytes": "256MiB", "weight": 2, "note": "trial"},
+    "RatePut": {"model": "llama", "prefill_tokens_per_s": 12000, "note": "measured"},
+    "ResizePost": {"pool_bytes": "8GiB"},
+    "ScopePost": {"model": "llama", "tenant": "acme"},
+    "SessionPost": {"token": "larder_ID_SECRET"},
+    "TokenPatch": {"ttl_s": 7776000},
+    "TokenPost": {"name": "ci", "role": "operator", "tenants": ["acme"], "ttl_s": 7776000},
+    "TokenizerPut": {"model": "llama", "tokenizer": _TOKENIZER},
+    "VerifyPost": {"tenant": "acme"},
+}
