@@ -103,7 +103,8 @@ async def _knows_both(replica: Replica, first: Replica) -> bool:
 
 
 async def test_a_follower_shows_what_a_node_refused(two: tuple[Replica, Replica], node: FakeNode) -> None:
-    _, second = two
+    first, second = two
+    await until(lambda: len(first.events("push.ended")) == len(SNAPSHOT_TYPES))
     node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
     assert (await second.put_quota("odd", 1)).status_code == 201
 
