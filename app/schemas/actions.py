@@ -213,7 +213,7 @@ class Place(msgspec.Struct, frozen=True):
     """By tier."""
     hit_chunks: dict[str, int]
     engine_socket: str
-    """Where engines of its machine attach."""
+    """Where engines of its machine attach; empty, like the next, for callers who are limited to tenants."""
     control_url: str
 
 

@@ -54,6 +54,9 @@ class NodeNumbers(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
+    """A node. The overview of callers who are limited to tenants has its name, state and size, whether it drains, and
+    when it was heard; the rest is empty."""
+
     name: str
     state: NodeStateName
     epoch: str

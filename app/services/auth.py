@@ -95,7 +95,7 @@ class Auth:
     async def start(self) -> str:
         """The one-time setup token, when one was made just now; else empty. Raises StoreUnavailable."""
         async with self._database.read() as session:
-            self._hasher = Hasher(await identity.store_id(session))
+            self._hasher = Hasher(await identity.store_id(session), await identity.secret(session))
         if self._configured:
             self._configured_hash = self._hasher.configured(self._configured)
         made = credentials.new_token(credentials.SETUP_ID)

@@ -34,8 +34,11 @@ def accepted(record: Record) -> Condition:
     )
 
 
-def applied_on(node: Node, record: Record, state: NodeState, is_applied: bool) -> Condition:
-    """Whether a node has applied the record, and if not, why."""
+def applied_on(
+    node: Node, record: Record, state: NodeState, is_applied: bool, *, whole: bool = True
+) -> Condition:
+    """Whether a node has applied the record, and if not, why. The fault for which it refused may be in a record of
+    another tenant: it is told when the caller may see the `whole`."""
     if is_applied:
         at = next((at for number, at in node.acks(record.kind) if number >= record.generation), record.since)
         return Condition("Applied", "True", "Applied", f"{node.name} has applied it", at)
@@ -45,7 +48,7 @@ def applied_on(node: Node, record: Record, state: NodeState, is_applied: bool) -
         return Condition("Applied", "False", "Joining", f"{node.name} has not said hello yet", record.since)
     refusal = node.refused.get(record.kind)
     if state is NodeState.NACKED and refusal is not None:
-        first = refusal.faults[0] if refusal.faults else None
+        first = refusal.faults[0] if refusal.faults and whole else None
         why = "" if first is None else f": {first.path}: {first.message}"
         return Condition(
             "Applied",

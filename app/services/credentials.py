@@ -2,7 +2,8 @@
 
 A token is `larder_<id>_<secret>`: the id is public and names it in lists and in the audit, the secret is 256 random
 bits. Of secrets only keyed BLAKE3 hashes are stored: a secret that cannot be guessed needs no slow hash. The key is
-made from the database's name, so a hash means nothing in another one.
+made from a random secret that the database keeps and tells nobody, so a hash means nothing in another one, and nobody
+can compute one who has not read the database.
 """
 
 import hmac
@@ -52,12 +53,15 @@ def is_cookie(text: str) -> bool:
 
 
 class Hasher:
-    """Hashes of one database's secrets, as hex; those of different kinds never meet."""
+    """Hashes of one database's secrets, as hex; those of different kinds never meet.
 
-    def __init__(self, store_id: str) -> None:
-        self._key = blake3(
-            store_id.encode(), derive_key_context="larder 2026-11-21 secrets of callers"
-        ).digest()
+    Each is a hash of a hash. The inner one, keyed with the database's name, is what was kept before there was a secret;
+    the migration that made the secret hashed what it found once more, and asked nobody for a token.
+    """
+
+    def __init__(self, store_id: str, secret: str) -> None:
+        self._inner = _key(store_id, "larder 2026-11-21 secrets of callers")
+        self._outer = _key(secret, "larder 2026-11-21 hashes of callers")
 
     def token(self, token: Presented) -> str:
         return self._hash(f"token {token.id} {token.secret}")
@@ -74,7 +78,12 @@ class Hasher:
         return self._hash(f"csrf {cookie}")
 
     def _hash(self, text: str) -> str:
-        return blake3(text.encode(), key=self._key).hexdigest()
+        inner = blake3(text.encode(), key=self._inner).hexdigest()
+        return blake3(inner.encode(), key=self._outer).hexdigest()
+
+
+def _key(material: str, context: str) -> bytes:
+    return blake3(material.encode(), derive_key_context=context).digest()
 
 
 def same(one: str, other: str) -> bool:

@@ -45,8 +45,8 @@ class Lookups:
                 node=each.node.name,
                 hit_tokens=found.hit_tokens,
                 hit_chunks=found.hit_chunks,
-                engine_socket=each.node.engine_socket,
-                control_url=each.node.control_url,
+                engine_socket=each.node.engine_socket if by.salts is None else "",
+                control_url=each.node.control_url if by.salts is None else "",
             )
             for each in said
             if sum((found := _node(each, asked.chunk_tokens)).hit_chunks.values())

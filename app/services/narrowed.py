@@ -1,6 +1,7 @@
 """What of the whole state is shown to callers who are limited to tenants: their own, and no other's name."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -55,6 +56,12 @@ def refused_of(tenants: Sequence[TenantAnswer]) -> dict[str, int]:
     return refused
 
 
-def without_tenants(nodes: Sequence[NodeAnswer]) -> list[NodeAnswer]:
-    """Their names and states; statistics and faults name tenants."""
-    return [msgspec.structs.replace(node, stats=None, faults=[]) for node in nodes]
+def names_of(nodes: Sequence[NodeAnswer]) -> list[NodeAnswer]:
+    """What a tenant needs to know of nodes: which there are, how they are doing and how large they are. Where they are
+    reached, what operators call them and what runs on them is the fleet's; statistics and faults name tenants."""
+    nothing: dict[str, Any] = {
+        **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
+        **dict.fromkeys(("public_key", "joined_by"), ""),
+        **{name: {} for name in ("labels", "told_labels", "own_labels", "desired", "observed")},
+    }
+    return [msgspec.structs.replace(node, pid=0, stats=None, faults=[], **nothing) for node in nodes]

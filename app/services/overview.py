@@ -130,7 +130,7 @@ class OverviewService:
             rates=self._history.rates(stats),
             tenants=tenants[:MOST_ROWS],
             tenants_total=len(tenants),
-            pins=self._pins.answers(pin_page.rows),
+            pins=self._pins.answers(pin_page.rows, by),
             pins_total=pin_page.total,
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page().items,
@@ -145,7 +145,7 @@ class OverviewService:
             pool=narrowed.pool_of(tenants, whole.pool),
             totals=totals,
             rates=narrowed.rates_of(totals),
-            nodes=narrowed.without_tenants(whole.nodes),
+            nodes=narrowed.names_of(whole.nodes),
             refused=narrowed.refused_of(tenants),
         )
 

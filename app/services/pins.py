@@ -11,7 +11,7 @@ from app.errors import Conflict, Forbidden
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
 from app.services import ceilings, checks
-from app.services.callers import Caller
+from app.services.callers import PLANE, Caller
 from app.services.changes import Change, Changes
 from app.services.pin_intent import PinIntent, check_sources, resolve, ttl
 from app.services.pin_patch import patch_row
@@ -56,13 +56,13 @@ class Pins:
             row = await pins.get(session, name)
         if row is None or not by.sees(row.tenant):
             raise checks.missing("pin", name)
-        return self.answers([row])[0]
+        return self.answers([row], by)[0]
 
     async def page(self, wanted: Wanted, filters: pins.Filters, by: Caller) -> PinList:
         """Of the tenants that the caller sees. Raises Invalid."""
         async with self._database.read() as session:
             page = await pins.page(session, wanted, filters, by.salts)
-        return PinList(self.answers(page.rows), page.total, page.next_cursor)
+        return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
         self, name: str, asked: PinPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
@@ -90,7 +90,7 @@ class Pins:
             row = await self.write(change, name, row, intent)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row])[0], created
+        return self.answers([row], by)[0], created
 
     async def _encoded(self, asked: PinPut) -> Encoded | None:
         """What a text or messages became; None without them, or without a model: `resolve` says so."""
@@ -128,7 +128,7 @@ class Pins:
             _changed(change, row, before)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row])[0]
+        return self.answers([row], by)[0]
 
     async def extend(self, name: str, asked: PinExtend, by: Caller, wait_s: float = 0.0) -> PinAnswer:
         """Let a pin end no sooner than so long from now. Raises Invalid, NotFound; Conflict for a pin without
@@ -148,7 +148,7 @@ class Pins:
             _changed(change, row, before)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row])[0]
+        return self.answers([row], by)[0]
 
     async def delete(self, name: str, by: Caller, expected: Expected = ANY, wait_s: float = 0.0) -> None:
         """Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
@@ -173,16 +173,17 @@ class Pins:
             raise checks.missing("pin", name)
         return row
 
-    def answers(self, rows: Sequence[PinRow]) -> list[PinAnswer]:
+    def answers(self, rows: Sequence[PinRow], by: Caller = PLANE) -> list[PinAnswer]:
         """Records with what the nodes say about their blocks."""
         seen: dict[str, dict[str, PinStats]] = {}
         for stats in self._fleet.stats():
             for pin in stats.pins:
                 seen.setdefault(pin.name, {})[stats.node] = pin
         now = time.time()
-        return [self._answer(row, seen.get(row.name, {}), now) for row in rows]
+        whole = by.salts is None
+        return [self._answer(row, seen.get(row.name, {}), now, whole=whole) for row in rows]
 
-    def _answer(self, row: PinRow, told: dict[str, PinStats], now: float) -> PinAnswer:
+    def _answer(self, row: PinRow, told: dict[str, PinStats], now: float, *, whole: bool) -> PinAnswer:
         seen = list(told.values())
         expires_at, expired = _end(row, seen, now)
         return PinAnswer(
@@ -215,7 +216,12 @@ class Pins:
                 node: PinOnNode(pin.resolved, pin.resident, pin.bytes) for node, pin in sorted(told.items())
             },
             status=self._progress.status(
-                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at
+                "pins",
+                row.generation,
+                name=row.name,
+                selector=row.selector,
+                since=row.updated_at,
+                whole=whole,
             ),
         )
 

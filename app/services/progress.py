@@ -44,12 +44,14 @@ class Progress:
         name: str = "",
         selector: Mapping[str, str] | None = None,
         since: float = 0.0,
+        whole: bool = True,
     ) -> RecordStatus:
         """Where a record stands that was last changed by this generation, at `since` (Unix seconds). `name` is how
-        nodes call it: a quota's tenant as it is shown, a pin's or policy's name."""
+        nodes call it: a quota's tenant as it is shown, a pin's or policy's name. Not `whole`: for callers who are
+        limited to tenants."""
         record = Record(kind, name, generation, since)
         nodes = [node for node in self._fleet.nodes.values() if matches(node.labels, selector)]
-        told = {node.name: self._on_node(node, record) for node in nodes}
+        told = {node.name: self._on_node(node, record, whole=whole) for node in nodes}
         living = [told[node.name] for node in nodes if not node.lost]
         return RecordStatus(
             accepted=True,
@@ -63,14 +65,14 @@ class Progress:
             ],
         )
 
-    def _on_node(self, node: Node, record: Record) -> NodeProgress:
+    def _on_node(self, node: Node, record: Record, *, whole: bool) -> NodeProgress:
         kind = record.kind
         observed = self._own(node, kind)
         state = self.state(node, kind)
         is_applied = self._applied(node, kind, record.generation)
         if state is NodeState.IN_SYNC and not is_applied:
             state = NodeState.BEHIND  # committed a moment ago: the push worker has not looked yet
-        applied = applied_on(node, record, state, is_applied)
+        applied = applied_on(node, record, state, is_applied, whole=whole)
         chosen = self._desired.policy_for(node.labels) if kind == "policies" else None
         return NodeProgress(
             None if observed is None else observed.generation,

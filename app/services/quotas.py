@@ -43,13 +43,13 @@ class Quotas:
             row = await quotas.get(session, salt)
         if row is None:
             raise checks.missing("quota for tenant", tenant)
-        return self.answers([row])[0]
+        return self.answers([row], by)[0]
 
     async def page(self, wanted: Wanted, filters: quotas.Filters, by: Caller) -> QuotaList:
         """Of the tenants that the caller sees. Raises Invalid."""
         async with self._database.read() as session:
             page = await quotas.page(session, wanted, filters, by.salts)
-        return QuotaList(self.answers(page.rows), page.total, page.next_cursor)
+        return QuotaList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
         self, tenant: str, intent: QuotaPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
@@ -63,7 +63,7 @@ class Quotas:
             expected.check(*_state(asked.spec.tenant, row))
             created = row is None
             row = await self.write(change, row, asked)
-        return await self.settled(row, wait_s), created
+        return await self.settled(row, wait_s, by), created
 
     async def patch(
         self, tenant: str, patch: dict[str, Any], by: Caller, expected: Expected = ANY, wait_s: float = 0.0
@@ -78,13 +78,13 @@ class Quotas:
             expected.check(*_state(salt, row))
             intent = patched(QuotaPut, _as_put(row), patch)
             row = await self.write(change, row, resolve(tenant, intent))
-        return await self.settled(row, wait_s)
+        return await self.settled(row, wait_s, by)
 
-    async def settled(self, row: QuotaRow, wait_s: float) -> QuotaAnswer:
+    async def settled(self, row: QuotaRow, wait_s: float, by: Caller) -> QuotaAnswer:
         """The record's answer, once nodes applied or refused it, or the time is over."""
         if wait_s:
             await self._progress.wait("quotas", row.generation, wait_s)
-        return self.answers([row])[0]
+        return self.answers([row], by)[0]
 
     async def write(self, change: Change, row: QuotaRow | None, asked: QuotaIntent) -> QuotaRow:
         """Make the record what is asked, inside of a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
@@ -133,12 +133,13 @@ class Quotas:
         if message := excess(before, after, nodes):
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
 
-    def answers(self, rows: Sequence[QuotaRow]) -> list[QuotaAnswer]:
+    def answers(self, rows: Sequence[QuotaRow], by: Caller) -> list[QuotaAnswer]:
         """Records with what the nodes say about their tenants."""
         standing = standings(self._fleet.stats())
-        return [self._answer(row, standing.get(shown(row.tenant), Standing())) for row in rows]
+        whole = by.salts is None
+        return [self._answer(row, standing.get(shown(row.tenant), Standing()), whole=whole) for row in rows]
 
-    def _answer(self, row: QuotaRow, now: Standing) -> QuotaAnswer:
+    def _answer(self, row: QuotaRow, now: Standing, *, whole: bool) -> QuotaAnswer:
         return QuotaAnswer(
             tenant=shown(row.tenant),
             limit_bytes=row.limit_bytes,
@@ -169,6 +170,7 @@ class Quotas:
                 name=shown(row.tenant),
                 selector=row.selector,
                 since=row.updated_at,
+                whole=whole,
             ),
         )
 

@@ -78,7 +78,7 @@ class Tenants:
                     f"tenant {known.tenant!r} has a quota already: change it at /api/v1/quotas/{known.tenant}"
                 )
             row = await self._quotas.write(change, None, intent)
-        return await self._quotas.settled(row, wait_s)
+        return await self._quotas.settled(row, wait_s, by)
 
     async def _all(self) -> list[TenantAnswer]:
         async with self._database.read() as session:

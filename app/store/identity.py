@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base import Base, Seconds
+from app.store.base import EMPTY, Base, Seconds
 
 
 class StoreRow(Base):
@@ -14,8 +14,15 @@ class StoreRow(Base):
 
     id: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
     created_at: Mapped[Seconds]
+    secret: Mapped[str] = mapped_column(sa.String(64), server_default=EMPTY)
+    """Random; told to nobody. Hashes of callers' secrets are keyed with it."""
 
 
 async def store_id(session: AsyncSession) -> str:
     """32 hex digits."""
     return (await session.scalars(sa.select(StoreRow.id))).one()
+
+
+async def secret(session: AsyncSession) -> str:
+    """64 hex digits."""
+    return (await session.scalars(sa.select(StoreRow.secret))).one()

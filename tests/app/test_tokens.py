@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from blake3 import blake3
 
-from app.services.credentials import Hasher, new_token, parsed
+from app.services.credentials import Hasher, new_cookie, new_token, parsed
 from app.services.throttle import Allowance, Throttle
+from app.store import migrate
+from app.store.database import Database
 from tests.app.callers import ADMIN, asked, bearer, guarding, made
 from tests.app.plane import Plane, serving, settings_in
 
@@ -313,9 +316,49 @@ def test_an_allowance_counts_what_is_more() -> None:
     assert allowance.take(60.0)
 
 
+async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
+    socket_dir: Path, database_url: str
+) -> None:
+    token, cookie, configured = new_token("0123456789ab"), new_cookie(), new_cookie()
+    database = Database(database_url)
+    await migrate.upgrade(database, "0003")
+    async with database.write() as session:
+        store = (await session.execute(sa.text("SELECT id FROM store"))).scalar_one()
+        key = blake3(store.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
+
+        def held(text: str) -> str:
+            return blake3(text.encode(), key=key).hexdigest()
+
+        await session.execute(
+            sa.text(
+                "INSERT INTO tokens (id, name, role, hash, created_by, created_at) "
+                "VALUES (:id, 'old', 'admin', :hash, 'local', 1)"
+            ),
+            {"id": token.id, "hash": held(f"token {token.id} {token.secret}")},
+        )
+        insert = sa.text(
+            "INSERT INTO sessions (hash, token_id, configured, created_at, expires_at) "
+            "VALUES (:hash, :token, :configured, 1, 1e11)"
+        )
+        await session.execute(
+            insert, {"hash": held(f"session {cookie}"), "token": token.id, "configured": ""}
+        )
+        by_settings = {"hash": held(f"session {configured}"), "token": None}
+        await session.execute(insert, {**by_settings, "configured": held(f"configured {ADMIN}")})
+    await database.close()
+    async with guarding(socket_dir, database_url) as plane:
+        assert await status_of(plane, token.text) == 200
+        for value, actor in ((cookie, "old"), (configured, "admin")):
+            who = await asked(plane, "", "GET", WHO, headers={"cookie": f"larder_session={value}"})
+            assert (who.status_code, who.json()["actor"]) == (200, actor)
+        wrong = new_token(token.id)
+        assert await status_of(plane, wrong.text) == 401
+
+
 def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
-    token, one, two = new_token(), Hasher("one"), Hasher("two")
-    assert one.token(token) == Hasher("one").token(token) != two.token(token)
+    token, one, two = new_token(), Hasher("one", "s"), Hasher("two", "s")
+    assert one.token(token) == Hasher("one", "s").token(token) != two.token(token)
+    assert one.token(token) != Hasher("one", "t").token(token), "the name alone says nothing"
     assert (
         len(
             {

@@ -1,0 +1,131 @@
+"""What callers who are limited to tenants see of the fleet: nodes by name and state, and nothing of their inside."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from blake3 import blake3
+
+from app.store.database import Database
+from dataplane.protocol.control import ControlRefused, ControlRequest, Fault, Looked, Lookup, SpaceHits
+from dataplane.protocol.events import PoolStats, TenantStats
+from dataplane.protocol.spaces import Space
+from tests.app.callers import asked, bearer, guarding, made
+from tests.app.fake_node import FakeNode
+from tests.app.plane import TOKENS, Plane
+
+pytestmark = pytest.mark.anyio
+
+
+async def identity(plane: Plane) -> tuple[str, str]:
+    """Name and secret of the plane's database."""
+    database: Database = plane.app.parts.database
+    async with database.read() as session:
+        row = (await session.execute(sa.text("SELECT id, secret FROM store"))).one()
+    return row[0], row[1]
+
+
+async def first_overview(plane: Plane, token: str) -> str:
+    async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
+        lines = stream.aiter_lines()
+        async with asyncio.timeout(10):
+            while await anext(lines) != "event: overview":
+                pass
+            return await anext(lines)
+
+
+async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_are(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(
+        node.stats,
+        tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)],
+        pool=PoolStats(100, 11),
+    )
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        await plane.events_flow()
+        await plane.http.patch("/api/v1/nodes/node-a", json={"labels": {"for": "other-tenant"}},
+                               headers={"content-type": "application/merge-patch+json"})  # fmt: skip
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        store, _ = await identity(plane)
+        inside = (store, node.epoch, node.control_url, node.events_url, str(socket_dir), "/nowhere", "other-tenant",
+                  f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
+        whole = (await plane.http.get("/api/v1/overview")).text
+        assert [text for text in inside if text not in whole] == []
+        shown = (await asked(plane, token, "GET", "/api/v1/overview")).text
+        streamed = await first_overview(plane, token)
+        for answer in (shown, streamed):
+            assert [text for text in inside if text in answer] == []
+            assert '"name":"node-a","state":"in_sync"' in answer
+        for path in ("/api/v1/nodes", "/api/v1/nodes/node-a"):
+            assert (await asked(plane, token, "GET", path)).status_code == 403
+
+
+async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    space = Space(model="m", layout="l", dtype="d")
+
+    def answer(message: ControlRequest) -> Any:
+        if not isinstance(message, Lookup):
+            return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
+        return Looked(message.nonce, [SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})], 0)
+
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        node.answers = answer
+        token = await made(plane, "acme-op", tenants=["acme"])
+        body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
+        (whole,) = (await plane.http.post("/api/v1/actions/locate", json=body)).json()["items"]
+        assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
+        (place,) = (await asked(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
+        assert place == {**whole, "engine_socket": "", "control_url": ""}
+
+
+async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
+        await plane.put_quota("acme", 1)
+        await plane.put_pin("p", tenant="acme")
+        for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
+            assert "other wants too much" in (await plane.http.get(path)).text
+            told = (await asked(plane, token, "GET", path)).text
+            assert "node-a refused generation 1" in told
+            assert "other" not in told
+        for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
+            assert "other" not in (await asked(plane, token, "GET", path)).text
+
+
+async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "ci")
+        store, secret = await identity(plane)
+        assert len(bytes.fromhex(secret)) == 32
+        database: Database = plane.app.parts.database
+        async with database.read() as session:
+            kept = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
+        _, ident, part = token.split("_")
+        for known in (store, "", ident):
+            key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
+            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != kept
+        for path in (
+            "nodes",
+            "overview",
+            "whoami",
+            "audit",
+            "tokens",
+            "replicas",
+            "snapshot",
+            "pushes",
+            "session",
+        ):
+            assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
