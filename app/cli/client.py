@@ -36,7 +36,11 @@ class Refused(click.ClickException):
 
 
 def as_token(token: str) -> dict[str, str]:
-    """Headers that prove who asks."""
+    """Headers that prove who asks. Raises ClickException for what cannot be sent as one."""
+    if not (token.isascii() and token.isprintable()):
+        raise click.ClickException(
+            "the token has characters that no token has; see LARDER_TOKEN and 'larder login'"
+        )
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -46,13 +50,7 @@ def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
     if "Authorization" in given:
         return given
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or stored_tokens.get(base)
-    if not token:
-        return given
-    if not (token.isascii() and token.isprintable()):
-        raise click.ClickException(
-            "the token has characters that no token has; see LARDER_TOKEN and 'larder login'"
-        )
-    return {**given, **as_token(token)}
+    return {**given, **as_token(token)} if token else given
 
 
 def segment(name: str) -> str:
