@@ -15,8 +15,6 @@ from benchmarks.setting import QUICK, Setting
 
 CONNECTIONS = 8
 BROWSERS = 200
-READ = b"GET /api/v1/quotas/acme HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\n\r\n"
-STREAM = b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n"
 
 
 def run(setting: Setting) -> list[Result]:
@@ -36,6 +34,12 @@ def run(setting: Setting) -> list[Result]:
     ]
 
 
+def asking(server: Running, path: str, accept: str = "application/json") -> bytes:
+    """A GET as it goes over the wire."""
+    head = f"GET /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n"
+    return f"{head}authorization: Bearer {server.token}\r\n\r\n".encode()
+
+
 def put(server: Running, tenant: str, limit: int) -> float:
     """Seconds until the node has applied it."""
     started = time.perf_counter()
@@ -52,10 +56,12 @@ def put(server: Running, tenant: str, limit: int) -> float:
 async def read(server: Running, count: int) -> tuple[float, float]:
     """Requests for a second of the server's processor time, and for a second of the clock."""
 
+    request = asking(server, "quotas/acme")
+
     async def one(requests: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for _ in range(requests):
-            writer.write(READ)
+            writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(f"the record was not answered: {head[:80]!r}")
@@ -72,11 +78,12 @@ async def read(server: Running, count: int) -> tuple[float, float]:
 async def watch(server: Running, seconds: float) -> tuple[float, float]:
     """What browsers add to the server's work, in percent of a core; overviews that each of them got a second."""
     overviews = 0
+    request = asking(server, "events", "text/event-stream")
 
     async def browser() -> None:
         nonlocal overviews
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(STREAM)
+        writer.write(request)
         try:
             while data := await reader.read(1 << 16):
                 overviews += data.count(b"event: overview")

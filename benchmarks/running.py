@@ -17,8 +17,14 @@ READY_S = 60.0
 LOOK_S = 0.02
 
 
+_SETTINGS_TOKEN = "the-token-that-the-settings-of-a-benchmark-give"
+
+
 class Running:
-    """A server that is ready."""
+    """A server that answers nobody without a token."""
+
+    token = ""
+    """An operator's, as `larder tokens create` makes it."""
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -30,6 +36,8 @@ class Running:
             "LARDER_HTTP_PORT": str(self.port),
             "LARDER_POOL_BYTES": "64MiB",
             "LARDER_APP__DATA_PLANE_SURVIVES": "false",
+            "LARDER_APP__AUTH": "required",
+            "LARDER_APP__ADMIN_TOKEN": _SETTINGS_TOKEN,
             "LARDER_APP__LOG_LEVEL": "warning",
         }
         with (folder / "log").open("wb") as log:
@@ -43,11 +51,26 @@ class Running:
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 if self.http.get("/readyz").is_success:
+                    self._log_in()
                     return
             except httpx.TransportError:
                 pass
             time.sleep(LOOK_S)
         raise RuntimeError("larder up did not become ready")
+
+    def _log_in(self) -> None:
+        made = self.http.post(
+            "/api/v1/tokens",
+            json={"name": "bench", "role": "operator"},
+            headers={"Authorization": f"Bearer {_SETTINGS_TOKEN}"},
+        )
+        self.token = str(made.raise_for_status().json()["token"])
+        self.http.headers["Authorization"] = f"Bearer {self.token}"
+
+    def memory_bytes(self) -> int:
+        """Memory of the management plane's process alone, without what it shares."""
+        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+        return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_"))
 
     def cpu_s(self) -> float:
         """Processor time that the management plane's process has used; its data plane is another one."""

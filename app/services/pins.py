@@ -52,8 +52,7 @@ class Pins:
     async def get(self, name: str, by: Caller) -> PinAnswer:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
-        async with self._database.read() as session:
-            row = await pins.get(session, name)
+        row = await self._database.row(pins.BY_KEY, name)
         if row is None or not by.sees(row.tenant):
             raise checks.missing("pin", name)
         return self.answers([row], by)[0]

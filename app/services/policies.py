@@ -40,8 +40,7 @@ class Policies:
     async def get(self, name: str) -> PolicyAnswer:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
-        async with self._database.read() as session:
-            row = await policies.get(session, name)
+        row = await self._database.row(policies.BY_KEY, name)
         if row is None:
             raise _missing(name)
         return self._answer(row)

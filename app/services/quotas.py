@@ -39,8 +39,7 @@ class Quotas:
         """Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
-        async with self._database.read() as session:
-            row = await quotas.get(session, salt)
+        row = await self._database.row(quotas.BY_KEY, salt)
         if row is None:
             raise checks.missing("quota for tenant", tenant)
         return self.answers([row], by)[0]
@@ -135,7 +134,7 @@ class Quotas:
 
     def answers(self, rows: Sequence[QuotaRow], by: Caller) -> list[QuotaAnswer]:
         """Records with what the nodes say about their tenants."""
-        standing = standings(self._fleet.stats())
+        standing = standings(self._fleet.stats(), {shown(row.tenant) for row in rows})
         whole = by.salts is None
         return [self._answer(row, standing.get(shown(row.tenant), Standing()), whole=whole) for row in rows]
 

@@ -30,8 +30,7 @@ class Rates:
     async def get(self, name: str) -> RateAnswer:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
-        async with self._database.read() as session:
-            row = await rates.get(session, name)
+        row = await self._database.row(rates.BY_KEY, name)
         if row is None:
             raise checks.missing("rate", name)
         return _answer(row)

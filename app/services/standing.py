@@ -1,6 +1,6 @@
 """How tenants stand over all nodes: what each node says, put together."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from dataplane.protocol.events import NodeStats, TenantStats
@@ -52,10 +52,12 @@ class Standing:
         return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
 
 
-def standings(stats: Iterable[NodeStats]) -> dict[str, Standing]:
-    """By shown name; a tenant that no node lists among its largest is missing."""
+def standings(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, Standing]:
+    """By shown name, with `only` of these tenants alone; a tenant that no node lists among its largest is missing."""
     found: dict[str, Standing] = {}
     for node in stats:
         for tenant in node.tenants:
+            if only is not None and tenant.tenant not in only:
+                continue
             found.setdefault(tenant.tenant, Standing()).add(tenant)
     return found

@@ -10,6 +10,7 @@ view.
 
 import asyncio
 import os
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from app.errors import LarderError, StoreBusy, StoreUnavailable
 from app.store.failures import meaning
+from app.store.points import Point, Points, R
 from app.store.sqlite import one_visit
 from app.store.watch import Kind, Watch
 from dataplane.protocol.settings import SettingsError
@@ -76,6 +78,7 @@ class Database:
         self._file = _File(self.url)
         self.engine = _engine(self.url, self._file)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
+        self._points = Points(self._connect_to_read) if self._file.path else None
         self._writer = self.engine.execution_options(**{_WRITE: True})
         # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
@@ -99,6 +102,23 @@ class Database:
                 with suppress(SQLAlchemyError, OSError):
                     await session.invalidate()
                 raise
+
+    async def row(self, point: Point[R], key: str) -> R | None:
+        """One record by its key, to be looked at and not changed. Raises StoreUnavailable."""
+        if self._points is None:
+            async with self.read() as session:
+                return await session.get(point.model, key)
+        async with self._told("read"):
+            self._file.check()
+            return await self._points.get(point, key)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        self._file.check()  # before SQLite makes an empty file of that name
+        connection = sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA query_only=ON")
+        self._file.opened()
+        return connection
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
@@ -179,13 +199,15 @@ class Database:
         return create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
 
     async def close(self) -> None:
+        if self._points is not None:
+            await self._points.close()
         await self.engine.dispose()
 
 
 def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
-    """What the driver raises while it connects, when nobody wraps it yet."""
+    """What the driver raises when nobody wraps it."""
     if url.get_backend_name() != "postgresql":
-        return ()
+        return (sqlite3.Error,)
     import asyncpg
 
     return (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

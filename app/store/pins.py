@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.store import listing
 from app.store.base import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
 from app.store.listing import LAST, Page, Wanted
+from app.store.points import Point
 
 
 class PinBodyRow(Base):
@@ -52,6 +53,9 @@ class PinRow(Base):
 
 SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s")
 """What nodes are told; the same names as in `PinSpec`."""
+
+
+BY_KEY = Point(PinRow)
 
 
 async def get(session: AsyncSession, name: str) -> PinRow | None:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.store import listing
 from app.store.base import EMPTY, Base, Labels, Name, Seconds, Whole
 from app.store.listing import Page, Wanted
+from app.store.points import Point
 
 
 class PolicyRow(Base):
@@ -35,6 +36,9 @@ class PolicyRow(Base):
 
 SPEC_COLUMNS = ("name", "algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
 """What nodes are told; the same names as in `PolicySpec`."""
+
+
+BY_KEY = Point(PolicyRow)
 
 
 async def get(session: AsyncSession, name: str) -> PolicyRow | None:

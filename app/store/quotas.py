@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.store import listing
 from app.store.base import EMPTY, Base, Labels, Name, Seconds, Whole
 from app.store.listing import LAST, Page, Wanted
+from app.store.points import Point
 
 
 class QuotaRow(Base):
@@ -46,6 +47,9 @@ SPEC_COLUMNS = (
     "mode",
 )
 """What nodes are told; the same names as in `QuotaSpec`."""
+
+
+BY_KEY = Point(QuotaRow)
 
 
 async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.store import listing
 from app.store.base import EMPTY, Base, LongName, Name, Seconds, Whole
 from app.store.listing import Page, Wanted
+from app.store.points import Point
 
 
 class RateRow(Base):
@@ -34,6 +35,9 @@ _SORTABLE: dict[str, listing.Expression] = {
     "created_at": RateRow.created_at,
     "updated_at": RateRow.updated_at,
 }
+
+
+BY_KEY = Point(RateRow)
 
 
 async def get(session: AsyncSession, name: str) -> RateRow | None:

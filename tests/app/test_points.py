@@ -1,0 +1,98 @@
+"""One record by its key: what a session would give, seen at once, and clear errors when the file is away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.errors import StoreUnavailable
+from app.store import pins, quotas
+from app.store.base import Base
+from app.store.database import Database
+from app.store.quotas import QuotaRow
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url)
+    async with opened.write() as session:
+        await (await session.connection()).run_sync(Base.metadata.create_all)
+    yield opened
+    await opened.close()
+
+
+def record(tenant: str, **fields: object) -> QuotaRow:
+    return QuotaRow(tenant=tenant, note="", generation=1, created_at=1.5, updated_at=2.5, **fields)
+
+
+async def test_a_record_has_every_column_as_a_session_has_it(database: Database) -> None:
+    async with database.write() as session:
+        session.add(record("acme", limit_bytes=1 << 40, weight=0.5, selector={"zone": "ä"}))
+    async with database.read() as session:
+        known = await quotas.get(session, "acme")
+    found = await database.row(quotas.BY_KEY, "acme")
+    assert found is not None
+    for column in QuotaRow.__table__.columns:
+        assert getattr(found, column.name) == getattr(known, column.name), column.name
+    assert await database.row(quotas.BY_KEY, "nobody") is None
+    assert await database.row(pins.BY_KEY, "nothing") is None
+
+
+async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
+    async with database.write() as session:
+        session.add(record("acme"))
+    for number in range(20):
+        async with database.write() as session:
+            row = await quotas.get(session, "acme")
+            assert row is not None
+            row.generation = number
+        found = await database.row(quotas.BY_KEY, "acme")
+        assert found is not None
+        assert found.generation == number
+
+
+async def test_many_who_ask_together_each_get_their_own(database: Database) -> None:
+    async with database.write() as session:
+        session.add_all([record(f"t{number}") for number in range(300)])
+    asked = [f"t{number}" for number in range(310)]
+    found = await asyncio.gather(*(database.row(quotas.BY_KEY, key) for key in asked))
+    assert [None if row is None else row.tenant for row in found] == asked[:300] + [None] * 10
+    waiting = asyncio.create_task(database.row(quotas.BY_KEY, "t1"))
+    await asyncio.sleep(0)
+    waiting.cancel()  # somebody's request is over before the answer comes
+    assert await database.row(quotas.BY_KEY, "t2") is not None
+
+
+async def test_a_file_that_is_away_is_unavailable_and_back_when_it_is_back(tmp_path: Path) -> None:
+    file = tmp_path / "larder.db"
+    database = Database(f"sqlite:///{file}")
+    async with database.write() as session:
+        await (await session.connection()).run_sync(Base.metadata.create_all)
+        session.add(record("acme"))
+    assert await database.row(quotas.BY_KEY, "acme") is not None
+    file.rename(tmp_path / "aside")
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        await database.row(quotas.BY_KEY, "acme")
+    assert database.watch.away
+    (tmp_path / "aside").rename(file)
+    assert await database.row(quotas.BY_KEY, "acme") is not None
+    assert not database.watch.away
+    await database.close()
+    assert await database.row(quotas.BY_KEY, "acme") is not None, (
+        "as with sessions, the next one opens it again"
+    )
+    await database.close()
+
+
+async def test_a_damaged_file_is_unavailable(tmp_path: Path) -> None:
+    file = tmp_path / "larder.db"
+    file.write_bytes(b"this is no database at all, and longer than a header of one" * 20)
+    database = Database(f"sqlite:///{file}")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="not a database"):
+            await database.row(quotas.BY_KEY, "acme")
+    file.unlink()
+    await database.close()
