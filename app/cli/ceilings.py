@@ -1,5 +1,6 @@
 """`larder ceilings …`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -18,10 +19,11 @@ from app.cli.client import (
 from app.cli.keys import seconds
 
 _NONE = "none"
-_FIELDS = (
+_MAXIMA = (
     *("max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes"),
-    *("max_ttl_s", "strengths", "note"),
+    "max_ttl_s",
 )
+_FIELDS = (*_MAXIMA, "strengths", "no_bound", "note")
 
 
 @click.group()
@@ -33,7 +35,7 @@ def ceilings() -> None:
 @url_option
 @json_option
 def list_ceilings(url: str | None, as_json: bool) -> None:
-    """Show all ceilings."""
+    """Show all ceilings. `as it is`: the tenant's operators may lower it, and not raise it."""
     answer = call(url, "GET", "/api/v1/ceilings")
     if as_json:
         print_json(answer)
@@ -41,12 +43,12 @@ def list_ceilings(url: str | None, as_json: bool) -> None:
     rows = [
         [
             c["tenant"],
-            show.size(c["max_limit_bytes"]),
-            show.size(c["max_floor_bytes"]),
-            "-" if c["max_weight"] is None else f"{c['max_weight']:g}",
-            show.size(c["max_pin_budget_bytes"]),
-            show.rate(c["max_store_rate_bytes"]),
-            "-" if c["max_ttl_s"] is None else f"{c['max_ttl_s']:g} s",
+            _cell(c, "max_limit_bytes", show.size),
+            _cell(c, "max_floor_bytes", show.size),
+            _cell(c, "max_weight", "{:g}".format),
+            _cell(c, "max_pin_budget_bytes", show.size),
+            _cell(c, "max_store_rate_bytes", show.rate),
+            _cell(c, "max_ttl_s", "{:g} s".format),
             "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none",
             c["note"],
         ]
@@ -66,13 +68,15 @@ def get_ceiling(url: str | None, tenant: str) -> None:
 
 @ceilings.command("set")
 @click.argument("tenant")
-@click.option("--limit", help="Of the quota's limit, such as 4GiB; `none` for no ceiling.")
-@click.option("--floor", help="Of its floor; `none` for no ceiling.")
-@click.option("--weight", help="Of its weight; `none` for no ceiling.")
-@click.option("--pin-budget", help="Of its pin budget; `none` for no ceiling.")
-@click.option("--store-rate", help="Of its store rate, bytes a second; `none` for no ceiling.")
+@click.option("--limit", help="Of the quota's limit, such as 4GiB; `none` for no bound.")
+@click.option("--floor", help="Of its floor; `none` for no bound.")
+@click.option("--weight", help="Of its weight; `none` for no bound.")
+@click.option("--pin-budget", help="Of its pin budget; `none` for no bound.")
+@click.option("--store-rate", help="Of its store rate, bytes a second; `none` for no bound.")
 @click.option(
-    "--ttl", metavar="TIME", help="Pins must end within this time, such as 7d; `none` for no ceiling."
+    "--ttl",
+    metavar="TIME",
+    help="Pins must end within this time, such as 7d; `none`, or never said: no bound.",
 )
 @click.option(
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),
@@ -94,7 +98,8 @@ def set_ceiling(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Set a tenant's ceiling. Options that are left out keep what the record has."""
+    """Set a tenant's ceiling. Options that are left out keep what the record has; what was never said stays as it is
+    in the quota, and the tenant's operators may only lower it."""
     given = {
         "max_limit_bytes": limit,
         "max_floor_bytes": floor,
@@ -111,11 +116,14 @@ def set_ceiling(
     path = f"/api/v1/ceilings/{segment(tenant)}"
     held = find(url, path)
     kept = {} if held is None else {name: held[name] for name in _FIELDS}
+    opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
+    still = {name for name in kept.get("no_bound", ()) if name not in changed}
+    changed["no_bound"] = sorted(opened | still)
     answer = call(url, "PUT", path, {**kept, **changed}, None, held_state(held))
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{answer['tenant']}: ceiling set")
+    click.echo(f"{answer['tenant']}: ceiling set{_said(answer)}")
 
 
 @ceilings.command("delete")
@@ -125,6 +133,26 @@ def delete_ceiling(url: str | None, tenant: str) -> None:
     """Forget a tenant's ceiling: callers that are limited to the tenant may then not change its quota."""
     call(url, "DELETE", f"/api/v1/ceilings/{segment(tenant)}", None, None, ANY_STATE)
     click.echo(f"{tenant}: ceiling deleted")
+
+
+def _cell(ceiling: dict[str, Any], name: str, say: Callable[[Any], str]) -> str:
+    if ceiling[name] is not None:
+        return say(ceiling[name])
+    return "no bound" if name in ceiling["no_bound"] else "as it is"
+
+
+def _said(ceiling: dict[str, Any]) -> str:
+    """What of a ceiling is no number, in words."""
+    names = {
+        name: name.removeprefix("max_").removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+        for name in _MAXIMA
+        if ceiling[name] is None
+    }
+    no_bound = [word for name, word in names.items() if name in ceiling["no_bound"]]
+    as_it_is = [word for name, word in names.items() if name not in ceiling["no_bound"]]
+    words = [f"no bound for {', '.join(no_bound)}"] if no_bound else []
+    words += [f"{', '.join(as_it_is)} may not be raised"] if as_it_is else []
+    return f"; {'; '.join(words)}" if words else ""
 
 
 def _value(name: str, text: Any) -> Any:

@@ -1,21 +1,31 @@
 """Ceilings: how far callers that are limited to a tenant may go with its quota and its pins."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from dataplane.protocol.control import Strength
 
-_Size = Annotated[int | str | None, Meta(description="Bytes, or text such as `4GiB`; null: no ceiling.")]
+NoBound = Literal[
+    "max_limit_bytes",
+    "max_floor_bytes",
+    "max_weight",
+    "max_pin_budget_bytes",
+    "max_store_rate_bytes",
+    "max_ttl_s",
+]
+_LEFT_OUT = "null: it may not be raised, unless `no_bound` names it"
+_Size = Annotated[int | str | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
 
 
 class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
-    """What is left out has no ceiling. A quota's field that means unbounded is above every ceiling."""
+    """What is left out stays as it is: the tenant's own operators may lower it, and not raise it. A quota's field that
+    means unbounded is above every ceiling."""
 
     max_limit_bytes: _Size = None
     max_floor_bytes: _Size = None
-    max_weight: Annotated[float | None, Meta(description="0.01 to 1,000; null: no ceiling.")] = None
+    max_weight: Annotated[float | None, Meta(description=f"0.01 to 1,000; {_LEFT_OUT}.")] = None
     max_pin_budget_bytes: _Size = None
     max_store_rate_bytes: _Size = None
     max_ttl_s: Annotated[
@@ -24,6 +34,12 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
     strengths: Annotated[
         list[Strength] | None, Meta(description="Of pins that may be made; null: `soft` and `guaranteed`.")
     ] = None
+    no_bound: Annotated[
+        list[NoBound],
+        Meta(
+            description="Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null."
+        ),
+    ] = []
     note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
 
 
@@ -36,6 +52,8 @@ class CeilingAnswer(msgspec.Struct, frozen=True):
     max_store_rate_bytes: int | None
     max_ttl_s: float | None
     strengths: list[Strength] | None
+    no_bound: list[NoBound]
+    """Of the fields that are null, those that have no bound; the others may not be raised."""
     note: str
     etag: str
     """For `If-Match`."""

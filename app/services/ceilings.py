@@ -7,7 +7,7 @@ from typing import Any, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
-from app.schemas.ceilings import CeilingAnswer, CeilingList, CeilingPut
+from app.schemas.ceilings import CeilingAnswer, CeilingList, CeilingPut, NoBound
 from app.services import checks
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
@@ -25,7 +25,7 @@ SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_stor
 STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
 """Of pins that a caller limited to tenants may make when no record says otherwise."""
 MAX_BYTES = 1 << 60
-_WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "note")
+_WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "no_bound", "note")
 _BOUNDED = (*SIZES, "max_weight")
 _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """A tenant without a quota has this, and no bound."""
@@ -76,6 +76,8 @@ class Ceilings:
                 raise checks.missing("ceiling for tenant", tenant)
             expected.check(*_state(salt, row))
             held = {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+            if "no_bound" not in patch:  # what gets a bound by this has one
+                held["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
             made = _written(change, row, salt, _checked(patched(CeilingPut, held, patch)))
         return _answer(made)
 
@@ -106,9 +108,7 @@ async def check_quota(
             f"'larder ceilings set {shown(salt)}'"
         )
     wish = _UNASKED if asked is None else asked
-    faults = [
-        fault for name in _BOUNDED if (fault := _above(name, getattr(row, name), held, wish)) is not None
-    ]
+    faults = [fault for name in _BOUNDED if (fault := _above(name, row, held, wish)) is not None]
     was = _UNASKED if held is None else held
     if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
         faults.append(
@@ -144,17 +144,24 @@ async def check_pin(
 
 
 def _above(
-    name: str, ceiling: float | None, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
+    name: str, row: CeilingRow, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
 ) -> FieldError | None:
+    """What is wrong with a field of the wish that has a ceiling, or none and is not to be raised."""
     field = name.removeprefix("max_")
-    value = wish.get(field)
-    if ceiling is None or (held is not None and value == held.get(field)):
+    value, ceiling = wish.get(field), getattr(row, name)
+    if ceiling is None and name in (row.no_bound or ()):
         return None
-    if value is not None and value <= ceiling:
+    if held is not None and value == held.get(field):
+        return None
+    why = "the tenant's ceiling"
+    if ceiling is None:
+        ceiling = (_UNASKED if held is None else held).get(field)
+        why = "what it is now: the tenant's ceiling has none for it, so it may be lowered alone"
+    if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
         return None
     say = format_size if field.endswith("_bytes") else "{:g}".format
     got = "no bound" if value is None else say(value)
-    return FieldError(field, f"expected at most {say(ceiling)} (the tenant's ceiling), got {got}")
+    return FieldError(field, f"expected at most {say(ceiling)} ({why}), got {got}")
 
 
 def _checked(asked: CeilingPut) -> dict[str, Any]:
@@ -167,6 +174,9 @@ def _checked(asked: CeilingPut) -> dict[str, Any]:
         faults.add("max_weight", f"expected 0.01 to 1000, got {asked.max_weight:g}")
     if asked.max_ttl_s is not None and not 0 < asked.max_ttl_s < float("inf"):
         faults.add("max_ttl_s", f"expected more than 0 seconds, got {asked.max_ttl_s:g}")
+    for name in asked.no_bound:
+        if getattr(asked, name) is not None:
+            faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
     faults.check("note", lambda: checks.note(asked.note))
     faults.stop()
     strengths = None if asked.strengths is None else sorted(set(asked.strengths))
@@ -175,6 +185,7 @@ def _checked(asked: CeilingPut) -> dict[str, Any]:
         "max_weight": asked.max_weight,
         "max_ttl_s": asked.max_ttl_s,
         "strengths": strengths,
+        "no_bound": sorted(set(asked.no_bound) - {"max_ttl_s"}),
         "note": asked.note,
     }
 
@@ -209,6 +220,9 @@ def _answer(row: CeilingRow) -> CeilingAnswer:
         tenant=shown(row.tenant),
         **{name: getattr(row, name) for name in (*SIZES, "max_weight", "max_ttl_s", "note")},
         strengths=cast("list[Strength] | None", row.strengths),
+        no_bound=cast(
+            "list[NoBound]", [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
+        ),
         etag=etag(row.revision),
         revision=row.revision,
         created_at=row.created_at,

@@ -20,6 +20,8 @@ class CeilingRow(Base):
     max_pin_budget_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
     max_store_rate_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
     max_ttl_s: Mapped[float | None] = mapped_column(sa.Double())
+    no_bound: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    """Names of maxima of a quota that are not bounded; those that have no value and are not here may not be raised."""
     strengths: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     """Strengths of pins that may be used; None: all but `permanent`."""
     note: Mapped[str] = mapped_column(sa.Text())

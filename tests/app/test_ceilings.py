@@ -1,14 +1,19 @@
 """Tenant-limited callers: what they see, and how far a ceiling lets them go."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from app.store import migrate
+from app.store.database import Database
 from tests.app.callers import asked, bearer, guarding, made
 from tests.app.plane import PIN, Plane
+from tests.app.test_cli import larder
 
 pytestmark = pytest.mark.anyio
 Q, C = "/api/v1/quotas/acme", "/api/v1/ceilings/acme"
@@ -67,6 +72,99 @@ async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(
         assert (await asked(plane, token, "DELETE", Q, headers=ANY)).status_code == 403
         lower = await put(plane, token, Q, **{**WITHIN, "limit_bytes": "2GiB"})
         assert (lower.status_code, lower.json()["limit_bytes"]) == (200, 2 << 30)
+
+
+LEFT_OUT: tuple[tuple[str, Any, Any, Any], ...] = (
+    ("floor_bytes", 5, 4, 6), ("weight", 2, 1.5, 2.5), ("pin_budget_bytes", 4, 3, None),
+    ("store_rate_bytes", 9, 8, None), ("limit_bytes", 50, 49, None),
+)  # fmt: skip
+"""Field, what it is, something lower, and something higher."""
+
+
+async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        named = (await plane.http.put(C, json={"note": "nothing is theirs to raise"})).json()
+        assert (named["max_weight"], named["no_bound"]) == (None, ["max_ttl_s"])
+        first = await put(plane, token, Q, weight=1.5)
+        assert first.json()["errors"][0]["message"] == (
+            "expected at most 1 (what it is now: the tenant's ceiling has none for it, so it may be lowered alone), "
+            "got 1.5"
+        )
+        assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, (
+            "they had no limit, now they have one"
+        )
+        assert (await asked(plane, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
+        whole = {field: now for field, now, _, _ in LEFT_OUT}
+        await plane.http.put(Q, json=whole, headers=ANY)
+        for field, now, lower, higher in LEFT_OUT:
+            for value, expected in ((higher, 403), (now, 200), (lower, 200), (now, 403)):
+                answer = await asked(plane, token, "PATCH", Q, json={field: value}, headers=ANY)
+                assert answer.status_code == expected, (field, value, answer.text)
+            await plane.http.put(Q, json=whole, headers=ANY)
+
+
+async def test_no_bound_at_all_has_to_be_said_and_is_shown(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        both = await plane.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
+        assert (both.status_code, both.json()["errors"][0]["path"]) == (422, "no_bound")
+        wrong = await plane.http.put(C, json={"no_bound": ["strengths"]})
+        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "no_bound[0]")
+        made_one = (await plane.http.put(C, json={"no_bound": ["max_weight", "max_limit_bytes"]})).json()
+        assert made_one["no_bound"] == ["max_limit_bytes", "max_weight", "max_ttl_s"]
+        assert (await put(plane, token, Q, limit_bytes=5, weight=1000)).status_code == 201
+        assert (await put(plane, token, Q, weight=1000)).status_code == 200, "without a limit again"
+        assert (await put(plane, token, Q, weight=1000, floor_bytes=1)).status_code == 403
+        bound = (await plane.http.patch(C, json={"max_weight": 2}, headers=ANY)).json()
+        assert (bound["max_weight"], bound["no_bound"]) == (2, ["max_limit_bytes", "max_ttl_s"])
+        closed = (await plane.http.patch(C, json={"no_bound": None, "max_ttl_s": 5}, headers=ANY)).json()
+        assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
+
+
+async def test_the_command_line_says_what_has_no_bound_and_what_may_not_be_raised(plane: Plane) -> None:
+    code, out, err = await larder(plane, "ceilings", "set", "acme", "--limit", "8GiB", "--weight", "none")
+    assert (code, err) == (0, "")
+    assert (
+        out
+        == "acme: ceiling set; no bound for weight, ttl; floor, pin budget, store rate may not be raised\n"
+    )
+    _, out, _ = await larder(plane, "ceilings", "list")
+    row = next(line for line in out.splitlines() if "acme" in line)
+    assert re.split("  +", row.strip())[:7] == [
+        "acme", "8 GiB", "as it is", "no bound", "as it is", "as it is", "no bound",
+    ]  # fmt: skip
+    _, out, _ = await larder(
+        plane, "ceilings", "set", "acme", "--weight", "2", "--ttl", "7d", "--floor", "none"
+    )
+    assert out == "acme: ceiling set; no bound for floor; pin budget, store rate may not be raised\n"
+    kept = await plane.get(C)
+    assert (kept["max_limit_bytes"], kept["max_weight"], kept["no_bound"]) == (
+        8 << 30,
+        2,
+        ["max_floor_bytes"],
+    )
+
+
+async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
+    socket_dir: Path, database_url: str
+) -> None:
+    database = Database(database_url)
+    await migrate.upgrade(database, "0004")
+    async with database.write() as session:
+        await session.execute(
+            sa.text(
+                "INSERT INTO ceilings (tenant, max_limit_bytes, note, revision, created_at, updated_at) "
+                "VALUES ('acme', 7, '', 1, 1, 1)"
+            )
+        )
+    await database.close()
+    async with guarding(socket_dir, database_url) as plane:
+        held = await plane.get(C)
+        assert held["max_limit_bytes"] == 7
+        assert sorted(held["no_bound"]) == sorted(
+            ["max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"]
+        )
 
 
 async def test_what_an_admin_gave_above_the_ceiling_stays_when_something_else_changes(

@@ -1340,6 +1340,7 @@ export interface components {
             max_store_rate_bytes: number | null;
             max_ttl_s: number | null;
             max_weight: number | null;
+            no_bound: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[];
             note: string;
             revision: number;
             strengths: ("soft" | "guaranteed" | "permanent")[] | null;
@@ -1360,18 +1361,20 @@ export interface components {
          *     }
          */
         CeilingPatch: {
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_floor_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_limit_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_pin_budget_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_store_rate_bytes?: number | string | null;
             /** @description Pins must end within this time; null: they may stay for ever. */
             max_ttl_s?: number | null;
-            /** @description 0.01 to 1,000; null: no ceiling. */
+            /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
             max_weight?: number | null;
+            /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
+            no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[] | null;
             /** @description For people; at most 1,024 characters. */
             note?: string | null;
             /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
@@ -1391,18 +1394,20 @@ export interface components {
          *     }
          */
         CeilingPut: {
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_floor_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_limit_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_pin_budget_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: no ceiling. */
+            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_store_rate_bytes?: number | string | null;
             /** @description Pins must end within this time; null: they may stay for ever. */
             max_ttl_s?: number | null;
-            /** @description 0.01 to 1,000; null: no ceiling. */
+            /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
             max_weight?: number | null;
+            /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
+            no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[];
             /**
              * @description For people; at most 1,024 characters.
              * @default
