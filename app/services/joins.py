@@ -15,6 +15,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import structlog
+from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict, StoreUnavailable
 from app.ingest.fleet import Fleet
@@ -158,7 +159,10 @@ class Joins:
         ) > 0:  # costs neither a transaction nor a line
             return _rate_limited(wait_s)
         try:
-            joined = await self._join(message, key, address)
+            try:
+                joined = await self._join(message, key, address)
+            except IntegrityError:  # another replica let in this name or key meanwhile: look at it again
+                joined = await self._join(message, key, address)
         except _Refusal as refusal:
             return await self._refused(message, key, address, refusal)
         except StoreUnavailable:
@@ -195,7 +199,9 @@ class Joins:
             raise _Refusal(
                 "unknown_node", "this management plane does not know the node (any more); join by a token"
             )
-        token = await joins.get(change.session, message.token)
+        token = await joins.claim(change.session, message.token)
+        if (row := await nodes.by_key(change.session, key)) is not None and row.name == message.node:
+            return row  # another replica, which it asked as well, held the token until now
         expected = "" if token is None else token.hash
         if not hmac.compare_digest(sha256(message.secret).hexdigest(), expected) or token is None:
             raise _Refusal("bad_token", "there is no such join token (any more)")

@@ -30,6 +30,11 @@ async def get(session: AsyncSession, ident: str) -> JoinTokenRow | None:
     return await session.get(JoinTokenRow, ident)
 
 
+async def claim(session: AsyncSession, ident: str) -> JoinTokenRow | None:
+    """To be used up in this transaction: another replica that would use it waits, and then sees what is left."""
+    return await session.get(JoinTokenRow, ident, with_for_update=True)
+
+
 async def all_tokens(session: AsyncSession) -> Sequence[JoinTokenRow]:
     """Newest first."""
     query = sa.select(JoinTokenRow).order_by(JoinTokenRow.created_at.desc(), JoinTokenRow.id)

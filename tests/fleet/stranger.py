@@ -1,0 +1,72 @@
+"""Somebody on the network who asks to join, without a data plane."""
+
+from __future__ import annotations
+
+import itertools
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from dataplane.protocol.join import VERSION, Join, JoinReply, JoinToken
+from dataplane.transport.curve import KeyPair
+from dataplane.transport.join import JoinLink
+from tests.e2e.larder import until
+from tests.fleet.fleet import WAIT_S
+
+
+def key_pair() -> KeyPair:
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode(), secret)
+
+
+class Stranger:
+    """Asks under a name, with a key and an address of its own: who fails too often is told apart by its address."""
+
+    _count = itertools.count()
+
+    def __init__(self, name: str, pair: KeyPair | None = None) -> None:
+        self.name = name
+        self.pair = pair or key_pair()
+        number = next(self._count)
+        self.address = f"127.1.{number // 250}.{number % 250 + 1}"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._link: JoinLink | None = None
+
+    def ask(self, token: JoinToken, port: int) -> None:
+        """Does not wait."""
+        self.hang_up()
+        message = Join(
+            version=VERSION,
+            node=self.name,
+            release="0",
+            labels={},
+            control_url="tcp://0.0.0.0:9",
+            events_url="tcp://0.0.0.0:9",
+            token=token.id,
+            secret=token.secret,
+        )
+        url = f"tcp://{self.address}:0;127.0.0.1:{port}"
+        self._link = JoinLink(self._context, url, token.key, self.pair, message)
+
+    def answer(self) -> JoinReply:
+        link = self._link
+        assert link is not None
+        return until(link.answer, f"{self.name} is answered", WAIT_S)
+
+    def hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def close(self) -> None:
+        self.hang_up()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
