@@ -18,7 +18,7 @@ from app.push.joining import Joining, not_bound
 from app.push.ledger import Ledger
 from app.push.link import Link
 from app.push.worker import Worker
-from app.store import migrate
+from app.store import migrate, private
 from app.store.notify import Listener
 
 SWEEP_S = 0.25
@@ -48,6 +48,8 @@ class Runtime:
         """Migrate, remember, begin. Raises StoreUnavailable."""
         parts = self.parts
         await migrate.upgrade(parts.database)
+        for found in private.exposed(parts.settings.state_dir, parts.database.path):
+            self._log.warning("files.open_to_others", path=found.path, mode=found.mode, fix=found.fix)
         await self._authenticate()
         await parts.boot.start()
         await parts.desired.refresh()

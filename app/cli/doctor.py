@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,6 +15,9 @@ from app.cli.client import print_json
 from app.cli.machine import Found
 from app.settings import Settings, load
 from dataplane.protocol.settings import SettingsError, without_password
+
+if TYPE_CHECKING:  # the real import takes as long as all the checks
+    from app.store.condition import Condition
 
 CLOCKS_APART_S = 2.0
 _MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
@@ -50,7 +53,7 @@ def _look(config: str | None) -> list[Found]:
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
     table = plane.get("dataplane")
     checked = machine.checks(settings, table if isinstance(table, dict) else {}, pool_bytes, runs=runs)
-    return [found, *checked, _database(settings)]
+    return [found, *checked, *_database(settings)]
 
 
 def _data_plane() -> tuple[dict[str, Any], Found]:
@@ -71,15 +74,18 @@ def _data_plane() -> tuple[dict[str, Any], Found]:
     )
 
 
-def _database(settings: Settings) -> Found:
+def _database(settings: Settings) -> list[Found]:
+    """How it is, and whether others can read its file."""
     from app.errors import StoreUnavailable
-    from app.store import condition
+    from app.store import condition, private
     from app.store.database import Database
 
-    name, shown = "database", without_password(settings.common.database_url)
+    name, shown, path = "database", without_password(settings.common.database_url), ""
 
     async def look() -> condition.Condition | None:
+        nonlocal path
         database = Database(settings.common.database_url)
+        path = database.path
         try:
             if database.path and not os.path.exists(database.path):  # noqa: ASYNC240
                 return None
@@ -90,7 +96,16 @@ def _database(settings: Settings) -> Found:
     try:
         found = asyncio.run(look())
     except (SettingsError, StoreUnavailable) as error:
-        return Found(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")
+        return [Found(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")]
+    read_by_others = [
+        Found("database files", "warning", f"{each.path} has mode {each.mode}: others can read it", each.fix)
+        for each in private.exposed(settings.state_dir, path)
+        if each.path != str(settings.state_dir)  # has a check of its own
+    ]
+    return [_condition(name, shown, found), *read_by_others]
+
+
+def _condition(name: str, shown: str, found: "Condition | None") -> Found:
     if found is None:
         return Found(name, "ok", f"{shown} will be made")
     if found.faults:

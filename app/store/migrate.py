@@ -10,6 +10,7 @@ from alembic import command
 from alembic.config import Config
 
 from app.errors import StoreUnavailable
+from app.store import private
 from app.store.database import Database
 
 FOLDER = Path(__file__).parents[2] / "migrations"
@@ -41,7 +42,9 @@ async def check(database: Database) -> None:
 async def _run(database: Database, work: Callable[[sa.Connection], None]) -> None:
     url = database.url
     if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.make_folder(Path(url.database).parent)
+        if database.path:
+            private.make_file(database.path)
         _open_once(url.database)
     engine = database.apart()  # a migration of a large table takes longer than any request may
     try:
