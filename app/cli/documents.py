@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app.cli.client import Refused, call
-from dataplane.protocol.units import format_size, parse_size
+from dataplane.protocol.units import format_exact_size
 
 MOST_FAULTS = 50
 _SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
@@ -126,8 +126,7 @@ def _value(name: str, value: Any) -> str:
     if value is None:
         return "none"
     if name.endswith("_bytes") and isinstance(value, int):
-        size = format_size(value)
-        return size if parse_size(size) == value else f"{value} bytes"
+        return format_exact_size(value)
     if name == "expires_at":
         try:
             return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")

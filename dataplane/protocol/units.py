@@ -21,7 +21,16 @@ _FACTORS = {
     "gib": 1 << 30,
     "ti": 1 << 40,
     "tib": 1 << 40,
+    "p": 1000**5,
+    "pb": 1000**5,
+    "pi": 1 << 50,
+    "pib": 1 << 50,
+    "e": 1000**6,
+    "eb": 1000**6,
+    "ei": 1 << 60,
+    "eib": 1 << 60,
 }
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _PATTERN = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 MAX_SIZE_BYTES = 1 << 60
@@ -49,10 +58,25 @@ def parse_size(value: int | str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """`1610612736` as `"1.5 GiB"`; binary units, at most three significant digits."""
+    """`1610612736` as `"1.5 GiB"`; binary units, rounded to three significant digits or to a whole number."""
     size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+    for unit in _UNITS[:-1]:
+        if round(abs(size)) < 1024:
+            return f"{_rounded(size) if unit != 'B' else round(size)} {unit}"
         size /= 1024
-    raise AssertionError("unreachable")
+    return f"{_rounded(size)} {_UNITS[-1]}"
+
+
+def format_exact_size(size_bytes: int) -> str:
+    """As `format_size` when two decimals tell every byte; else `"1073741825 bytes"`. 0 or more."""
+    power = min(max(size_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    hundredths, rest = divmod(size_bytes * 100, 1 << 10 * power)
+    if rest:
+        return f"{size_bytes} bytes"
+    whole, decimals = divmod(hundredths, 100)
+    return f"{f'{whole}.{decimals:02}'.rstrip('0').rstrip('.')} {_UNITS[power]}"
+
+
+def _rounded(size: float) -> str:
+    """Never in scientific notation, whatever the size."""
+    return f"{size:.0f}" if abs(size) >= 100 else f"{size:.3g}"

@@ -152,3 +152,27 @@ async def test_a_trace_is_written_whole_or_not_at_all(plane: Plane, node: FakeNo
     assert "recorded no request" in err
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
     assert (await larder(plane, "trace", "record", str(tmp_path / "missing" / "t")))[0] == 1
+
+
+async def test_documents_with_any_size_are_compared_and_applied(
+    plane: Plane, node: FakeNode, tmp_path: Path
+) -> None:
+    document = tmp_path / "larder.yaml"
+    sizes = ("1000MiB", "1001 KiB", "1023GiB", "1073741825", "1PiB")
+    document.write_text(
+        msgspec.json.encode(
+            {
+                "apiVersion": "larder/v1",
+                "quotas": [{"tenant": f"t{at}", "limit_bytes": size} for at, size in enumerate(sizes)],
+            }
+        ).decode()
+    )
+    code, out, err = await larder(plane, "diff", "-f", str(document))
+    assert (code, err) == (2, "")
+    code, out, err = await larder(plane, "apply", "-f", str(document), "--yes")
+    assert (code, err) == (0, "")
+    for told in ("1000 MiB", "1001 KiB", "1023 GiB", "1073741825 bytes", "1 PiB"):
+        assert f"limit_bytes: {told}\n" in out
+    _, out, _ = await larder(plane, "quotas", "list")
+    assert "e+0" not in out
+    assert "1000 MiB" in out

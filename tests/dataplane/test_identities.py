@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.salts import check_salt, salt_of, shown
 from dataplane.protocol.spaces import Space, check_space
-from dataplane.protocol.units import format_size, parse_size
+from dataplane.protocol.units import format_exact_size, format_size, parse_size
 
 BASE = Space("llama", "r1", "NHD", "bf16", 1, 4, 1, 2, 4096)
 
@@ -159,7 +159,47 @@ def test_what_is_no_size_says_what_was_expected(text: object) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1610612736, "1.5 GiB"), (1 << 50, "1.02e+03 TiB")],
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1000 << 10, "1000 KiB"),
+        (1000 << 20, "1000 MiB"),
+        (1023 << 30, "1023 GiB"),
+        ((1 << 20) - 1, "1 MiB"),
+        (1610612736, "1.5 GiB"),
+        (102_349_000_000, "95.3 GiB"),
+        (999 << 40, "999 TiB"),
+        (1 << 50, "1 PiB"),
+        (1 << 60, "1 EiB"),
+        (5000 << 60, "5000 EiB"),
+        (0.25, "0 B"),
+        (-1536, "-1.5 KiB"),
+    ],
 )
-def test_sizes_as_people_read_them(size: int, text: str) -> None:
+def test_sizes_as_people_read_them(size: float, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize("power", range(7))
+@pytest.mark.parametrize("count", [1, 7, 99, 100, 999, 1000, 1001, 1010, 1023])
+def test_whole_sizes_of_every_unit_read_back_as_they_were(power: int, count: int) -> None:
+    size = min(count << 10 * power, 1 << 60)
+    assert parse_size(format_size(size)) == size
+    assert parse_size(format_exact_size(size).removesuffix("ytes")) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1000 << 20, "1000 MiB"),
+        (1280 << 20, "1.25 GiB"),
+        ((1 << 30) + 1, "1073741825 bytes"),
+        ((1 << 60) - 1, "1152921504606846975 bytes"),
+    ],
+)
+def test_exact_sizes_hide_no_byte(size: int, text: str) -> None:
+    assert format_exact_size(size) == text
