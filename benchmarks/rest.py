@@ -15,6 +15,8 @@ from benchmarks.setting import QUICK, Setting
 
 CONNECTIONS = 8
 BROWSERS = 200
+BROWSERS_A_TOKEN = 50
+"""A token may not have many more streams open."""
 
 
 def run(setting: Setting) -> list[Result]:
@@ -34,10 +36,10 @@ def run(setting: Setting) -> list[Result]:
     ]
 
 
-def asking(server: Running, path: str, accept: str = "application/json") -> bytes:
+def asking(token: str, path: str, accept: str = "application/json") -> bytes:
     """A GET as it goes over the wire."""
     head = f"GET /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n"
-    return f"{head}authorization: Bearer {server.token}\r\n\r\n".encode()
+    return f"{head}authorization: Bearer {token}\r\n\r\n".encode()
 
 
 def put(server: Running, tenant: str, limit: int) -> float:
@@ -56,7 +58,7 @@ def put(server: Running, tenant: str, limit: int) -> float:
 async def read(server: Running, count: int) -> tuple[float, float]:
     """Requests for a second of the server's processor time, and for a second of the clock."""
 
-    request = asking(server, "quotas/acme")
+    request = asking(server.token, "quotas/acme")
 
     async def one(requests: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -78,13 +80,15 @@ async def read(server: Running, count: int) -> tuple[float, float]:
 async def watch(server: Running, seconds: float) -> tuple[float, float]:
     """What browsers add to the server's work, in percent of a core; overviews that each of them got a second."""
     overviews = 0
-    request = asking(server, "events", "text/event-stream")
+    tokens = [server.new_token(f"people-{number}") for number in range(BROWSERS // BROWSERS_A_TOKEN)]
 
-    async def browser() -> None:
+    async def browser(number: int) -> None:
         nonlocal overviews
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(request)
+        writer.write(asking(tokens[number % len(tokens)], "events", "text/event-stream"))
         try:
+            if not (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"the stream was not opened: {head[:80]!r}")
             while data := await reader.read(1 << 16):
                 overviews += data.count(b"event: overview")
         finally:
@@ -104,12 +108,14 @@ async def watch(server: Running, seconds: float) -> tuple[float, float]:
 
     changing = asyncio.create_task(change())
     alone = await share()
-    browsers = [asyncio.create_task(browser()) for _ in range(BROWSERS)]
+    browsers = [asyncio.create_task(browser(number)) for number in range(BROWSERS)]
     await asyncio.sleep(1.0)
     overviews = 0
     watched = await share()
     seen = overviews / BROWSERS / seconds
     for task in (changing, *browsers):
         task.cancel()
-    await asyncio.gather(changing, *browsers, return_exceptions=True)
+    for ended in await asyncio.gather(changing, *browsers, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
     return watched - alone, seen

@@ -59,13 +59,17 @@ class Running:
         raise RuntimeError("larder up did not become ready")
 
     def _log_in(self) -> None:
+        self.token = self.new_token("bench")
+        self.http.headers["Authorization"] = f"Bearer {self.token}"
+
+    def new_token(self, name: str) -> str:
+        """An operator's."""
         made = self.http.post(
             "/api/v1/tokens",
-            json={"name": "bench", "role": "operator"},
+            json={"name": name, "role": "operator"},
             headers={"Authorization": f"Bearer {_SETTINGS_TOKEN}"},
         )
-        self.token = str(made.raise_for_status().json()["token"])
-        self.http.headers["Authorization"] = f"Bearer {self.token}"
+        return str(made.raise_for_status().json()["token"])
 
     def memory_bytes(self) -> int:
         """Memory of the management plane's process alone, without what it shares."""

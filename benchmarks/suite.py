@@ -13,6 +13,7 @@ from benchmarks import (
     reservations,
     rest,
     transfers,
+    uptime,
     views,
 )
 from benchmarks.result import Result
@@ -30,4 +31,5 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "policies": policies.run,
     "apply": apply.run,
     "rest": rest.run,
+    "uptime": uptime.run,
 }
