@@ -16,7 +16,7 @@ from app.cli.client import (
     segment,
     url_option,
 )
-from app.cli.keys import seconds
+from app.cli.keys import FINITE, seconds
 
 _NONE = "none"
 _MAXIMA = (
@@ -162,7 +162,7 @@ def _value(name: str, text: Any) -> Any:
         return seconds("--ttl", text)
     if name == "max_weight":
         try:
-            return float(text)
-        except ValueError:
+            return FINITE.convert(text, None, None)
+        except click.BadParameter:
             raise click.UsageError(f"--weight: expected a number such as 2, or none, got {text!r}") from None
     return text

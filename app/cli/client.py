@@ -1,5 +1,6 @@
 """Talks to the API for the command line: answers as dicts, failures as one sentence and exit code 1."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -54,8 +55,26 @@ def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
-    return quote(name, safe="")
+    """A name as one segment of a path, also when it is of dots alone. Raises UsageError for what names nothing."""
+    if not name:
+        raise click.UsageError("expected a name, got an empty text; the tenant of the empty salt is _default")
+    try:
+        quoted = quote(name, safe="")
+    except UnicodeEncodeError:
+        raise click.UsageError(f"expected a name in UTF-8, got {name!r}") from None
+    return quoted.replace(".", "%2E") if name in (".", "..") else quoted
+
+
+def _encoded(body: Mapping[str, Any] | None) -> bytes | None:
+    """The body as JSON. Raises ClickException for text that is not UTF-8 and numbers that JSON does not have."""
+    if body is None:
+        return None
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise click.ClickException("expected text in UTF-8") from None
+    except ValueError:
+        raise click.ClickException("expected finite numbers") from None
 
 
 def call(
@@ -69,16 +88,20 @@ def call(
     """The answer's JSON, None when it has none. Raises ClickException with the problem's sentence."""
     base = (url or default_url()).rstrip("/")
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    content = _encoded(body)
+    kind = {} if content is None else {"Content-Type": "application/json"}
     try:
         response = httpx.request(
             method,
             base + path,
-            json=body,
+            content=content,
             params=parameters,
-            headers=_proof(base, headers),
+            headers={**_proof(base, headers), **kind},
             timeout=TIMEOUT_S,
             trust_env=False,
         )
+    except UnicodeEncodeError:
+        raise click.ClickException("expected text in UTF-8") from None
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
     except httpx.HTTPError as error:

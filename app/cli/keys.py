@@ -1,6 +1,7 @@
-"""Options that say which keys are meant, and times as people write them."""
+"""Options that say which keys are meant, and numbers and times as people write them."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import IO, Any, TypeVar
@@ -9,7 +10,21 @@ import click
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_TIME_S = 10_000 * 366 * 86_400
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Finite(click.types.FloatParamType):
+    """A number that JSON has, too: neither infinite nor `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"expected a finite number, got {value!r}", param, ctx)
+        return number
+
+
+FINITE = Finite()
 
 
 def key_options(command: F) -> F:
@@ -97,4 +112,7 @@ def seconds(option: str, text: str) -> float:
     match = _TIME.fullmatch(text)
     if match is None:
         raise click.UsageError(f"{option}: expected a time such as 90s, 30m, 12h or 7d, got {text!r}")
-    return float(match[1]) * _UNITS[match[2] or ""]
+    span = float(match[1]) * _UNITS[match[2] or ""]
+    if span > MAX_TIME_S:
+        raise click.UsageError(f"{option}: expected at most 10000 years, got {text[:40]!r}")
+    return span

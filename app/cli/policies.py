@@ -16,7 +16,7 @@ from app.cli.client import (
     url_option,
     wait_option,
 )
-from app.cli.keys import F
+from app.cli.keys import FINITE, F
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
 
 _FIELDS = (
@@ -97,12 +97,12 @@ def _rules(command: F) -> F:
         ),
         click.option("--priority", type=int, help="Of several that match a node, the highest is in force."),
         click.option("--note", help="For people."),
-        click.option("--low-watermark", type=float, help="Down to this share of the pool."),
+        click.option("--low-watermark", type=FINITE, help="Down to this share of the pool."),
         click.option(
-            "--high-watermark", type=float, help="Evict ahead of need above this share of the pool."
+            "--high-watermark", type=FINITE, help="Evict ahead of need above this share of the pool."
         ),
         click.option(
-            "--admission-idle", type=float, metavar="SECONDS", help="Pressure: victims were idle for less."
+            "--admission-idle", type=FINITE, metavar="SECONDS", help="Pressure: victims were idle for less."
         ),
         click.option(
             "--admission/--no-admission",

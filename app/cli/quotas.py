@@ -16,6 +16,7 @@ from app.cli.client import (
     url_option,
     wait_option,
 )
+from app.cli.keys import FINITE
 
 _SHARE = (
     "limit_bytes",
@@ -91,7 +92,7 @@ def get_quota(url: str | None, tenant: str) -> None:
 @click.argument("limit_", metavar="[LIMIT]", required=False)
 @click.option("--limit", help="Hard cap, such as 4GiB; `none` for no cap. The same as LIMIT.")
 @click.option("--floor", help="What no other tenant can take, such as 1GiB; at most the limit.")
-@click.option("--weight", type=float, help="Share of what is borrowed: 0.01 to 1000.")
+@click.option("--weight", type=FINITE, help="Share of what is borrowed: 0.01 to 1000.")
 @click.option("--pin-budget", help="What guaranteed pins may hold; `none` for the pool's budget alone.")
 @click.option("--store-rate", help="Bytes a second that may be stored, such as 100MiB; `none` for no bound.")
 @click.option("--on-exceed", type=click.Choice(["evict_self", "reject"]), help="At the limit.")

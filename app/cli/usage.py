@@ -7,6 +7,7 @@ import click
 
 from app.cli import show
 from app.cli.client import ANY_STATE, call, find, json_option, print_json, segment, stream, url_option
+from app.cli.keys import FINITE
 
 _PATH = "/api/v1/rates"
 _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", "evicted ", "refused ")
@@ -102,7 +103,7 @@ def list_rates(url: str | None, as_json: bool) -> None:
 @rates.command("set")
 @click.argument("name")
 @click.option("--model", required=True, help="The model's name, as engines attach with it.")
-@click.option("--tokens-per-s", type=float, required=True, help="Prefill tokens a second of a whole engine.")
+@click.option("--tokens-per-s", type=FINITE, required=True, help="Prefill tokens a second of a whole engine.")
 @click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
 @click.option("--note", default="", help="For people.")
 @url_option

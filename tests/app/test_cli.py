@@ -176,3 +176,37 @@ async def test_documents_with_any_size_are_compared_and_applied(
     _, out, _ = await larder(plane, "quotas", "list")
     assert "e+0" not in out
     assert "1000 MiB" in out
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+async def test_numbers_that_are_not_finite_are_refused_by_their_option(plane: Plane, number: str) -> None:
+    for option, arguments in (
+        ("--weight", ("quotas", "set", "acme")),
+        ("--high-watermark", ("policies", "set")),
+        ("--admission-idle", ("policies", "set")),
+        ("--weight", ("ceilings", "set", "acme")),
+        ("--tokens-per-s", ("rates", "set", "h200", "--model", "m")),
+    ):
+        code, out, err = await larder(plane, *arguments, f"{option}={number}")
+        assert (code, out) == (2, "")
+        assert option in err
+        assert "expected a " in err
+
+
+async def test_an_empty_name_is_never_the_collection_and_dots_are_names(plane: Plane, node: FakeNode) -> None:
+    for kind in ("quotas", "pins", "nodes", "policies", "ceilings", "tenants"):
+        code, out, err = await larder(plane, kind, "get", "")
+        assert (code, out) == (2, "")
+        assert "expected a name, got an empty text" in err
+    for verb in (("quotas", "set", "", "--limit", "1GiB"), ("quotas", "delete", ""), ("pins", "delete", "")):
+        assert (await larder(plane, *verb))[0] == 2
+    for name in (".", ".."):
+        code, out, err = await larder(plane, "quotas", "set", name, "--limit", "1GiB")
+        assert (code, err) == (0, "")
+        _, out, _ = await larder(plane, "quotas", "get", name)
+        assert json.loads(out)["tenant"] == name
+        assert (await larder(plane, "quotas", "delete", name))[0] == 0
+    code, _, err = await larder(plane, "quotas", "get", "a\udcff")
+    assert (code, "in UTF-8" in err) == (2, True)
+    code, _, err = await larder(plane, "quotas", "set", "acme", "--note", "a\udcff", "--limit", "1GiB")
+    assert (code, "in UTF-8" in err) == (1, True)
