@@ -139,7 +139,7 @@ class Actions:
             by.check_whole("a scope without a tenant")
         else:
             by.check_salt(salt)
-        chain = await resolved(asked, model, salt, self._tokenizers)
+        chain = await resolved(asked, model, salt, self._tokenizers, by)
         scope = Scope(tenant=salt, model=model, space=space, keys=b"".join(chain.keys))
         return scope, chain.tokenizer
 

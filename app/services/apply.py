@@ -87,7 +87,7 @@ class Apply:
     ) -> tuple[Outcome, dict[SnapshotType, int]]:
         """What was done, or would be, and the generations."""
         declared = await asyncio.to_thread(
-            declare, asked.document, asked.managed_by, by, time.time(), self._encoder(), assumed
+            declare, asked.document, asked.managed_by, by, time.time(), self._encoder(by), assumed
         )
         _check_prune(asked, declared)
         if asked.dry_run:
@@ -105,7 +105,7 @@ class Apply:
                     numbers[kind.name] = change.generations[kind.name]
         return result, numbers
 
-    def _encoder(self) -> Encode:
+    def _encoder(self, by: Caller) -> Encode:
         """For the thread that reads a document: a text becomes tokens in a process of its own."""
         loop = asyncio.get_running_loop()
         ends = time.monotonic() + TEXTS_S
@@ -121,7 +121,9 @@ class Apply:
             if time.monotonic() > ends:
                 raise _too_much(f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
             prompt = pin.add_generation_prompt
-            work = self._tokenizers.encode(pin.model, pin.text, pin.messages, add_generation_prompt=prompt)
+            work = self._tokenizers.encode(
+                pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt
+            )
             return asyncio.run_coroutine_threadsafe(work, loop).result()
 
         return encode

@@ -38,6 +38,11 @@ class Caller:
     session_hash: str = ""
     """Tells browsers apart that logged in with the same token."""
 
+    @property
+    def share(self) -> str:
+        """By what callers are told apart where each has a share: the token, or the address where none is needed."""
+        return self.token_id or (self.source if self.actor == LOCAL else self.actor)
+
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
 

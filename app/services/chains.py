@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from app.schemas.tokenizers import TokenizerUsed
 from app.services import checks
+from app.services.callers import Caller
 from app.services.key_intent import check_chunk, check_tokens, unpacked
 from app.services.tokenizers import Tokenizers
 from dataplane.protocol.keys import chain
@@ -42,7 +43,9 @@ def given(source: Source) -> list[str]:
     return [name for name in SOURCES if getattr(source, name) is not None]
 
 
-async def resolved(source: Source, model: str | None, salt: str | None, tokenizers: Tokenizers) -> Chain:
+async def resolved(
+    source: Source, model: str | None, salt: str | None, tokenizers: Tokenizers, by: Caller
+) -> Chain:
     """The keys of a request, none when it says nothing. Tokens and text are those of a model and a tenant.
 
     Raises Invalid, TooManyRequests."""
@@ -74,7 +77,7 @@ async def resolved(source: Source, model: str | None, salt: str | None, tokenize
     tokens, used = source.tokens, None
     if tokens is None:
         encoded = await tokenizers.encode(
-            model, source.text, source.messages, add_generation_prompt=source.add_generation_prompt
+            model, source.text, source.messages, by, add_generation_prompt=source.add_generation_prompt
         )
         tokens, used = encoded.tokens, encoded.by
         check_tokens(tokens, source.chunk_tokens, faults, ways[0])

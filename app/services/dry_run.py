@@ -94,7 +94,7 @@ class DryRuns:
         encoded = None
         if pin.model and (pin.text is not None or pin.messages is not None):
             encoded = await self._tokenizers.encode(
-                pin.model, pin.text, pin.messages, add_generation_prompt=pin.add_generation_prompt
+                pin.model, pin.text, pin.messages, by, add_generation_prompt=pin.add_generation_prompt
             )
         now = time.time()
         intent = await asyncio.to_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))

@@ -68,7 +68,7 @@ class Lookups:
         faults.stop()
         assert salt is not None
         by.check_salt(salt)
-        chain = await resolved(asked, model, salt, self._tokenizers)
+        chain = await resolved(asked, model, salt, self._tokenizers, by)
         nodes = self._targets.named(asked)
         packed = b"".join(chain.keys)
         return chain, await self._targets.each(

@@ -73,7 +73,7 @@ class Pins:
         check_sources(asked, faults)
         faults.stop()
         prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix, by, asked.tenant)
-        encoded = await self._encoded(asked)
+        encoded = await self._encoded(asked, by)
         # Off the loop: hashing a million tokens takes longer than others should wait.
         intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)
         by.check_salt(intent.salt)
@@ -91,12 +91,12 @@ class Pins:
             await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0], created
 
-    async def _encoded(self, asked: PinPut) -> Encoded | None:
+    async def _encoded(self, asked: PinPut, by: Caller) -> Encoded | None:
         """What a text or messages became; None without them, or without a model: `resolve` says so."""
         if (asked.text is None and asked.messages is None) or not asked.model:
             return None
         return await self._tokenizers.encode(
-            asked.model, asked.text, asked.messages, add_generation_prompt=asked.add_generation_prompt
+            asked.model, asked.text, asked.messages, by, add_generation_prompt=asked.add_generation_prompt
         )
 
     async def write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:

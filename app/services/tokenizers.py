@@ -72,7 +72,7 @@ class Tokenizers:
         file = await asyncio.to_thread(_file, asked.tokenizer)
         _check(asked, file)
         digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
-        await self._tokenizing.run(Job(file, asked.chat_template), "tokenizer")
+        await self._tokenizing.run(Job(file, asked.chat_template), "tokenizer", by)
         # Nodes are told of no tokenizer: the lock is what is needed of the type, so that a model gets one alone.
         async with self._changes.begin(by, "pins") as change:
             row = await tokenizers.get(change.session, name)
@@ -112,6 +112,7 @@ class Tokenizers:
         model: str,
         text: str | None,
         messages: Sequence[dict[str, Any]] | None,
+        by: Caller,
         *,
         add_generation_prompt: bool = False,
     ) -> Encoded:
@@ -135,7 +136,7 @@ class Tokenizers:
             None if messages is None else list(messages),
             add_generation_prompt,
         )
-        done = await self._tokenizing.run(job, field)
+        done = await self._tokenizing.run(job, field, by)
         tokens = array("I", done.tokens)
         if sys.byteorder == "big":
             tokens.byteswap()

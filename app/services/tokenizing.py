@@ -1,4 +1,4 @@
-"""Runs jobs of `app.texts`, each in a process of its own, a few at a time."""
+"""Runs jobs of `app.texts`, each in a process of its own, a few at a time, and no caller's alone."""
 
 import asyncio
 import os
@@ -8,29 +8,29 @@ import sys
 import msgspec
 
 from app.errors import FieldError, Invalid, TooManyRequests
+from app.services.callers import Caller
+from app.services.fair_turns import Bounds, FairTurns, Full
 from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, Done, Failed, Job
 from dataplane.protocol.units import format_size
 
-AT_ONCE = 2
-MAX_WAITING = 32
+BOUNDS = Bounds(at_once=3, each_at_once=2, waiting=64, each_waiting=16)
 _LONG = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 class Tokenizing:
     def __init__(self) -> None:
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._waiting = 0
+        self._turns = FairTurns(BOUNDS)
 
-    async def run(self, job: Job, field: str) -> Done:
+    async def run(self, job: Job, field: str, by: Caller) -> Done:
         """`field` of the request is at fault when the job ends in no good way. Raises Invalid, TooManyRequests."""
-        if self._waiting >= MAX_WAITING:
-            raise TooManyRequests(f"{MAX_WAITING} texts wait for their tokens already; try again in a moment")
-        self._waiting += 1
         try:
-            async with self._turns:
+            async with self._turns.turn(by.share):
                 answer = await _worked(job, field)
-        finally:
-            self._waiting -= 1
+        except Full as full:
+            whose = f"of {by.actor!r} " if full.own else ""
+            raise TooManyRequests(
+                f"{full.waiting} texts {whose}wait for their tokens already; try again in a moment"
+            ) from None
         if isinstance(answer, Failed):
             raise _invalid(answer.field, answer.message)
         return answer

@@ -11,6 +11,7 @@ import pytest
 
 from app.errors import Invalid
 from app.services import tokenizing
+from app.services.callers import Caller
 from app.texts import jobs
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import BOS, END, TEMPLATE, UNKNOWN, USER, text, words
@@ -110,7 +111,7 @@ async def test_what_is_no_tokenizer_is_refused_by_field(
 
 async def encoded(plane: Plane, **asked: Any) -> list[int]:
     found = await plane.app.parts.tokenizers.encode(
-        "m", asked.pop("text", None), asked.pop("messages", None), **asked
+        "m", asked.pop("text", None), asked.pop("messages", None), Caller(), **asked
     )
     assert found.by.name == "llama"
     return found.tokens
