@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from app.cli import show
-from app.cli.client import call, json_option, print_json, url_option
+from app.cli.client import Refused, call, json_option, print_json, url_option
 
 
 @click.command()
@@ -17,30 +17,57 @@ def status(url: str | None, as_json: bool) -> None:
     if as_json:
         print_json(overview)
         return
-    _head(overview)
-    _replicas(call(url, "GET", "/api/v1/replicas")["items"])
+    replicas = _unless_for_all(url, "/api/v1/replicas")
+    head(overview, "" if overview["ready"] else _unready(url), is_limited=replicas is None)
+    if replicas is not None:
+        _replicas(replicas["items"])
     if overview["nodes"]:
-        _nodes(overview["nodes"])
+        _nodes(overview["nodes"], is_limited=replicas is None)
     if overview["tenants"]:
         _tenants(overview["tenants"], overview["tenants_total"])
     if overview["pins"]:
         _pins(overview["pins"], overview["pins_total"])
 
 
-def _head(overview: dict[str, Any]) -> None:
+def _unless_for_all(url: str | None, path: str) -> Any:
+    """The answer; None for callers who are limited to tenants, when it is about everybody."""
+    try:
+        return call(url, "GET", path)
+    except Refused as refused:
+        if refused.status == 403:
+            return None
+        raise
+
+
+def _unready(url: str | None) -> str:
+    """Why it is not ready; empty when it has become ready meanwhile."""
+    try:
+        call(url, "GET", "/readyz")
+    except Refused as refused:
+        return refused.message
+    return ""
+
+
+def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     pool, rates = overview["pool"], overview["rates"]
+    why = f" ({unready})" if unready else ""
+    ready = "ready" if overview["ready"] else f"not ready{why}"
+    click.echo(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}")
+    told = [node for node in overview["nodes"] if node["stats"] is not None]
+    for node in told:
+        policy = node["stats"]["policy"]
+        gate = ", admission gate closed" if policy["gate_closed"] else ""
+        click.echo(f"policy of {node['name']}: {policy['algorithm']}{gate}")
+    if overview["nodes"] and not told and not is_limited:
+        click.echo("pool: no node has told its numbers yet")
+        return
+    whose = "your tenants: " if is_limited else ""
+    ratio = "hit ratio (last minute)", rates["hit_ratio"]
+    if is_limited:
+        ratio = "hit ratio", rates["hit_ratio_total"]
     click.echo(
-        f"{'ready' if overview['ready'] else 'not ready'}, quotas {'enforced' if overview['armed'] else 'not enforced'}"
-    )
-    for node in overview["nodes"]:
-        if node["stats"] is not None:
-            policy = node["stats"]["policy"]
-            gate = ", admission gate closed" if policy["gate_closed"] else ""
-            click.echo(f"policy of {node['name']}: {policy['algorithm']}{gate}")
-    click.echo(
-        f"pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
-        f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks,"
-        f" hit ratio {show.percent(rates['hit_ratio'])} (last minute)"
+        f"{whose}pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
+        f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks, {ratio[0]} {show.percent(ratio[1])}"
     )
 
 
@@ -58,13 +85,17 @@ def _replicas(replicas: list[dict[str, Any]]) -> None:
     click.echo(f"replicas: {len(alive)} alive; {who}")
 
 
-def _nodes(nodes: list[dict[str, Any]]) -> None:
+def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool) -> None:
+    click.echo()
+    if is_limited:
+        rows = [[node["name"], node["state"], show.size(node["capacity_bytes"])] for node in nodes]
+        show.table("Nodes", ["name", "state", "pool "], rows)
+        return
     rows = []
     for node in nodes:
         engines = "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
         applied = ", ".join(f"{kind} {seen['generation']}" for kind, seen in sorted(node["observed"].items()))
         rows.append([node["name"], node["state"], str(node["pid"]), engines, applied or "-"])
-    click.echo()
     show.table("Nodes", ["name", "state", "pid ", "engines ", "applied"], rows)
     show.faults(nodes)
 

@@ -1,9 +1,6 @@
 """The command line against a running plane: what it sends, what it says, and that nothing is half done."""
 
-import asyncio
 import json
-import os
-import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,22 +10,11 @@ import pytest
 from dataplane.protocol.control import Invalidate, Prefix, QuotaSpec, Scope, TracePart
 from dataplane.protocol.events import PinStats
 from dataplane.replay.trace import read_trace
+from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
-
-
-async def larder(plane: Plane, *arguments: str, typed: str = "") -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    environ = {**os.environ, "LARDER_URL": str(plane.http.base_url)}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app", *arguments, env=environ,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(typed.encode()), 30)
-    assert "Traceback" not in err.decode()
-    return process.returncode or 0, out.decode(), err.decode()
 
 
 async def test_options_that_are_left_out_keep_what_the_record_has(plane: Plane, node: FakeNode) -> None:

@@ -1,0 +1,47 @@
+"""`larder status`: for everybody, for callers of one tenant, and while something is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from app.cli.status import head
+from app.settings import Settings
+from tests.app.callers import ADMIN, guarding, made
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, node: FakeNode) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        await plane.put_quota("acme", "1000MiB")
+        await plane.put_quota("rival", "1GiB")
+        token = await made(plane, "reader", tenants=["acme"])
+        code, out, err = await larder(plane, "status", token=token)
+        assert (code, err) == (0, "")
+        assert out.startswith("ready, ")
+        assert "your tenants: pool 0 B of " in out
+        assert "node-a" in out
+        assert "1000 MiB" in out
+        assert "rival" not in out
+        code, out, _ = await larder(plane, "status", token=ADMIN)
+        assert (code, "rival" in out, "your tenants" in out) == (0, True, False)
+
+
+async def test_the_status_says_why_it_is_not_ready(settings: Settings) -> None:
+    async with serving(settings) as plane:
+        code, out, _ = await larder(plane, "status")
+        why = (await plane.http.get("/readyz")).json()["detail"]
+        assert (code, out.splitlines()[0]) == (0, f"not ready ({why}), quotas not enforced")
+
+
+async def test_numbers_that_no_node_told_are_not_zeros(
+    plane: Plane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overview = await plane.get("/api/v1/overview")
+    silent = [{**node, "stats": None} for node in overview["nodes"]]
+    head({**overview, "nodes": silent}, "", is_limited=False)
+    assert "pool: no node has told its numbers yet" in capsys.readouterr().out
