@@ -16,7 +16,7 @@ from app.ingest.subscriber import IngestCounts
 from app.observe import metrics
 from app.observe.facts import FactHub
 from app.push.desired import Desired
-from app.push.keys import KeyPair, key_pair
+from app.push.keys import KeyPair, key_pair, key_path, next_key
 from app.push.lead import Lead
 from app.push.operations import Operations
 from app.push.supervisor import Supervisor
@@ -149,6 +149,7 @@ def build(settings: Settings) -> Parts:
     boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
+    key_file = key_path(settings.state_dir, settings.app.curve_key_file)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
@@ -191,7 +192,14 @@ def build(settings: Settings) -> Parts:
         prefixes=prefixes,
         nodes=nodes,
         node_intent=NodeIntent(changes, fleet, hub),
-        joins=Joins(database, changes, fleet, keys, join_addresses(settings.app)),
+        joins=Joins(
+            database,
+            changes,
+            fleet,
+            keys,
+            join_addresses(settings.app),
+            lambda: next_key(key_file, keys().public),
+        ),
         keys=keys,
         pushes=Pushes(database),
         audit=Audit(database),

@@ -141,6 +141,7 @@ class DataPlane:
         """Let the management plane of the fleet know of this node, where it is to be in one."""
         if self._membership is None:
             return
+        self.node.lets_in = self._membership.managers
         self._loop.register_zmq(self._membership.gate.socket, self._membership.gate.on_readable)
         self._membership.begin(
             self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
@@ -149,6 +150,8 @@ class DataPlane:
 
     def _joined(self, joined: Joined) -> None:
         self._control.introduction = replace(self._control.introduction, events_url=joined.events_url)
+        assert self._membership is not None
+        self.node.lets_in = self._membership.managers
 
     def _not_joined(self, error: JoinFailed) -> None:
         self._join_failed = error

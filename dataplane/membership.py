@@ -18,6 +18,7 @@ import zmq
 
 from dataplane import __version__
 from dataplane.protocol.join import (
+    MAX_ADDRESSES,
     MAX_MANAGERS,
     PASSING,
     VERSION,
@@ -60,6 +61,8 @@ class Fleet(msgspec.Struct, frozen=True):
     addresses: list[str]
     managers: list[str]
     """Public keys that may connect to this node."""
+    next_key: str = ""
+    """Of the join socket, when it is about to be changed; "" when it is not."""
 
 
 class Membership:
@@ -83,6 +86,12 @@ class Membership:
             raise SettingsError(str(error)) from None
         self.gate = Gate(context, self._pair)
         self._by_token = token is not None and (fleet is None or fleet.key != token.key)
+        self._kept = fleet
+        """As it stands in the file."""
+        if token is not None and self._fleet is not None and not self._by_token:
+            # It is known there: the token is not needed, but it says where that is now.
+            addresses = list(dict.fromkeys([*token.addresses, *self._fleet.addresses]))[:MAX_ADDRESSES]
+            self._fleet = msgspec.structs.replace(self._fleet, addresses=addresses)
         self._admit()
         self._link: JoinLink | None = None
         self._tries = 0
@@ -90,6 +99,8 @@ class Membership:
         self._told = ""
         self._answered = False
         """The management plane said yes or no since this process began."""
+        self._asked_key = ""
+        """Whose answer is waited for."""
         self._node = self._control_url = self._events_url = ""
         self._on_joined: Callable[[Joined], None] = lambda joined: None
         self._on_failed: Callable[[JoinFailed], None] = lambda error: None
@@ -137,11 +148,13 @@ class Membership:
     def _ask(self, now: float) -> None:
         if self._by_token:
             assert self._token is not None
-            key, addresses = self._token.key, self._token.addresses
+            places = [(self._token.key, address) for address in self._token.addresses]
             ident, secret = self._token.id, self._token.secret
         else:
             assert self._fleet is not None
-            key, addresses, ident, secret = self._fleet.key, self._fleet.addresses, "", b""
+            keys = [self._fleet.key, self._fleet.next_key] if self._fleet.next_key else [self._fleet.key]
+            places = [(key, address) for key in keys for address in self._fleet.addresses]
+            ident, secret = "", b""
         message = Join(
             version=VERSION,
             node=self._node,
@@ -152,9 +165,9 @@ class Membership:
             token=ident,
             secret=secret,
         )
-        url = addresses[self._tries % len(addresses)]
+        self._asked_key, url = places[self._tries % len(places)]
         try:
-            self._link = JoinLink(self._context, url, key, self._pair, message)
+            self._link = JoinLink(self._context, url, self._asked_key, self._pair, message)
         except zmq.ZMQError as error:
             self._later(now, "join.failed", f"{url}: {error}")
             return
@@ -176,12 +189,21 @@ class Membership:
             return
         if self._by_token:
             assert self._token is not None
-            key, addresses = self._token.key, self._token.addresses
+            addresses = self._token.addresses
         else:
             assert self._fleet is not None
-            key, addresses = self._fleet.key, self._fleet.addresses
-        fleet = Fleet(node=self._node, key=key, addresses=addresses, managers=managers)
-        if fleet != self._fleet:
+            addresses = self._fleet.addresses
+        key = self._asked_key
+        fleet = Fleet(
+            node=self._node,
+            key=key,
+            addresses=addresses,
+            managers=managers,
+            next_key=answer.next_key if is_key(answer.next_key) and answer.next_key != key else "",
+        )
+        if self._fleet is not None and self._fleet.key != key:
+            log.info("fleet.key_changed", key=key, before=self._fleet.key)
+        if fleet != self._kept:
             self._keep(fleet)
         if self._by_token or self._told:
             log.info(
@@ -203,6 +225,7 @@ class Membership:
                 file.flush()
                 os.fsync(fd)
             making.replace(self._path)
+            self._kept = fleet
         except OSError as error:
             log.warning("fleet.not_kept", reason=error.strerror, effect="the next start needs a join token")
 
@@ -232,8 +255,13 @@ class Membership:
                 effect="engines are served by what is in force; to join again, start with a new token",
             )
 
+    @property
+    def managers(self) -> list[str]:
+        """Public keys of the management planes that are let in."""
+        return [] if self._fleet is None else self._fleet.managers
+
     def _admit(self) -> None:
-        self.gate.admit([] if self._fleet is None else self._fleet.managers, undecided=self._by_token)
+        self.gate.admit(self.managers, undecided=self._by_token)
 
     def _hang_up(self) -> None:
         if self._link is not None:
@@ -286,7 +314,8 @@ def _fleet(settings: Settings) -> Fleet | None:
         fleet = msgspec.json.decode(data, type=Fleet)
     except (msgspec.DecodeError, ValueError, RecursionError):
         fleet = None
-    if fleet is not None and all(map(is_key, [fleet.key, *fleet.managers])) and fleet.addresses:
+    keys = [] if fleet is None else [fleet.key, *fleet.managers, *filter(None, [fleet.next_key])]
+    if fleet is not None and all(map(is_key, keys)) and fleet.addresses:
         return fleet
     if settings.table.join_token_file:
         log.warning("fleet.set_aside", file=str(path), effect="the node joins by its token")

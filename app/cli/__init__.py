@@ -33,6 +33,7 @@ _COMMANDS = {
     "diff": ("app.cli.diff:diff", "What applying documents would change."),
     "apply": ("app.cli.apply:apply", "Make records what documents say."),
     "nodes": ("app.cli.nodes:nodes", "Nodes: join tokens, labels, draining, size."),
+    "manager-key": ("app.cli.manager_key:manager_key", "The key by which nodes know this management plane."),
     "dataplane": ("app.cli.passthrough:dataplane", "Run a data plane alone; it joins a fleet by a token."),
     "usage": ("app.cli.usage:usage", "What tenants held, asked for and were spared."),
     "rates": ("app.cli.usage:rates", "How fast a prefill is without the cache."),

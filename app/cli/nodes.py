@@ -1,5 +1,7 @@
 """`larder nodes …`."""
 
+from typing import Any
+
 import click
 
 from app.cli import show
@@ -35,7 +37,7 @@ def list_nodes(url: str | None, as_json: bool) -> None:
         rows.append(
             [
                 node["name"],
-                node["state"] + (" (draining)" if node["draining"] else ""),
+                _state(node),
                 str(node["pid"]),
                 show.size(pool["used_bytes"]),
                 show.size(pool["capacity_bytes"]),
@@ -47,6 +49,14 @@ def list_nodes(url: str | None, as_json: bool) -> None:
     columns = ["name", "state", "pid ", "used ", "pool ", "engines ", "policy", "labels"]
     show.table(f"Nodes ({answer['total']})", columns, rows)
     show.faults(answer["items"])
+
+
+def _state(node: dict[str, Any]) -> str:
+    """In one cell: where it is with what it should hold, and what else is not as usual."""
+    notes = ["draining"] if node["draining"] else []
+    if offset_s := node["clock_offset_s"]:
+        notes.append(f"clock {abs(offset_s):.0f} s {'ahead' if offset_s > 0 else 'behind'}")
+    return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
 @nodes.command("get")

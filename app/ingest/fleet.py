@@ -17,6 +17,9 @@ ACK_SETTLES_S = 1.0
 """A heartbeat may have left the node before its ack did: for this long after an ack it cannot contradict it."""
 
 
+OFFSETS = 10
+OFFSET_LEAST_S = 5.0
+"""Clocks that are nearer than this are near enough."""
 MAX_ACKS = 64
 _UNARMED = ("unarmed", "")
 Address = tuple[str, str]
@@ -68,6 +71,9 @@ class Node:
     since: dict[tuple[str, str], float] = field(default_factory=dict)
     """Unix seconds, by our clock, from which what keeps records from their effect was told: (`over_limit`, tenant),
     (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`unarmed`, "")."""
+    offsets: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
+    """By how much its clock was ahead of ours when it told, in seconds; the way here makes it look less ahead."""
+    clock_told_off: bool = False
     pin_ends: dict[str, float] = field(default_factory=dict)
     """Unix seconds at which pins end, by name, as the process last told: hits may have moved them. Kept when another
     process takes its place, because that one does not know."""
@@ -86,6 +92,12 @@ class Node:
     @property
     def address(self) -> Address:
         return self.control_url, self.public_key
+
+    @property
+    def clock_offset_s(self) -> float:
+        """By how much its clock is ahead of ours, in whole seconds; 0 when it is near enough."""
+        offset = max(self.offsets, default=0.0)
+        return float(round(offset)) if abs(offset) >= OFFSET_LEAST_S else 0.0
 
     @property
     def live_stats(self) -> NodeStats | None:
@@ -123,6 +135,7 @@ class Fleet:
         if node.epoch != message.epoch:
             node.stats = None
             node.refused.clear()
+            node.offsets.clear()
         node.control_url = control_url
         if not node.public_key:  # of a node that joined it is known better from where it was seen to come
             node.events_url = message.events_url
@@ -146,6 +159,7 @@ class Fleet:
             return
         changed = self._heard(node, now, at)
         node.stats = stats
+        node.offsets.append(stats.at - at)
         just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
         node.since = {
             what: node.since.get(what, at)

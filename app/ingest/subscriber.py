@@ -110,6 +110,16 @@ class Subscriber:
         self._apply(event, now, at)
         return missed
 
+    def _tell_clock(self) -> None:
+        """When it is wrong and when it is right again, not how far it drifts meanwhile."""
+        node = self._fleet.nodes.get(self._node)
+        if node is None or node.clock_told_off == bool(node.clock_offset_s):
+            return
+        node.clock_told_off = not node.clock_told_off
+        name = "node.clock_off" if node.clock_told_off else "node.clock_right"
+        self._log.warning(name, ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
+        self._hub.publish(name, self._node, ahead_s=node.clock_offset_s)
+
     def _missed(self, seq: int) -> bool:
         last, self._last_seq = self._last_seq, seq
         if last is None or seq == last + 1:
@@ -124,6 +134,7 @@ class Subscriber:
     def _apply(self, event: Event, now: float, at: float) -> None:
         if isinstance(event, NodeStats):
             self._fleet.heartbeat(self._node, event, now, at)
+            self._tell_clock()
             quiet = _without_clock(event)
             if quiet != self._quiet:
                 self._quiet = quiet

@@ -1,4 +1,9 @@
-"""The management plane's own CURVE key pair: nodes let in connections that prove it, and join whoever holds it."""
+"""The management plane's own CURVE key pair: nodes let in connections that prove it, and join whoever holds it.
+
+A key is changed in two steps, so that no node is lost on the way: the next one is made beside the present one and told
+to every node that says where it is; when all let it in, it takes the present one's place, and the management plane is
+started again.
+"""
 
 import os
 import stat
@@ -12,6 +17,8 @@ import zmq
 from dataplane.protocol.settings import SettingsError
 
 KEY_FILE = "manager.key"
+NEXT = ".next"
+OLD = ".old"
 _MAX_BYTES = 256
 
 
@@ -31,21 +38,62 @@ class KeyPair:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
 
 
-def key_pair(state_dir: Path, given: str = "") -> KeyPair:
-    """From the file that the settings name, else from the state directory, where it is made at the first call.
+def key_path(state_dir: Path, given: str = "") -> Path:
+    """The file that the settings name, else that of the state directory."""
+    return Path(given).expanduser() if given else state_dir / KEY_FILE
 
-    Raises SettingsError.
-    """
-    path = Path(given).expanduser() if given else state_dir / KEY_FILE
+
+def key_pair(state_dir: Path, given: str = "") -> KeyPair:
+    """What is in the key's file; that of the state directory is made at the first call. Raises SettingsError."""
+    path = key_path(state_dir, given)
     try:
         if not given and not path.exists():
             return _make(path)
+    except OSError as error:
+        raise SettingsError(f"app.curve_key_file: {path} cannot be read or made: {error.strerror}") from None
+    return _read(path, strict=not given)
+
+
+def next_path(path: Path) -> Path:
+    """Where the key lies that will take the place of that in a file."""
+    return path.with_name(path.name + NEXT)
+
+
+def next_key(path: Path, present: str) -> str:
+    """The public key that will take the place of the present one, "" when none is planned: what lies beside its file,
+    or in it since the switch, for a process that was not started again yet. Raises SettingsError."""
+    for each in (next_path(path), path):
+        if each.exists() and (public := _read(each, strict=False).public) != present:
+            return public
+    return ""
+
+
+def make_next(path: Path) -> str:
+    """Plan a change of the key in a file; the public key that will come. Raises FileExistsError, OSError."""
+    path = next_path(path)
+    if path.exists():
+        raise FileExistsError(path)
+    return _make(path).public
+
+
+def switch(path: Path) -> Path:
+    """The next key takes the place of the present one, which is put aside; where. Raises OSError."""
+    old = path.with_name(path.name + OLD)
+    old.unlink(missing_ok=True)
+    os.link(path, old)  # at no moment is there no key
+    next_path(path).replace(path)
+    return old
+
+
+def _read(path: Path, *, strict: bool) -> KeyPair:
+    """`strict`: refuse a file that others than its owner can read. Raises SettingsError."""
+    try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             secret = file.read(_MAX_BYTES).strip()
     except OSError as error:
-        raise SettingsError(f"app.curve_key_file: {path} cannot be read or made: {error.strerror}") from None
-    if mode & 0o077 and not given:
+        raise SettingsError(f"app.curve_key_file: {path} cannot be read: {error.strerror}") from None
+    if mode & 0o077 and strict:
         raise SettingsError(
             f"{path}: expected mode 0600, got {mode:04o}: others can read the secret key of this management plane; "
             "remove it (all nodes must then join again), or chmod 600 it if nobody else was on this machine"

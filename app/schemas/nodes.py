@@ -76,6 +76,10 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     """What operators say."""
     draining: bool
     """It is to take no new engines and store nothing more."""
+    lets_in: list[str]
+    """Public keys of the management planes that it lets in, as it last told."""
+    clock_offset_s: float
+    """By how much its clock is ahead of ours, in seconds; 0 when it is near enough. Pins end by its clock."""
     capacity_bytes: int
     seen_at: float
     desired: dict[str, int]

@@ -48,6 +48,7 @@ from dataplane.protocol.join import (
     url_fault,
     with_host,
 )
+from dataplane.protocol.settings import SettingsError
 
 MAX_USES = 10_000
 MAX_TTL_S = 10 * 365 * 86_400.0
@@ -72,13 +73,16 @@ class Joins:
         fleet: Fleet,
         keys: Callable[[], KeyPair],
         addresses: tuple[str, ...],
+        next_key: Callable[[], str],
     ) -> None:
-        """`addresses` is where nodes reach the join socket as the settings say; none: it follows from its URL."""
+        """`addresses` is where nodes reach the join socket as the settings say; none: it follows from its URL.
+        `next_key` is the public key that will take the place of ours, "" when none will; it may raise SettingsError."""
         self._database = database
         self._changes = changes
         self._fleet = fleet
         self._keys = keys
         self._addresses = addresses
+        self._next_key = next_key
         self._throttle = Throttle()
         self._shut: dict[str, float] = {}
         """Addresses that are not listened to until then (monotonic); at most those that failed in the last second."""
@@ -191,7 +195,18 @@ class Joins:
                 told = {"control_url": control_url, "events_url": events_url}
                 change.noted("moved", "node", row.name, dict(zip(told, before, strict=True)), told)
         self._meet(row)
-        return Joined(row.name, [self._keys().public], control_url, events_url)
+        return self._welcomed(row)
+
+    def _welcomed(self, row: NodeRow) -> Joined:
+        managers = [self._keys().public]
+        try:
+            coming = self._next_key()
+        except SettingsError as error:  # who joins must not be hurt by it
+            log.warning("keys.next_unreadable", reason=str(error))
+            coming = ""
+        if coming:
+            managers.append(coming)
+        return Joined(row.name, managers, row.control_url, row.events_url, next_key=coming)
 
     async def _let_in(self, change: Change, message: Join, key: str) -> NodeRow:
         """A node that nobody knows yet, by its token. Raises _Refusal."""

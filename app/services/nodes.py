@@ -45,6 +45,8 @@ class Nodes:
             told_labels=node.told_labels,
             own_labels=node.own_labels,
             draining=node.draining,
+            lets_in=[] if node.stats is None else node.stats.lets_in,
+            clock_offset_s=node.clock_offset_s,
             capacity_bytes=node.capacity_bytes,
             seen_at=node.seen_at,
             desired=self._progress.generations(),

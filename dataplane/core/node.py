@@ -118,6 +118,8 @@ class Node:
         self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifying(self.pool, self.integrity, self.emit)
         self.engines: dict[int, Engine] = {}
+        self.lets_in: list[str] = []
+        """Public keys of management planes that may connect, to be told with the rest."""
         self.adopted_blocks = 0
         """Blocks that were here when this process began."""
         self.prefixes = Prefixes()

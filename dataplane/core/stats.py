@@ -53,6 +53,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         epoch=node.options.epoch,
         adopted_blocks=node.adopted_blocks,
         draining=node.storing.draining,
+        lets_in=node.lets_in,
         uptime_s=now - node.started_at,
         armed=node.intent.armed,
         pool=pool.stats(),

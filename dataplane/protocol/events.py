@@ -210,6 +210,8 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     """Blocks taken over from the data plane process before this one."""
     draining: bool = False
     """It takes no new engines and stores nothing more."""
+    lets_in: list[str] = []
+    """Public keys (Z85) of the management planes that may connect; empty on a node's own sockets."""
 
 
 # ---- things that happened

@@ -70,6 +70,8 @@ class Joined(msgspec.Struct, tag_field="op", tag="joined"):
     control_url: str
     """As the management plane understood it."""
     events_url: str
+    next_key: str = ""
+    """Public key that the join socket will have some day in place of the present one; "" when no change is planned."""
 
 
 class JoinRefused(msgspec.Struct, tag_field="op", tag="join_refused"):

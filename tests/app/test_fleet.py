@@ -19,7 +19,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, wait_for
 from tests.dataplane.plane import Plane as DataPlane
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 PAGE = 4096
 
 

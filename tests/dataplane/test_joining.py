@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -21,7 +22,6 @@ from tests.dataplane import factories as make
 from tests.dataplane.keeper import Keeper
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
-pytestmark = pytest.mark.timeout(120)
 QUIET_MS = 500
 """Long enough for an answer that must not come, were it to come."""
 
@@ -186,6 +186,24 @@ def test_a_node_tries_every_address_of_its_token(make_plane: Callable[..., Plane
     plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, token)
     plane.start()
     assert keeper.let_in()[0].node == "node-a"
+
+
+def test_a_new_token_says_where_a_management_plane_is_that_moved(
+    make_plane: Callable[..., Plane], keeper: Keeper
+) -> None:
+    plane = member(make_plane, keeper)
+    told = {"node": "node-a", "key": keeper.public, "managers": [keeper.public]}
+    (plane.folder / "joined.json").write_text(json.dumps({**told, "addresses": ["tcp://127.0.0.1:1"]}))
+    plane.start()
+    assert keeper.let_in()[0].token == "", "it was in this fleet before"
+    kept = json.loads(
+        wait_for(lambda: keeper.url in (text := joined(plane)) and text, "the new address is kept")
+    )
+    assert kept["addresses"] == [keeper.url, "tcp://127.0.0.1:1"]
+
+
+def joined(plane: Plane) -> str:
+    return (plane.folder / "joined.json").read_text()
 
 
 def test_a_token_of_another_management_plane_reaches_nobody(

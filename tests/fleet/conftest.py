@@ -6,6 +6,7 @@ changed; a fleet that cannot be restored is thrown away, and the next test gets 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ def make_fleet() -> Fleet:
 def throw_away(fleet: Fleet) -> None:
     fleet.close()
     fleet.network.close()
-    shutil.rmtree(fleet.folder, ignore_errors=True)
+    if not os.environ.get("LARDER_TEST_KEEP"):  # logs, to look at after a failure
+        shutil.rmtree(fleet.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="package")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,13 +148,15 @@ class Manager(Process):
 
     def cli(self, *arguments: str) -> str:
         """What `larder …` prints; it must succeed."""
-        environ = {**clean_environ(), "LARDER_URL": f"http://127.0.0.1:{self.port}"}
-        done = subprocess.run(
-            [sys.executable, "-m", "app", *arguments], env=environ, capture_output=True, text=True, check=False,
-            timeout=60,
-        )  # fmt: skip
+        done = self.try_cli(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def try_cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`larder …` on the management plane's machine, with its settings."""
+        environ = {**clean_environ(), **self.environ, "LARDER_URL": f"http://127.0.0.1:{self.port}"}
+        command = [sys.executable, "-m", "app", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """The answer's body; a record is replaced in whatever state it is."""
@@ -256,7 +259,9 @@ class Fleet:
         if not self.app.alive:
             self.app.start()
         for name in [name for name in self.nodes if name not in ("a", "b", "c")]:
-            self.nodes.pop(name).kill()
+            extra = self.nodes.pop(name)
+            extra.kill()
+            shutil.rmtree(extra.folder)
         for node in self.nodes.values():
             if not node.alive:
                 node.start()

@@ -12,7 +12,7 @@ from tests.dataplane import factories as make
 from tests.e2e.larder import until
 from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet, Manager
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 CHAIN = make.keys(4, "prefix")
 PREFIX = {"model": make.MODEL, "keys": [key.hex() for key in CHAIN]}
 DRY_RUN = {"quotas": {"acme": {"limit_bytes": PAGE}}}

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import socket
+import time
 
 import pytest
+import zmq
 
-from tests.fleet.fleet import Fleet
+from dataplane.protocol.codec import encode
+from dataplane.protocol.control import VERSION, Hello
+from dataplane.protocol.join import JoinToken
+from dataplane.transport.curve import KeyPair, key_pair
+from tests.e2e.larder import until
+from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet, Manager
+from tests.fleet.stranger import Stranger
+from tests.fleet.test_machines import NAMES, QUIET_MS, stored
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+HOUR_S = 3600
+OTHER_CLOCK = """
+import sys, time
+now = time.time
+time.time = lambda: now() + {ahead_s}
+from dataplane.__main__ import main
+sys.exit(main())
+"""
+"""A machine whose clock is wrong."""
+OFTEN = """
+import sys
+import dataplane.membership
+dataplane.membership.ANNOUNCE_S = 0.5
+from dataplane.__main__ import main
+sys.exit(main())
+"""
+"""A data plane that says where it is all the time, and not every five minutes."""
 
 
 @pytest.mark.parametrize(
@@ -33,3 +61,122 @@ def test_a_join_socket_that_cannot_be_bound_ends_the_start_before_anything_is_wr
     assert says in last
     assert "Traceback" not in app.log()
     assert not (app.folder / "larder.db").exists()
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
+    fleet: Fleet, ahead_s: int
+) -> None:
+    app = fleet.app
+    node = fleet.node("d", ttl_s=60)
+    node.program = ["-c", OTHER_CLOCK.format(ahead_s=ahead_s)]
+    node.start()
+    app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
+    before = time.time()
+    app.put_quota("acme", 2 * PAGE, wait="5s")
+    assert stored(node, "acme", 4) == 2
+
+    def off() -> bool:
+        return abs(app.get("nodes/d")["clock_offset_s"] - ahead_s) < 5
+
+    until(off, "its clock is told", WAIT_S)
+    assert [app.get(f"nodes/{name}")["clock_offset_s"] for name in NAMES] == [0, 0, 0]
+    assert f" s {'ahead' if ahead_s > 0 else 'behind'})" in app.cli("nodes", "list")
+    until(lambda: "node.clock_off" in facts(app), "it is an event", WAIT_S)
+    for at in app.get("quotas/acme")["status"]["nodes"].values():
+        for condition in at["conditions"]:
+            assert condition["status"] == "True"
+            assert before - 5 < condition["since"] < time.time() + 5, "by our clock"
+    app.put_quota("acme", PAGE, wait="5s")
+    assert app.applied("acme") == dict.fromkeys((*NAMES, "d"), True)
+
+
+def facts(app: Manager) -> list[str]:
+    return [fact["name"] for fact in app.get("events/history")["items"]]
+
+
+def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgotten(fleet: Fleet) -> None:
+    app, node = fleet.app, fleet.node("d", "zone=d")
+    node.start()
+    app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
+    before = key_pair(node.folder / "curve.key")
+    node.kill()
+    shutil.rmtree(node.folder)
+    node.folder.mkdir()
+    node.token_file.write_text(fleet.token(node.machine))
+    assert node.start().ended() == 1
+    assert "name_taken" in node.log()
+    assert "larder nodes forget d" in node.log()
+    app.until_states(**dict.fromkeys(NAMES, "in_sync"), d="lost")
+    app.cli("nodes", "forget", "d")
+    node.start()
+    app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
+    assert app.get("nodes/d")["public_key"] != before.public
+    app.put_quota("acme", 2 * PAGE, wait="5s")
+    assert stored(node, "acme", 4) == 2
+    with Stranger("d", before) as thief:
+        key = json.loads((node.folder / "joined.json").read_text())["key"]
+        thief.ask(JoinToken("", b"", key, []), app.join_port)
+        assert thief.answer().code == "unknown_node", "the key before is nobody's"
+
+
+def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: Fleet) -> None:
+    fleet, app = empty_fleet, empty_fleet.manager().start()
+    nodes = [fleet.node(name) for name in "abc"]
+    for node in nodes:
+        node.program = ["-c", OFTEN]
+        node.start()
+    app.until_states(a="in_sync", b="in_sync", c="in_sync")
+    app.put_quota("acme", 2 * PAGE, wait="5s")
+    nodes[2].kill()
+    app.until_states(a="in_sync", b="in_sync", c="lost")
+    old = key_pair(app.folder / "manager.key")
+    new = app.cli("manager-key", "next").splitlines()[0].rpartition(" ")[2]
+    again = app.try_cli("manager-key", "next")
+    assert (again.returncode, "is there already" in again.stderr) == (1, True)
+
+    def known_to() -> set[str]:
+        return {name for name, node in app.nodes().items() if new in node["lets_in"]}
+
+    until(lambda: known_to() == {"a", "b"}, "nodes are told while everything runs", WAIT_S)
+    refused = app.try_cli("manager-key", "switch")
+    assert (refused.returncode, "not known yet to: c;" in refused.stderr) == (1, True)
+    app.cli("manager-key", "switch", "--force")
+    assert lets_in(nodes[0], old)
+    assert lets_in(nodes[0], key_pair(app.folder / "manager.key"))
+    app.stop()
+    app.start()
+    app.until_states(a="in_sync", b="in_sync", c="lost")
+    app.put_quota("acme", PAGE, wait="5s")
+    assert [stored(node, "acme", 3) for node in nodes[:2]] == [1, 1]
+    until(
+        lambda: all(app.nodes()[name]["lets_in"] == [new] for name in "ab"),
+        "the key before is dropped",
+        WAIT_S,
+    )
+    for node in nodes[:2]:
+        kept = json.loads((node.folder / "joined.json").read_text())
+        assert (kept["key"], kept["managers"], kept["next_key"]) == (new, [new], "")
+        assert not lets_in(node, old)
+    nodes[2].token_file.unlink()
+    nodes[2].start()
+    until(lambda: "join.unanswered" in nodes[2].log(), "who was away does not know the new key", WAIT_S)
+    nodes[2].stop()
+    nodes[2].token_file.write_text(fleet.token(nodes[2].machine))
+    nodes[2].start()
+    app.until_states(a="in_sync", b="in_sync", c="in_sync")
+
+
+def lets_in(node: DataPlane, pair: KeyPair) -> bool:
+    """Whether who has this key is answered on a node's control socket."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        with context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.curve_serverkey = key_pair(node.folder / "curve.key").public.encode()
+            socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret
+            socket.connect(f"tcp://{node.machine.far}:8472")
+            socket.send(encode(Hello(VERSION, "test")))
+            return bool(socket.poll(QUIET_MS))
+    finally:
+        context.term()

@@ -454,3 +454,21 @@ def test_charts_follow_the_colour_scheme(open_state: OpenState):
     page.emulate_media(color_scheme="dark")
     expect(panel(page, "Pool").locator("canvas:not([data-scheme])")).to_be_visible()
     assert canvas.evaluate(column) != light
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nodes_show_their_labels_how_they_joined_and_what_is_not_as_usual(
+    open_state: OpenState, width: int
+) -> None:
+    page = open_state("nacked", width=width).open()
+    draining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a3"))
+    expect(draining.get_by_text("draining", exact=True)).to_be_visible()
+    expect(draining.get_by_text("joined by token 323d00ec")).to_be_visible()
+    labels = draining.get_by_label("Labels of gpu-a3")
+    expect(labels.get_by_role("listitem")).to_have_text(["gpu=h200", "zone=b"])
+    expect(labels.get_by_text("zone=b")).to_have_attribute("title", "Laid over it by an operator")
+    joining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a4"))
+    for mark in ("joining", "to drain", "clock 1 h ahead"):
+        expect(joining.get_by_text(mark, exact=True)).to_be_visible()
+    usual = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a1"))
+    expect(usual.locator(".mark")).to_have_text(["in sync"])

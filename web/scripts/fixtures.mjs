@@ -112,7 +112,7 @@ const node = (name, of = {}) => ({
   name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
   engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:8472`, events_url: `tcp://${name}:8473`,
   public_key: 'rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7', joined_by: '323d00ecc9bfad63', labels: { gpu: 'h200', zone: 'a' },
-  told_labels: { gpu: 'h200', zone: 'a' }, own_labels: {}, draining: false, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
+  told_labels: { gpu: 'h200', zone: 'a' }, own_labels: {}, draining: false, lets_in: ['u9}Tm2b!6V1k#Fh.xQ?s0ZpR(c7Lw@8DyEoGaJn^'], clock_offset_s: 0, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
   observed: observed({ quotas: 14, pins: 9, policies: 1 }), faults: [], stats: null, ...of,
 });
 
@@ -267,8 +267,15 @@ function nacked() {
     nodes: [
       { ...first, desired: desired(15, 9) , observed: observed({ quotas: 15, pins: 9, policies: 1 }) },
       { ...second, state: 'nacked', desired: desired(15, 9), faults },
-      node('gpu-a3', { state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, stats: stats(half(busyPool), busyTotals, []) }),
-      node('gpu-a4', { state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2 }),
+      node('gpu-a3', {
+        state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, draining: true,
+        labels: { gpu: 'h200', zone: 'b' }, own_labels: { zone: 'b' },
+        stats: stats(half(busyPool), busyTotals, [], { draining: true }),
+      }),
+      node('gpu-a4', {
+        state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2,
+        draining: true, clock_offset_s: 3600,
+      }),
     ],
     recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'),
       fact('push.nacked', 12, { type: 'quotas', generation: 15, reason: 'changed', faults: faults.map(({ path, code, message }) => ({ path, code, message })) }, 'gpu-a2'), ...o.recent),

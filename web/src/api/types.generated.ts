@@ -1698,6 +1698,7 @@ export interface components {
         /** NodeAnswer */
         NodeAnswer: {
             capacity_bytes: number;
+            clock_offset_s: number;
             control_url: string;
             desired: {
                 [key: string]: number;
@@ -1711,6 +1712,7 @@ export interface components {
             labels: {
                 [key: string]: string;
             };
+            lets_in: string[];
             name: string;
             observed: {
                 [key: string]: components["schemas"]["ObservedState"];

@@ -24,6 +24,8 @@ const TONE: Record<string, FactTone> = {
   'dataplane.started': 'good',
   'dataplane.exited': 'bad',
   'node.drifted': 'warn',
+  'node.clock_off': 'warn',
+  'node.clock_right': 'good',
   'push.acked': 'good',
   'push.nacked': 'bad',
   'push.refused': 'bad',

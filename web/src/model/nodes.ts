@@ -1,3 +1,4 @@
+import { duration } from '../format';
 import type { Node } from '../api/types';
 
 export interface Applied {
@@ -27,4 +28,53 @@ export function nodeOrder(a: Node, b: Node): number {
 /** The base name of a model: `meta-llama/Llama-3.1-8B` → `Llama-3.1-8B`. */
 export function shortModel(model: string): string {
   return model.split('/').at(-1) ?? model;
+}
+
+export interface Label {
+  text: string;
+  /** Whether an operator laid it over what the node tells. */
+  own: boolean;
+}
+
+/** Labels by which records find a node, by key. */
+export function labels(node: Node): Label[] {
+  const { labels: all = {}, own_labels: own = {} } = node;
+  return Object.keys(all).sort().map((key) => ({ text: `${key}=${all[key]}`, own: key in own }));
+}
+
+export interface Condition {
+  tone: 'warn' | 'note';
+  label: string;
+  title: string;
+}
+
+/** What else is true of a node besides its state, and not as usual. */
+export function conditions(node: Node): Condition[] {
+  const { draining = false, clock_offset_s = 0, stats } = node;
+  const found: Condition[] = [];
+  if (draining) {
+    const told = stats?.draining === true;
+    found.push({
+      tone: told ? 'note' : 'warn',
+      label: told ? 'draining' : 'to drain',
+      title: told ? 'It takes no new engines and stores nothing more; what is cached is read on' : 'It is told to drain once it is connected',
+    });
+  }
+  if (stats && !stats.armed) {
+    found.push({ tone: 'warn', label: 'not enforcing', title: 'It has no snapshot of quotas yet' });
+  }
+  if (clock_offset_s !== 0) {
+    found.push({
+      tone: 'warn',
+      label: `clock ${duration(Math.abs(clock_offset_s))} ${clock_offset_s > 0 ? 'ahead' : 'behind'}`,
+      title: 'Pins end by the clock of the node: set it right and start the data plane again',
+    });
+  }
+  return found;
+}
+
+/** How a node came to be in the fleet. */
+export function joined(node: Node): string {
+  if (!node.public_key) return 'of this machine';
+  return node.joined_by ? `joined by token ${node.joined_by.slice(0, 8)}` : 'joined';
 }
