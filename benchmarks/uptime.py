@@ -59,7 +59,7 @@ async def _round(server: Running, number: int, scale: int) -> None:
         _watch(server, STREAMS // scale),
         asyncio.to_thread(_change, server, number, CHANGES // scale),
     )
-    await asyncio.sleep(SETTLE_S)  # what is written later is written
+    await asyncio.sleep(SETTLE_S / scale)  # what is written later is written
 
 
 def _requests(server: Running, number: int, count: int) -> list[bytes]:
