@@ -118,7 +118,7 @@ def running(folder: Path, **settings: str) -> Iterator[Larder]:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as api:
         larder = Larder(folder, port, start(folder, port, **settings), api)
         try:
-            until(larder.ready, "ready")
+            until(larder.ready, "ready", timeout_s=60)
             yield larder
             larder.process.send_signal(signal.SIGTERM)
             assert larder.process.wait(timeout=15) == 0, "a clean stop"
