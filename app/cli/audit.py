@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from app.cli import show
-from app.cli.client import call, json_option, print_json, stream, url_option
+from app.cli.client import call, every, json_option, print_json, stream, url_option
 from app.cli.keys import seconds
+from app.cli.lists import title
 from dataplane.protocol.settings import SettingsError
 
 BROKEN = 3
@@ -30,7 +31,7 @@ def audit() -> None:
 @click.option("--name", help="Only about the record of this name.")
 @click.option("--denied", is_flag=True, help="Only what was refused.")
 @click.option("--since", metavar="TIME", help="Only of the last 90s, 30m, 12h or 7d.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 @url_option
 @json_option
 def list_audit(
@@ -52,9 +53,8 @@ def list_audit(
         "name": name,
         "decision": "denied" if denied else None,
         "since": None if since is None else str(time.time() - seconds("--since", since)),
-        "limit": str(limit),
     }
-    answer = call(url, "GET", "/api/v1/audit", None, asked)
+    answer = every(url, "/api/v1/audit", asked, limit)
     if as_json:
         print_json(answer)
         return
@@ -70,7 +70,7 @@ def list_audit(
         ]
         for entry in answer["items"]
     ]
-    show.table(f"Audit ({answer['total']})", ["id ", "at", "actor", "from", "did", "name", "decision"], rows)
+    show.table(title("Audit", answer), ["id ", "at", "actor", "from", "did", "name", "decision"], rows)
 
 
 @audit.command("export")

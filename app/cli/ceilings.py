@@ -17,6 +17,7 @@ from app.cli.client import (
     url_option,
 )
 from app.cli.keys import FINITE, seconds
+from app.cli.lists import listed, title
 
 _NONE = "none"
 _MAXIMA = (
@@ -36,7 +37,7 @@ def ceilings() -> None:
 @json_option
 def list_ceilings(url: str | None, as_json: bool) -> None:
     """Show all ceilings. `as it is`: the tenant's operators may lower it, and not raise it."""
-    answer = call(url, "GET", "/api/v1/ceilings")
+    answer = listed(url, "/api/v1/ceilings")
     if as_json:
         print_json(answer)
         return
@@ -55,7 +56,7 @@ def list_ceilings(url: str | None, as_json: bool) -> None:
         for c in answer["items"]
     ]
     columns = ["tenant", "limit ", "floor ", "weight ", "pins ", "rate ", "ttl ", "strengths", "note"]
-    show.table(f"Ceilings ({answer['total']})", columns, rows)
+    show.table(title("Ceilings", answer), columns, rows)
 
 
 @ceilings.command("get")

@@ -15,6 +15,8 @@ from app.settings import load
 from dataplane.protocol.settings import TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 
 TIMEOUT_S = 60.0
+PAGE = 1000
+"""Items that one answer has at most."""
 
 url_option = click.option("--url", envvar=URL_VARIABLE, help="Where the API is; default from the settings.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
@@ -120,6 +122,25 @@ ANY_STATE = {"If-Match": "*"}
 def held_state(held: Mapping[str, Any] | None) -> dict[str, str]:
     """Headers of a change that was made from what `find` gave: nobody else's change is overwritten."""
     return {"If-None-Match": "*"} if held is None else {"If-Match": held["etag"]}
+
+
+def every(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str | Sequence[str] | None] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Any:
+    """All pages of a list put together, or as many items as `limit`: `total` and `next_cursor` are those of the last
+    page. Raises ClickException."""
+    items: list[Any] = []
+    while True:
+        most = PAGE if limit is None else min(PAGE, limit - len(items))
+        page = call(url, "GET", path, None, {**(query or {}), "limit": str(most), "cursor": cursor})
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if not cursor or (limit is not None and len(items) >= limit):
+            return {**page, "items": items}
 
 
 def find(url: str | None, path: str) -> Any:

@@ -1,5 +1,6 @@
 """`larder pins …`."""
 
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import click
@@ -16,7 +17,19 @@ from app.cli.client import (
     url_option,
     wait_option,
 )
-from app.cli.keys import key_fields, key_options, seconds, text_fields, text_options
+from app.cli.keys import F, key_fields, key_options, seconds, text_fields, text_options
+from app.cli.lists import listed, owner_option, paged, title
+from app.cli.selectors import NONE, reach, selector_option
+from app.cli.selectors import selector as read_selector
+
+_SOURCE = (
+    *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
+    *("text", "text_file", "messages", "generation_prompt"),
+)
+_ONE_SOURCE = (
+    "expected exactly one of --tokens, --tokens-file, --keys-file, --prefix, --text, --text-file and "
+    "--messages"
+)
 
 
 @click.group()
@@ -25,11 +38,17 @@ def pins() -> None:
 
 
 @pins.command("list")
+@click.option("--tenant", help="Only of this tenant, as shown.")
+@click.option("--model", help="Only of this model.")
+@owner_option
+@paged
 @url_option
 @json_option
-def list_pins(url: str | None, as_json: bool) -> None:
+def list_pins(
+    url: str | None, tenant: str | None, model: str | None, managed_by: str | None, as_json: bool, **page: Any
+) -> None:
     """Show all pins."""
-    answer = call(url, "GET", "/api/v1/pins")
+    answer = listed(url, "/api/v1/pins", {"tenant": tenant, "model": model, "managed_by": managed_by}, **page)
     if as_json:
         print_json(answer)
         return
@@ -44,11 +63,15 @@ def list_pins(url: str | None, as_json: bool) -> None:
             show.size(p["bytes"]),
             show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""),
             show.applied(p),
+            reach(p["selector"]),
+            p["managed_by"] or "-",
+            p["note"],
         ]
         for p in answer["items"]
     ]
     columns = ["name", "tenant", "model", "strength", "resident ", "degraded ", "bytes ", "ends", "state"]
-    show.table(f"Pins ({answer['total']})", columns, rows)
+    columns += ["nodes", "owner", "note"]
+    show.table(title("Pins", answer), columns, rows)
 
 
 @pins.command("get")
@@ -59,28 +82,78 @@ def get_pin(url: str | None, name: str) -> None:
     print_json(call(url, "GET", f"/api/v1/pins/{segment(name)}"))
 
 
+def _pin_options(command: F) -> F:
+    """What `set` and `put` have in common."""
+    for option in (
+        json_option,
+        wait_option,
+        url_option,
+        click.option("--note", help="For people."),
+        selector_option,
+        click.option(
+            "--refresh-on-hit/--no-refresh-on-hit",
+            "refresh_on_hit",
+            default=None,
+            help="Every hit moves the end to --ttl from then.",
+        ),
+        click.option("--ttl", help="Ends after this time, such as 90s, 30m, 12h, 7d; `none`: never."),
+        click.option(
+            "--strength",
+            type=click.Choice(["soft", "guaranteed", "permanent"]),
+            help="How firmly it holds; a new one: guaranteed.",
+        ),
+        text_options,
+        key_options,
+        click.option("--prefix", metavar="LABEL", help="A hot prefix, as 'larder prefixes' lists it."),
+        click.option("--tenant", help="Tenant as shown; default `_default`. A prefix brings its own."),
+        click.option(
+            "--model", help="Model name; the pin holds in every space of it. A prefix brings its own."
+        ),
+        click.argument("name"),
+    ):
+        command = option(command)
+    return command
+
+
 @pins.command("set")
-@click.argument("name")
-@click.option("--model", help="Model name; the pin holds in every space of it. A prefix brings its own.")
-@click.option("--tenant", help="Tenant as shown; default `_default`. A prefix brings its own.")
-@click.option("--prefix", metavar="LABEL", help="A hot prefix, as 'larder prefixes' lists it.")
-@key_options
-@text_options
-@click.option(
-    "--strength",
-    type=click.Choice(["soft", "guaranteed", "permanent"]),
-    default="guaranteed",
-    show_default=True,
-    help="How firmly it holds.",
-)
-@click.option("--ttl", help="Ends after this time, such as 90s, 30m, 12h, 7d.")
-@click.option("--refresh-on-hit", is_flag=True, help="Every hit moves the end to --ttl from then.")
-@click.option("--note", default="", help="For people.")
-@url_option
-@wait_option
-@json_option
-def set_pin(
-    name: str,
+@_pin_options
+def set_pin(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
+    """Pin the prefix that the given tokens, keys, label, text or messages name. Of a pin that is there, options that
+    are left out keep what it has; without a prefix, what it pins stays."""
+    source, intent = _source(**{field: options[field] for field in _SOURCE}), _intent(options)
+    path = f"/api/v1/pins/{segment(name)}"
+    held = find(url, path)
+    if source:
+        kept = {} if held is None else _kept(held, source, intent)
+        answer = call(url, "PUT", path, {**kept, **source, **intent}, {"wait": wait}, held_state(held))
+    elif held is None:
+        raise click.UsageError(f"there is no pin {name!r} yet: {_ONE_SOURCE}")
+    elif any(options[field] is not None for field in ("model", "tenant")):
+        raise click.UsageError(f"--model and --tenant go with a prefix: {_ONE_SOURCE}")
+    elif not intent:
+        raise click.UsageError("expected at least one option that says what to set")
+    else:
+        kept = {}
+        if intent.get("strength") == "permanent" and "ttl_s" not in intent:
+            intent |= {"ttl_s": None}
+        answer = call(url, "PATCH", path, intent, {"wait": wait}, held_state(held))
+    _say(name, answer, as_json, _words(kept) if held else "")
+
+
+@pins.command("put")
+@_pin_options
+def put_pin(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
+    """As `set`, but nothing of a pin that is there stays: options that are left out get their defaults."""
+    source = _source(**{field: options[field] for field in _SOURCE})
+    if not source:
+        raise click.UsageError(_ONE_SOURCE)
+    path = f"/api/v1/pins/{segment(name)}"
+    body = {**source, **_intent(options)}
+    _say(name, call(url, "PUT", path, body, {"wait": wait}, held_state(find(url, path))), as_json, "")
+
+
+def _source(
+    *,
     model: str | None,
     tenant: str | None,
     prefix: str | None,
@@ -92,29 +165,67 @@ def set_pin(
     text_file: IO[str] | None,
     messages: IO[str] | None,
     generation_prompt: bool,
-    strength: str,
-    ttl: str | None,
-    refresh_on_hit: bool,
-    note: str,
-    url: str | None,
-    wait: str | None,
-    as_json: bool,
-) -> None:
-    """Pin the prefix that the given tokens, keys, label, text or messages name."""
+) -> dict[str, Any]:
+    """What is pinned, as the request says it; empty when no prefix is given. Raises UsageError."""
     sources = (tokens, tokens_file, keys_file, prefix, text, text_file, messages)
-    if sum(source is not None for source in sources) != 1:
-        raise click.UsageError(
-            "expected exactly one of --tokens, --tokens-file, --keys-file, --prefix, --text, --text-file and --messages"
-        )
+    given = sum(source is not None for source in sources)
+    if given > 1:
+        raise click.UsageError(_ONE_SOURCE)
+    if not given:
+        if chunk_tokens is not None or generation_prompt:
+            raise click.UsageError(f"--chunk-tokens and --generation-prompt go with a prefix: {_ONE_SOURCE}")
+        return {}
     asked = {"model": model, "tenant": tenant, "prefix": prefix}
     body: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
-    body |= {"strength": strength, "refresh_on_hit": refresh_on_hit, "note": note}
     body |= key_fields(tokens, tokens_file, keys_file, chunk_tokens)
-    body |= text_fields(text, text_file, messages, generation_prompt)
+    return body | text_fields(text, text_file, messages, generation_prompt)
+
+
+def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How and until when it is pinned: what was said of it."""
+    asked = {
+        "strength": options["strength"],
+        "refresh_on_hit": options["refresh_on_hit"],
+        "note": options["note"],
+        "selector": read_selector(options["selector"]),
+    }
+    intent = {field: value for field, value in asked.items() if value is not None}
+    ttl = options["ttl"]
     if ttl is not None:
-        body["ttl_s"] = seconds("--ttl", ttl)
-    path = f"/api/v1/pins/{segment(name)}"
-    answer = call(url, "PUT", path, body, {"wait": wait}, held_state(find(url, path)))
+        intent["ttl_s"] = None if ttl.lower() == NONE else seconds("--ttl", ttl)
+    return intent
+
+
+def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
+    """What a pin has, that nobody said anything else about."""
+    whose = () if "prefix" in source else ("model", "tenant")
+    kept = {field: held[field] for field in (*whose, "strength", "note", "selector", "managed_by")}
+    if intent.get("strength", held["strength"]) != "permanent" and "ttl_s" not in intent:
+        if held["ttl_s"] is not None:
+            kept |= {"ttl_s": held["ttl_s"], "refresh_on_hit": True}
+        else:
+            kept["expires_at"] = held["expires_at"]
+    elif "refresh_on_hit" not in intent and intent.get("ttl_s") is not None:
+        kept["refresh_on_hit"] = held["refresh_on_hit"]
+    return {field: value for field, value in kept.items() if field not in {**source, **intent} and value}
+
+
+def _words(kept: Mapping[str, Any]) -> str:
+    """What was kept, for people."""
+    said: dict[str, Callable[[Any], str]] = {
+        "expires_at": lambda at: f"ends {show.ends(at)}",
+        "ttl_s": lambda ttl: f"ttl {ttl:g} s",
+        "refresh_on_hit": lambda _: "refresh on hit",
+        "selector": lambda labels: f"nodes {reach(labels)}",
+    }
+    words = [
+        said[field](value) if field in said else f"{field.replace('_', ' ')} {value}"
+        for field, value in kept.items()
+    ]
+    return f" (kept: {', '.join(words)})" if words else ""
+
+
+def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
     if as_json:
         print_json(answer)
         return
@@ -126,12 +237,9 @@ def set_pin(
         )
     click.echo(
         f"{name}: {answer['key_count']} chunks of {answer['model']} for {answer['tenant']}, {answer['strength']},"
-        f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}"
+        f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
     )
     click.echo(answer["summary"])
-
-
-pins.add_command(set_pin, "put")
 
 
 @pins.command("extend")

@@ -17,6 +17,9 @@ from app.cli.client import (
     wait_option,
 )
 from app.cli.keys import FINITE, F
+from app.cli.lists import listed, title
+from app.cli.selectors import reach, selector_option
+from app.cli.selectors import selector as read_selector
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
 
 _FIELDS = (
@@ -43,16 +46,23 @@ def policies() -> None:
 @json_option
 def list_policies(url: str | None, as_json: bool) -> None:
     """Show all policies, and what nodes have in force."""
-    answer = call(url, "GET", "/api/v1/policies")
+    answer = listed(url, "/api/v1/policies")
     if as_json:
         print_json(answer)
         return
     rows = [
-        [p["name"], _reach(p), str(p["priority"]), *_described(p), show.applied(p), p["note"]]
+        [
+            p["name"],
+            reach(p["selector"], "all others"),
+            str(p["priority"]),
+            *_described(p),
+            show.applied(p),
+            p["note"],
+        ]
         for p in answer["items"]
     ]
     columns = ["name", "nodes", "priority ", "algorithm", "admission", "watermarks", "state", "note"]
-    show.table(f"Policies ({answer['total']})", columns, rows)
+    show.table(title("Policies", answer), columns, rows)
     rows = [
         [
             node,
@@ -89,12 +99,7 @@ def get_policy(name: str, url: str | None) -> None:
 def _rules(command: F) -> F:
     """The options that say what a policy is."""
     for option in (
-        click.option(
-            "--selector",
-            metavar="LABEL=VALUE",
-            multiple=True,
-            help="Only for nodes with this label; may be given several times.",
-        ),
+        selector_option,
         click.option("--priority", type=int, help="Of several that match a node, the highest is in force."),
         click.option("--note", help="For people."),
         click.option("--low-watermark", type=FINITE, help="Down to this share of the pool."),
@@ -170,27 +175,11 @@ def _path(name: str) -> str:
 
 def _changed(admission_idle: float | None, selector: tuple[str, ...], **given: Any) -> dict[str, Any]:
     """The fields that options set. Raises UsageError when there is none."""
-    asked = {**given, "admission_idle_s": admission_idle, "selector": _labels(selector)}
+    asked = {**given, "admission_idle_s": admission_idle, "selector": read_selector(selector)}
     changed = {field: asked[field] for field in _FIELDS if asked[field] is not None}
     if not changed:
         raise click.UsageError("expected at least one option that says what to set")
     return changed
-
-
-def _labels(pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """None: nothing was said. Raises UsageError."""
-    found = dict(pair.partition("=")[::2] for pair in pairs)
-    if any("=" not in pair for pair in pairs):
-        raise click.UsageError("expected --selector LABEL=VALUE")
-    return found or None
-
-
-def _reach(policy: dict[str, Any]) -> str:
-    """The nodes that a policy is for, by label."""
-    selector = policy["selector"]
-    return (
-        "all others" if selector is None else ",".join(f"{name}={value}" for name, value in selector.items())
-    )
 
 
 def _described(policy: dict[str, Any]) -> list[str]:

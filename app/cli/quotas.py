@@ -17,6 +17,9 @@ from app.cli.client import (
     wait_option,
 )
 from app.cli.keys import FINITE
+from app.cli.lists import listed, owner_option, paged, title
+from app.cli.selectors import reach, selector_option
+from app.cli.selectors import selector as read_selector
 
 _SHARE = (
     "limit_bytes",
@@ -39,11 +42,13 @@ def quotas() -> None:
 
 
 @quotas.command("list")
+@owner_option
+@paged
 @url_option
 @json_option
-def list_quotas(url: str | None, as_json: bool) -> None:
+def list_quotas(url: str | None, managed_by: str | None, as_json: bool, **page: Any) -> None:
     """Show all quotas."""
-    answer = call(url, "GET", "/api/v1/quotas")
+    answer = listed(url, "/api/v1/quotas", {"managed_by": managed_by}, **page)
     if as_json:
         print_json(answer)
         return
@@ -59,6 +64,8 @@ def list_quotas(url: str | None, as_json: bool) -> None:
             q["on_exceed"],
             q["mode"],
             show.applied(q),
+            reach(q["selector"]),
+            q["managed_by"] or "-",
             q["note"],
         ]
         for q in answer["items"]
@@ -74,9 +81,11 @@ def list_quotas(url: str | None, as_json: bool) -> None:
         "exceed",
         "mode",
         "state",
+        "nodes",
+        "owner",
         "note",
     ]
-    show.table(f"Quotas ({answer['total']})", columns, rows)
+    show.table(title("Quotas", answer), columns, rows)
 
 
 @quotas.command("get")
@@ -97,6 +106,7 @@ def get_quota(url: str | None, tenant: str) -> None:
 @click.option("--store-rate", help="Bytes a second that may be stored, such as 100MiB; `none` for no bound.")
 @click.option("--on-exceed", type=click.Choice(["evict_self", "reject"]), help="At the limit.")
 @click.option("--mode", type=click.Choice(["enforce", "observe"]), help="`observe` only counts.")
+@selector_option
 @click.option("--note", help="For people.")
 @url_option
 @wait_option
@@ -111,6 +121,7 @@ def set_quota(
     store_rate: str | None,
     on_exceed: str | None,
     mode: str | None,
+    selector: tuple[str, ...],
     note: str | None,
     url: str | None,
     wait: str | None,
@@ -127,6 +138,7 @@ def set_quota(
         "store_rate_bytes": _size(store_rate),
         "on_exceed": on_exceed,
         "mode": mode,
+        "selector": read_selector(selector),
         "note": note,
     }
     changed = {name: None if value == _NONE else value for name, value in asked.items() if value is not None}
@@ -160,6 +172,8 @@ def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:
 
 def _kept(name: str, value: Any) -> str:
     """A field that stays, for people."""
+    if name == "selector":
+        return f"nodes {reach(value)}"
     if name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes').replace('_', ' ')} {show.size(value)}"
     return (

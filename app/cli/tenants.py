@@ -1,9 +1,12 @@
 """`larder tenants …`."""
 
+from typing import Any
+
 import click
 
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
+from app.cli.lists import listed, paged, title
 
 
 @click.group()
@@ -13,15 +16,13 @@ def tenants() -> None:
 
 @tenants.command("list")
 @click.option("--managed/--unmanaged", default=None, help="Only those with, or without, a quota.")
-@click.option(
-    "--sort", help="A field to sort by, with - in front for descending; default -bytes.", default="-bytes"
-)
+@paged
 @url_option
 @json_option
-def list_tenants(managed: bool | None, sort: str, url: str | None, as_json: bool) -> None:
-    """Show tenants, at most 1,000."""
-    query = {"managed": None if managed is None else str(managed).lower(), "sort": sort}
-    answer = call(url, "GET", "/api/v1/tenants", None, query)
+def list_tenants(managed: bool | None, sort: str | None, url: str | None, as_json: bool, **page: Any) -> None:
+    """Show all tenants, those that keep most first."""
+    query = {"managed": None if managed is None else str(managed).lower()}
+    answer = listed(url, "/api/v1/tenants", query, sort=sort or "-bytes", **page)
     if as_json:
         print_json(answer)
         return
@@ -52,7 +53,7 @@ def list_tenants(managed: bool | None, sort: str, url: str | None, as_json: bool
         "quota",
         "note",
     ]
-    show.table(f"Tenants ({answer['total']})", columns, rows)
+    show.table(title("Tenants", answer), columns, rows)
 
 
 @tenants.command("get")

@@ -5,6 +5,7 @@ import click
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
 from app.cli.keys import seconds
+from app.cli.lists import listed, title
 
 
 @click.group()
@@ -17,7 +18,7 @@ def tokens() -> None:
 @json_option
 def list_tokens(url: str | None, as_json: bool) -> None:
     """Show all tokens, without their secrets."""
-    answer = call(url, "GET", "/api/v1/tokens")
+    answer = listed(url, "/api/v1/tokens")
     if as_json:
         print_json(answer)
         return
@@ -36,7 +37,7 @@ def list_tokens(url: str | None, as_json: bool) -> None:
         for token in answer["items"]
     ]
     columns = ["id", "name", "role", "tenants", "ends", "used", "made by"]
-    show.table(f"Tokens ({answer['total']})", columns, rows)
+    show.table(title("Tokens", answer), columns, rows)
 
 
 @tokens.command("create")

@@ -8,6 +8,7 @@ import click
 from app.cli import show
 from app.cli.client import ANY_STATE, call, find, json_option, print_json, segment, stream, url_option
 from app.cli.keys import FINITE
+from app.cli.lists import listed, title
 
 _PATH = "/api/v1/rates"
 _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", "evicted ", "refused ")
@@ -89,7 +90,7 @@ def rates() -> None:
 @json_option
 def list_rates(url: str | None, as_json: bool) -> None:
     """Show all rates."""
-    answer = call(url, "GET", _PATH)
+    answer = listed(url, _PATH)
     if as_json:
         print_json(answer)
         return
@@ -97,7 +98,7 @@ def list_rates(url: str | None, as_json: bool) -> None:
         [r["name"], r["model"], r["space"] or "all", f"{r['prefill_tokens_per_s']:,g}", r["note"]]
         for r in answer["items"]
     ]
-    show.table("Rates", ["name", "model", "space", "tokens/s ", "note"], rows)
+    show.table(title("Rates", answer), ["name", "model", "space", "tokens/s ", "note"], rows)
 
 
 @rates.command("set")
