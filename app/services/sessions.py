@@ -16,6 +16,8 @@ from app.store.database import Database
 from app.store.tokens import SessionRow
 
 SESSION_S = 12 * 3600
+MOST_OF_A_TOKEN = 100
+"""Sessions that were opened with one token; one more ends the oldest."""
 
 
 class Sessions:
@@ -41,9 +43,10 @@ class Sessions:
             source=who.source,
         )
         async with self._changes.begin(who) as change:
-            await tokens.open_session(change.session, row, change.now)
+            ended = await tokens.open_session(change.session, row, change.now, MOST_OF_A_TOKEN)
             change.noted("login", "session", who.actor)
-        self._auth.forget_session(row.hash)
+        for digest in (row.hash, *ended):
+            self._auth.forget_session(digest)
         return cookie, self._answer(replace(who, session=True), cookie, row.expires_at)
 
     async def get(self, cookie: str, by: Caller) -> SessionAnswer:

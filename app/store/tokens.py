@@ -100,10 +100,22 @@ async def page(session: AsyncSession, wanted: Wanted) -> Page[TokenRow]:
     return await listing.page(session, TokenRow, TokenRow.id, _SORTABLE, wanted, _MADE)
 
 
-async def open_session(session: AsyncSession, row: SessionRow, now: float) -> None:
-    """Those that are over go at the same time."""
+async def open_session(session: AsyncSession, row: SessionRow, now: float, most: int) -> list[str]:
+    """Those that are over go at the same time, and the oldest of the same token: with this one there are at most so
+    many. Hashes of those that were ended by it."""
     await session.execute(sa.delete(SessionRow).where(SessionRow.expires_at <= now))
+    same = SessionRow.token_id.is_(None) if row.token_id is None else SessionRow.token_id == row.token_id
+    older = (
+        sa.select(SessionRow.hash)
+        .where(same)
+        .order_by(SessionRow.created_at.desc(), SessionRow.hash)
+        .offset(most - 1)
+    )
+    ended = list(await session.scalars(older))
+    if ended:
+        await session.execute(sa.delete(SessionRow).where(SessionRow.hash.in_(ended)))
     session.add(row)
+    return ended
 
 
 async def close_session(session: AsyncSession, digest: str) -> bool:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from app.services import sessions
+from app.store.tokens import SessionRow
 from tests.app.callers import ADMIN, bearer, guarding, made
 from tests.app.plane import Plane
 
@@ -100,6 +103,35 @@ async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -
         for value in ("", "x", "0" * 64, "0" * 5000, "\xff"):
             cookie = {b"cookie": f"larder_session={value}".encode("latin-1")}
             assert (await page.get(SESSION, headers=cookie)).status_code == 401
+
+
+async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
+    socket_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
+    async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
+        token, other = await made(plane, "ops", "operator"), await made(plane, "other")
+
+        async def opened(text: str) -> str:
+            page.cookies.clear()
+            assert (await page.post(SESSION, json={"token": text})).status_code == 200
+            return str(page.cookies["larder_session"])
+
+        async def valid(cookies: list[str]) -> list[bool]:
+            page.cookies.clear()
+            answers = [
+                await page.get(SESSION, headers={"cookie": f"larder_session={cookie}"}) for cookie in cookies
+            ]
+            return [answer.status_code == 200 for answer in answers]
+
+        for text in (token, ADMIN):
+            kept = [await opened(other), *[await opened(text) for _ in range(3)]]
+            assert await valid(kept) == [True] * 4
+            kept.append(await opened(text))
+            assert await valid(kept) == [True, False, True, True, True]
+        async with plane.app.parts.database.read() as session:
+            count = await session.scalar(sa.select(sa.func.count()).select_from(SessionRow))
+        assert count == 3 + 3 + 2, "no row is left of those that ended"
 
 
 async def test_over_https_the_cookie_is_for_this_host_and_https_alone(socket_dir: Path) -> None:
