@@ -113,6 +113,19 @@ def _charge(reservations: dict[int, Reservation]) -> int:
 # ---- who may attach
 
 
+def check_gateway(message: Attach, gateway: str) -> None:
+    """Spaces of a gateway are for the engines that it attaches, and for nobody else. Raises ProtocolError."""
+    for at, request in enumerate(message.spaces):
+        if request.space.gateway == gateway:
+            continue
+        of = f"the {gateway} gateway's engines" if gateway else "engines of the engine socket"
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {of} have spaces of their own",
+            f"spaces[{at}].space.gateway",
+        )
+
+
 def check_newcomer(
     message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int
 ) -> None:
@@ -192,9 +205,14 @@ def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
         yield name_of_engine(engine)
 
 
-def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool) -> Engine | None:
-    """The engine itself when an attach goes on with it: the same process, memory, group and spaces."""
-    if engine is None or engine.connected or not engine.alive or not pid:
+def resumable(
+    engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = ""
+) -> Engine | None:
+    """The engine itself when an attach goes on with it: the same process, memory, group and spaces.
+
+    A process without a pid cannot prove that it is the same one; a gateway, which is this process, vouches for it.
+    """
+    if engine is None or engine.connected or not engine.alive or not (pid or gateway):
         return None
     memory = pool.table.memory.cells[H_MEMORY]
     wanted = [(request.space.identity(), request.writes) for request in message.spaces]

@@ -15,7 +15,15 @@ from dataplane.core.accesses import Accesses
 from dataplane.core.audit import contradictions
 from dataplane.core.blocks import BlockTable
 from dataplane.core.books import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, Books
-from dataplane.core.engines import Engine, Reservation, check_newcomer, live_names, name_of_engine, resumable
+from dataplane.core.engines import (
+    Engine,
+    Reservation,
+    check_gateway,
+    check_newcomer,
+    live_names,
+    name_of_engine,
+    resumable,
+)
 from dataplane.core.integrity import Integrity
 from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
@@ -149,17 +157,20 @@ class Node:
 
     # ---- engines come and go
 
-    def attach(self, message: Attach, pid: int, now: float, started: int = 0) -> tuple[Engine, list[int]]:
+    def attach(
+        self, message: Attach, pid: int, now: float, started: int = 0, gateway: str = ""
+    ) -> tuple[Engine, list[int]]:
         """Take a process in; its area is in the lease scan when this returns. Answers its spaces' numbers.
 
         `Engine.resumed` says whether it goes on with the attachment that the message names. `started` is when the
-        process started, in clock ticks since boot.
+        process started, in clock ticks since boot. `gateway` attaches in the name of its own engines.
         """
         if message.version != VERSION:
             raise ProtocolError(
                 Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {message.version}", "version"
             )
-        before = resumable(self.engines.get(message.resume), message, pid, self.pool)
+        check_gateway(message, gateway)
+        before = resumable(self.engines.get(message.resume), message, pid, self.pool, gateway)
         if before is not None:
             return self._resume(before, message, now)
         if self.storing.draining:
