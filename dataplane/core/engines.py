@@ -69,6 +69,8 @@ class Engine:
     ring: RingReader
     started: int = 0
     """Start of its process in clock ticks since boot; 0 when it is not known."""
+    gateway: str = ""
+    """The gateway that attached it; empty for one of the engine socket."""
     leading: int | None = None
     """The space that its look-ups count in, 0 for none; None until that is looked up."""
     resumed: bool = False
@@ -127,7 +129,12 @@ def check_gateway(message: Attach, gateway: str) -> None:
 
 
 def check_newcomer(
-    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int
+    message: Attach,
+    pid: int,
+    engines: Mapping[int, Engine],
+    pool: Pool,
+    max_clients: int,
+    gateway: str = "",
 ) -> None:
     """Refuse an attachment that is one too many, or that names a group or spaces which cannot be served.
 
@@ -145,17 +152,19 @@ def check_newcomer(
         raise ProtocolError(
             Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
         )
-    _check_spaces(message, pid, engines, pool)
+    _check_spaces(message, pid, engines, pool, least=0 if gateway else 1)
     refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))
     if refusal is not None:
         raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
 
 
-def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool) -> None:
-    if not 1 <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
+def _check_spaces(
+    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int
+) -> None:
+    if not least <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
         raise ProtocolError(
             Code.BAD_SPACE,
-            f"expected 1 to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
+            f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
             "spaces",
         )
     for at, request in enumerate(message.spaces):
@@ -189,6 +198,7 @@ def name_of_engine(engine: Engine) -> EngineName:
         engine.name,
         engine.attached_at,
         list(engine.spaces.items()),
+        engine.gateway,
     )
 
 
@@ -213,6 +223,8 @@ def resumable(
     A process without a pid cannot prove that it is the same one; a gateway, which is this process, vouches for it.
     """
     if engine is None or engine.connected or not engine.alive or not (pid or gateway):
+        return None
+    if engine.gateway != gateway:
         return None
     memory = pool.table.memory.cells[H_MEMORY]
     wanted = [(request.space.identity(), request.writes) for request in message.spaces]

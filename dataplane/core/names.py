@@ -66,6 +66,8 @@ class EngineName(msgspec.Struct, tag="engine", array_like=True, frozen=True):
     attached_at: float
     spaces: list[tuple[int, bool]]
     """Space number and whether it writes there, in the order of its attach."""
+    gateway: str = ""
+    """Which attached it."""
 
 
 class EngineEnd(msgspec.Struct, tag="gone", array_like=True, frozen=True):

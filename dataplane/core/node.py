@@ -177,7 +177,7 @@ class Node:
             raise ProtocolError(
                 Code.DRAINING, "an operator drains this node: it takes no new engines; attach to another one"
             )
-        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients)
+        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
         client = self._next_client
         try:
             area = self._memory.create_area(client)
@@ -198,6 +198,7 @@ class Node:
             space_list=[request.space for request in message.spaces],
             ring=RingReader(area),
             started=started,
+            gateway=gateway,
         )
         self._write_down(engine, numbers)
         self._leases.add(client, area)
@@ -392,6 +393,15 @@ class Node:
     def clear(self, now: float, *, permanent: bool) -> int:
         """Make everything unreadable from now on, also under permanent pins when told so; the sweep's number."""
         return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
+
+    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
+        """Make everything of a gateway's spaces unreadable from now on; the sweep's number. Without `force` what is
+        leased or being written stays."""
+        if force:
+            return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
+        held = self._leases.held_by_anybody(self.pool.table.max_blocks)
+        spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
+        return scopes.clear_gateway(self.pool, gateway, spared, (), now)
 
     def look_up(self, message: Lookup) -> tuple[list[SpaceHits], int]:
         """What engines would find of a chain, and what to ask for next (0: nothing). Raises ProtocolError."""

@@ -147,6 +147,7 @@ def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
             ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
             connected=False,
             started=name.started,
+            gateway=name.gateway,
         )
         node.adopt_engine(engine, area)
         restored.engines += 1

@@ -43,8 +43,8 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     block_tokens: int = DEFAULT_CHUNK_TOKENS
     """Tokens of a block, which is one chunk. For the reckoning of what was used; not part of the identity."""
     gateway: str = ""
-    """The gateway whose engines use the space, `"lmcache"`: its bytes lie in memory of another trust domain, so it never
-    meets a space without one."""
+    """The gateway whose engines use the space, `"lmcache"`: its bytes lie in memory of another trust domain. Identity
+    only where it is set."""
 
     def identity(self) -> str:
         """32 hex digits that are equal exactly for interchangeable spaces."""

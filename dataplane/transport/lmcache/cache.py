@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from dataplane.core.engines import Engine
+from dataplane.core.inprocess import Held
 from dataplane.core.storing import Granted
 from dataplane.protocol.engine import Abort, Attach, Commit, Reserve
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Leading READY blocks of a chain whose counters were raised in an engine's area."""
-
-    descriptors: list[int]
-    segments: list[int]
-    offsets: list[int]
-    """Bytes from the start of the segment."""
-
-
 class Cache(Protocol):
-    """The core, for engines that live in this process. `dataplane.core.node.Node` is one."""
+    """The core, for engines that live in this process. `dataplane.core.inprocess.InProcess` is one."""
 
     @property
     def engines(self) -> Mapping[int, Engine]: ...
