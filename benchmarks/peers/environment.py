@@ -56,6 +56,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "LMCACHE_DISABLE_BANNER": "1",
     "OMP_NUM_THREADS": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
 }
 """Variables of every process of a peer: it sends no usage statistics, and its threads leave others a core."""
 
@@ -150,14 +151,15 @@ def main(names: tuple[str, ...]) -> None:
     """Build the peers that tests marked `peer` and `make bench-peers` need."""
     failed = []
     for peer in [PEERS[name] for name in names] or PEERS.values():
-        click.echo(f"{peer.name}: ", nl=False)
+        if python(peer) is None:
+            click.echo(f"{peer.name}: building, about {peer.megabytes} MB")
         try:
             made = build(peer)
         except PeerError as error:
-            click.echo(f"not built\n{error}", err=True)
+            click.echo(f"{peer.name}: not built\n{error}", err=True)
             failed.append(peer.name)
         else:
-            click.echo(f"{'built' if made else 'already built'} in {folder() / peer.name}")
+            click.echo(f"{peer.name}: {'built' if made else 'already built'} in {folder() / peer.name}")
     if failed:
         raise click.ClickException(f"not built: {', '.join(failed)}; tests that need them are skipped")
 
