@@ -60,9 +60,12 @@ def looked_up(request: str, salt: str = "") -> int:
     return int(tokens)
 
 
-def all_done(request: str, which: int) -> None:
-    for worker in workers:
-        until(lambda worker=worker: request in (worker.get_finished(set())[which] or ()), "the transfer")
+def stored(worker: LMCacheMPWorkerAdapter) -> None:
+    until(lambda: worker.get_finished({"first"})[0] or not worker.store_futures, "the store")
+
+
+def retrieved(worker: LMCacheMPWorkerAdapter) -> None:
+    until(lambda: "second" in (worker.get_finished(set())[1] or ()), "the retrieval")
 
 
 scheduler = LMCacheMPSchedulerAdapter([url], context, MODEL, BLOCK_TOKENS, strategy(0), extra_config=CONFIG)
@@ -92,16 +95,12 @@ for rank, worker in enumerate(workers):
         scheduler.end_session("between")
         scheduler.cleanup_lookup_result("between")
 for worker in workers:
-    until(
-        lambda worker=worker: (
-            "first" in (worker.get_finished({"first"})[0] or ()) or not worker.store_futures
-        ),
-        "the store",
-    )
+    stored(worker)
 found["hit"] = looked_up("second")
 for worker in workers:
     worker.submit_retrieve_request("second", LoadStoreOp(TOKENS, [LOADED], 0, 1024), None)
-all_done("second", 1)
+for worker in workers:
+    retrieved(worker)
 found["load_errors"] = sorted(set().union(*(worker.get_block_ids_with_load_errors() for worker in workers)))
 found["bytes_are_right"] = [
     all(torch.equal(tensor[:, STORED], tensor[:, LOADED]) for tensor in tensors.values())
