@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,9 @@ from dataplane.tiers.pages import (
     huge_pages_reserved,
     lock_limit_bytes,
 )
+
+DEFAULT_LMCACHE_PORT = 5555
+_SHM_NAME = re.compile(r"[A-Za-z0-9._-]{0,64}")
 
 
 class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +62,20 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Engines take leases in shared memory alone, where the kernel has `membarrier`; false: by message everywhere."""
     mlock: bool = False
     """Segments are locked into RAM, which RLIMIT_MEMLOCK must allow."""
+    lmcache_host: str = "127.0.0.1"
+    """Address of the LMCache gateway. Its wire knows no authentication: whoever reaches it may read, write and clear
+    what is cached through it."""
+    lmcache_shm_name: str = ""
+    """Name of the shared memory that LMCache clients map, after `lmcache_l1_pool_`; default the port's number."""
+    lmcache_pool_bytes: int = 0
+    """Size of that memory, within the pool; 0 for the size of the pool."""
+    lmcache_allow_clear: bool = True
+    """LMCache clients may clear what is cached through the gateway."""
+    lmcache_silent_s: float = 120.0
+    """Seconds after which a worker of an LMCache client that pinged once, or whose connection is gone, is taken for
+    lost."""
+    lmcache_never_pinged_s: float = 3600.0
+    """The same for a worker that never pinged."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
@@ -73,6 +92,26 @@ class Settings(msgspec.Struct, frozen=True):
     def pool_bytes(self) -> int:
         assert self.common.pool_bytes is not None
         return self.common.pool_bytes
+
+    @property
+    def lmcache_port(self) -> int:
+        """Port of the LMCache gateway; 0: there is none."""
+        return DEFAULT_LMCACHE_PORT if self.common.lmcache_port is None else self.common.lmcache_port
+
+    @property
+    def lmcache_url(self) -> str:
+        host = self.table.lmcache_host
+        return f"tcp://[{host}]:{self.lmcache_port}" if ":" in host else f"tcp://{host}:{self.lmcache_port}"
+
+    @property
+    def lmcache_pool_bytes(self) -> int:
+        """Size of the memory that LMCache clients map."""
+        return min(self.table.lmcache_pool_bytes or self.pool_bytes, self.pool_bytes) // 4096 * 4096
+
+    @property
+    def lmcache_shm_name(self) -> str:
+        """Its name, after the prefix that clients expect."""
+        return self.table.lmcache_shm_name or str(self.lmcache_port)
 
     @property
     def max_blocks(self) -> int:
@@ -123,6 +162,10 @@ def _check(settings: Settings) -> None:
         ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
         ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
         ("dataplane.max_clients", table.max_clients, 1, 100_000),
+        ("lmcache_port", settings.lmcache_port, 0, 65_535),
+        ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
+        ("dataplane.lmcache_silent_s", table.lmcache_silent_s, 0.1, 86_400),
+        ("dataplane.lmcache_never_pinged_s", table.lmcache_never_pinged_s, 0.1, 86_400),
         ("dataplane.tick_s", table.tick_s, 0.001, 10),
         ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
     ):
@@ -130,6 +173,7 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
     if table.node and (len(table.node) > 64 or not table.node.isprintable()):
         raise SettingsError("dataplane.node: expected at most 64 printable characters")
+    _check_lmcache(table)
     if table.segment_bytes % 4096:
         raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
     if table.huge_pages:
@@ -146,6 +190,20 @@ def _check(settings: Settings) -> None:
     if fault := label_rules.fault(table.labels):
         raise SettingsError(f"dataplane.labels: {fault}")
     _check_endpoints(settings)
+
+
+def _check_lmcache(table: DataPlaneTable) -> None:
+    try:
+        ip_address(table.lmcache_host)
+    except ValueError:
+        raise SettingsError(
+            f"dataplane.lmcache_host: expected an IP address, got {table.lmcache_host!r}"
+        ) from None
+    if not _SHM_NAME.fullmatch(table.lmcache_shm_name):
+        raise SettingsError(
+            "dataplane.lmcache_shm_name: expected at most 64 letters, digits, dots, dashes and underscores, "
+            f"got {table.lmcache_shm_name!r}"
+        )
 
 
 def joined_file(state_dir: str) -> Path:

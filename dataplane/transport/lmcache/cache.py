@@ -23,9 +23,20 @@ class Cache(Protocol):
         """Take an engine in; answers its spaces' numbers. `message.spaces` may be empty: a scheduler's engine may hold
         blocks of every space of its gateway. Raises ProtocolError."""
 
-    def hold(self, client: int, space: int, keys: bytes, tenant: str, now: float, *, asked: bool) -> Held:
-        """Lease the leading READY blocks of a chain in the engine's own area, and credit their use at once. `asked`:
-        count it as a look-up of the tenant. Raises ProtocolError."""
+    def hold(
+        self,
+        client: int,
+        space: int,
+        keys: bytes,
+        tenant: str,
+        now: float,
+        *,
+        asked: bool,
+        used: bool = True,
+        most: int | None = None,
+    ) -> Held:
+        """Lease the leading READY blocks of a chain, `most` at most, in the engine's own area. `asked`: count it as a
+        look-up of the tenant. `used`: credit their use at once. Raises ProtocolError."""
 
     def let_go(self, client: int, descriptors: Sequence[int]) -> None:
         """Lower counters that `hold` raised. An engine that is gone by now has none: nothing happens."""
@@ -47,6 +58,15 @@ class Cache(Protocol):
         """The engine says that it touches nothing any more: what it was writing is aborted, what it held let go."""
 
     def process_gone(self, client: int, now: float) -> None: ...
+
+    def looked_up(self, tenant: str, space: int, requested: int, hits: int, now: float) -> None:
+        """Count a look-up of a tenant, in blocks."""
+
+    def use(self, client: int, descriptors: Sequence[int], now: float) -> None:
+        """Blocks of a chain that the engine holds were of use. Raises ProtocolError."""
+
+    def lost(self, gateway: str) -> list[Engine]:
+        """Engines of a gateway without a peer: detached, or attached before a restart and not resumed since."""
 
     def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
         """Make every block of a gateway's spaces unreadable; the sweep's number. Without `force` what is leased now

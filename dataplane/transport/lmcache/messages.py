@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -139,7 +139,12 @@ class Signature:
     needed: int
     """The rest may be left out."""
 
-    def decode(self, frames: list[bytes] | tuple[bytes, ...]) -> list[Any]:
+    @property
+    def has_key(self) -> bool:
+        """Its first argument is a Key."""
+        return bool(self.arguments) and self.arguments[0] is _KEY
+
+    def decode(self, frames: Sequence[bytes]) -> list[Any]:
         """The arguments. Raises BadArguments."""
         if not self.needed <= len(frames) <= len(self.arguments):
             most = len(self.arguments)

@@ -1,8 +1,9 @@
 """Which local process is at the other end of a TCP connection, and when it ends.
 
 The kernel's table of connections names the inode of the peer's socket, and whoever has that inode open is the peer. A
-socket that was inherited has several holders: the oldest one counts. A peer on another machine, in another pid namespace
-or of a user whose descriptors this process may not list has no pid: then only its connection says that it lives.
+socket that was inherited has several holders: the oldest one counts. A peer on another machine, in another pid
+namespace or of a user whose descriptors this process may not list has no pid: then only its connection says that it
+lives.
 """
 
 from __future__ import annotations
