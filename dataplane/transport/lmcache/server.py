@@ -103,7 +103,7 @@ class LMCacheServer:
             log.warning("lmcache.no_common_engine", reason=error.message)
         loop.register_zmq(self.socket, self.on_readable)
         loop.register_zmq(self.connections.monitor, self.connections.take_events)
-        loop.every(TICK_S, self._tick)
+        loop.every(TICK_S, self.tick)
 
     def _bind(self, url: str) -> None:
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -246,7 +246,8 @@ class LMCacheServer:
             self._cache.goodbye(connection.client, now)
         self.instances.disconnected(connection.identity, now)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """What need not happen with every request. Called every second."""
         now = self._clock()
         self.sessions.expire(now)
         self.instances.reap(now)
