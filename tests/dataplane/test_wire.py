@@ -81,11 +81,31 @@ STATS = events.NodeStats(
     pins=[events.PinStats("system", 4, 3, 2, 1, True, "guaranteed", 2, 9.5)],
     engines=[events.EngineStats(1, 2, "group", "vllm", 3.5, ["llama"], True, 4, 5, 6, 7, 8, False, [2])],
     policy=events.PolicyStats("arc", True, 120.0, True, 3.5, 1, 2, 0.97, 0.95),
-    spaces=[events.SpaceStats("f" * 32, "llama", "r1", "bf16", 4, 2, 4096, 1, 4096, 0, 1)],
+    spaces=[events.SpaceStats("f" * 32, "llama", "r1", "bf16", 4, 2, 4096, 1, 4096, 0, 1, "lmcache")],
     sweeps=[events.SweepStats(1, "demote", 2, 3)],
     adopted_blocks=1,
     observed={"quotas": events.ObservedDigest(7, "d" * 64, "store-1")},
     draining=True,
+    gateway=events.GatewayStats(
+        gateway="lmcache",
+        url="tcp://127.0.0.1:5555",
+        memory_name="lmcache_l1_pool_1",
+        memory_bytes=4096,
+        chunk_tokens=256,
+        connections=1,
+        lookups=2,
+        lookups_ended={"expired": 3},
+        instances=[
+            events.GatewayInstance(5, 6, 7, "llama", 8, "lmcache:2x4", "bfloat16", 9, True, 1.5, False)
+        ],
+        operations=[events.GatewayOperation("lookup", 10, {"refused": 11}, 0.5, [12, 13])],
+        bounds_s=[0.001],
+        unanswered=14,
+        bytes_in=15,
+        bytes_out=16,
+        chunks_in=17,
+        chunks_out=18,
+    ),
 )
 
 EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
@@ -132,8 +152,9 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Invalidate("n", control.Scope("team-a", "llama", "f" * 32, KEY)),
             control.Demote("n", control.Scope(tenant="")),
             control.Clear("n", True),
+            control.ClearGateway("n", "lmcache", True),
             control.Lookup("n", "llama", KEY, "team-a", 3),
-            control.ListBlocks("n", "", "llama", "f" * 32, KEY, 7, 5),
+            control.ListBlocks("n", "", "llama", "f" * 32, KEY, 7, 5, "lmcache"),
             control.Verify("n", control.Scope(model="llama")),
             control.Verification("n", 3),
             control.ListPrefixes("n", "hits", "", 5),
