@@ -50,11 +50,14 @@ class Gateway:
         self.bench.index.header[H_MEMORY] = 12_345
         self.pool = PlainPool(self.bench, capacity_bytes)
         self._allow_clear = allow_clear
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._clients: list[Client] = []
-        self._begin("tcp://127.0.0.1:*")
+        self.begin("tcp://127.0.0.1:*")
 
-    def _begin(self, url: str) -> None:
+    def begin(self, url: str) -> None:
+        """Another gateway at this URL; all engines of before have lost their peer."""
+        for engine in self.bench.node.engines.values():
+            engine.connected = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.loop = Loop()
         self.server = LMCacheServer(
             self._context,
@@ -89,13 +92,11 @@ class Gateway:
         url = self.server.url
         self.server.close()
         self.loop.close()
+        self._context.term()
         return url
 
     def restart(self) -> None:
-        url = self.stop()
-        for engine in self.bench.node.engines.values():
-            engine.connected = False
-        self._begin(url)
+        self.begin(self.stop())
 
     def leased(self) -> int:
         """Counters that are up, of all engines together."""
@@ -113,4 +114,3 @@ class Gateway:
         for client in self._clients:
             client.close()
         self.stop()
-        self._context.term()
