@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Mapping
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from dataplane.protocol import settings as shared
 from dataplane.protocol.join import is_loopback, url_fault
 from dataplane.protocol.layout import MAX_BLOCKS
 from dataplane.protocol.settings import Common, SettingsError
+from dataplane.tiers.named import MAX_NAME_CHARACTERS
 from dataplane.tiers.pages import (
     HUGE_BYTES,
     available_bytes,
@@ -22,8 +26,7 @@ from dataplane.tiers.pages import (
     lock_limit_bytes,
 )
 
-DEFAULT_LMCACHE_PORT = 5555
-_SHM_NAME = re.compile(r"[A-Za-z0-9._-]{0,64}")
+_SHM_NAME = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
 class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -66,11 +69,13 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Address of the LMCache gateway. Its wire knows no authentication: whoever reaches it may read, write and clear
     what is cached through it."""
     lmcache_shm_name: str = ""
-    """Name of the shared memory that LMCache clients map, after `lmcache_l1_pool_`; default the port's number."""
+    """Name of the memory that LMCache clients map, after `/dev/shm/lmcache_l1_pool_`; default one that no other
+    state directory and host has."""
     lmcache_pool_bytes: int = 0
-    """Size of that memory, within the pool; 0 for the size of the pool."""
-    lmcache_allow_clear: bool = True
-    """LMCache clients may clear what is cached through the gateway."""
+    """Size of that memory: the most of the pool that LMCache clients can fill. 0 for the size of the pool, or what
+    `/dev/shm` has free where that is less. Its pages are taken as they are needed."""
+    lmcache_allow_clear: bool | None = None
+    """Whether LMCache clients may clear what is cached through the gateway; default where it listens on loopback."""
     lmcache_silent_s: float = 120.0
     """Seconds after which a worker of an LMCache client that pinged once, or whose connection is gone, is taken for
     lost."""
@@ -96,7 +101,20 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def lmcache_port(self) -> int:
         """Port of the LMCache gateway; 0: there is none."""
-        return DEFAULT_LMCACHE_PORT if self.common.lmcache_port is None else self.common.lmcache_port
+        port = self.common.lmcache_port
+        return shared.DEFAULT_LMCACHE_PORT if port is None else port
+
+    @property
+    def lmcache_wanted(self) -> bool:
+        """Somebody asked for the gateway: a start without it is to fail. As a default it may be left out."""
+        table = self.table
+        asked = self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
+        return bool(self.lmcache_port and asked)
+
+    @property
+    def lmcache_allow_clear(self) -> bool:
+        allowed = self.table.lmcache_allow_clear
+        return ip_address(self.table.lmcache_host).is_loopback if allowed is None else allowed
 
     @property
     def lmcache_url(self) -> str:
@@ -105,13 +123,15 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def lmcache_pool_bytes(self) -> int:
-        """Size of the memory that LMCache clients map."""
-        return min(self.table.lmcache_pool_bytes or self.pool_bytes, self.pool_bytes) // 4096 * 4096
+        """Size of the memory that LMCache clients map, where `/dev/shm` has as much."""
+        return (self.table.lmcache_pool_bytes or self.pool_bytes) // 4096 * 4096
 
     @property
     def lmcache_shm_name(self) -> str:
         """Its name, after the prefix that clients expect."""
-        return self.table.lmcache_shm_name or str(self.lmcache_port)
+        # Containers may share /dev/shm, and in each of them the state directory has the same path.
+        place = f"{socket.gethostname()}:{os.path.realpath(self.common.state_dir)}"
+        return self.table.lmcache_shm_name or f"larder-{sha256(place.encode()).hexdigest()[:12]}"
 
     @property
     def max_blocks(self) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dataplane.core.blocks import Block
-from dataplane.core.names import EngineName, Record, SegmentName, SpaceName, TenantName
+from dataplane.core.blocks import Block, name_of_segment
+from dataplane.core.names import EngineName, Record, SpaceName, TenantName
 from dataplane.core.quotas import Tenant
 from dataplane.core.rings import RingReader
 from dataplane.protocol.codes import Code, ProtocolError
@@ -210,7 +210,7 @@ def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
         if tenant.blocks:
             yield TenantName(tenant.number, tenant.salt)
     for segment in pool.slabs.segments.values():
-        yield SegmentName(segment.number, segment.space, segment.nbytes, segment.small)
+        yield name_of_segment(segment)
     for engine in engines.values():
         yield name_of_engine(engine)
 

@@ -88,8 +88,8 @@ class InProcess:
         """Take a peer of a gateway in; answers its spaces' numbers. Raises ProtocolError.
 
         Every space has this `Space.gateway`. Without any the engine writes nothing; all of them may hold blocks of
-        every space of the gateway. `pid` and `started` (clock ticks since boot) are those of the peer, 0 where they are not
-        known. `message.resume`, `resume_memory` and `writing` work as on the socket, also without a pid: then the
+        every space of the gateway. `pid` and `started` (clock ticks since boot) are those of the peer, 0 where they are
+        not known. `message.resume`, `resume_memory` and `writing` work as on the socket, also without a pid: then the
         gateway vouches for its being the same peer.
         """
         return self._node.attach(message, pid, now, started, gateway)

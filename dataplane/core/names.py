@@ -52,6 +52,8 @@ class SegmentName(msgspec.Struct, tag="segment", array_like=True, frozen=True):
     space: int
     nbytes: int
     small: bool
+    base: int | None = None
+    """Where it begins in the named segment; None for a memfd."""
 
 
 class EngineName(msgspec.Struct, tag="engine", array_like=True, frozen=True):

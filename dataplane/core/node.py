@@ -88,6 +88,8 @@ class NodeOptions:
     """Blocks in the access trace."""
     page_bytes: int = SLOT_ALIGN
     """Segments are whole pages of this size."""
+    named_bytes: int = 0
+    """Size of the named segment, which gateways' spaces share; 0: there is none."""
 
 
 class Node:
@@ -112,7 +114,7 @@ class Node:
         self._leases = leases
         self.pool = Pool(
             BlockTable(index, books, names),
-            Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes),
+            Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes, options.named_bytes),
             leases,
             memory,
             policy,

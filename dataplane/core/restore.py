@@ -42,6 +42,7 @@ from dataplane.protocol.layout import (
     MAX_INVALIDATIONS,
     U64,
     AreaMemory,
+    IndexMemory,
 )
 from dataplane.protocol.states import STATE_MASK, State, Step, advance
 
@@ -89,6 +90,12 @@ class Restored:
     """READY ones whose segment is not here."""
     gone: list[int] = field(default_factory=list)
     """Clients whose processes ended meanwhile: say `process_gone` for each."""
+
+
+def segments_in_use(memory: IndexMemory) -> set[int]:
+    """Numbers of the segments that have a block."""
+    live = memory.hot[(memory.control & _STATE) != 0, HOT_SPACE_SEGMENT]
+    return set(_distinct((live >> _SHIFT32).astype(np.int64)))
 
 
 def restore(node: Node, kept: Kept, now: float) -> Restored:
@@ -286,7 +293,12 @@ def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
     small = np.zeros(len(rows.numbers), np.bool_)
     for number in numbers:
         record = kept.known.segments[number]
-        segments[number] = pool.slabs.restore_segment(number, record.space, record.nbytes, small=record.small)
+        try:
+            segments[number] = pool.slabs.restore_segment(
+                number, record.space, record.nbytes, small=record.small, base=record.base
+            )
+        except ValueError as error:
+            raise Contradiction(f"segment {number}: {error}") from None
         small[rows.segment == number] = record.small
     start = np.where(small, rows.offset // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES, 0)
     index, rest = np.divmod(rows.offset - start, size)

@@ -102,6 +102,10 @@ class Spaces:
         """Numbers of a model's spaces."""
         return self._by_model.get(model, [])
 
+    def named(self, number: int) -> bool:
+        """Whether a space's bytes are in the named segment, which a gateway's clients map."""
+        return bool(self.by_number[number].gateway)
+
     def of_gateway(self, gateway: str) -> Set[int]:
         """Numbers of a gateway's spaces."""
         return self._by_gateway.get(gateway) or frozenset()

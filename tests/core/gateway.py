@@ -67,6 +67,12 @@ class Peer:
             most=most,
         )
 
+    def found(self, chain: Sequence[bytes], number: int = 0) -> int:
+        """Leading blocks that are here; holds and uses nothing."""
+        held = self.hold(chain, number=number, used=False)
+        self.let_go(held)
+        return len(held)
+
     def let_go(self, held: Held) -> None:
         self.core.let_go(self.client, held.descriptors)
 

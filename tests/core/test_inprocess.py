@@ -18,7 +18,7 @@ BLOCKS = 32
 
 
 def bench(blocks: int = BLOCKS) -> Bench:
-    return Bench(blocks * SLOT)
+    return Bench(blocks * SLOT, named_bytes=blocks * SLOT)
 
 
 def test_what_is_held_stays_until_it_is_let_go() -> None:
