@@ -15,7 +15,7 @@ import structlog
 from dataplane.core.books import B_MEMORY, Books, Writer, books_bytes
 from dataplane.core.names import EngineName, Known, Names, names_bytes
 from dataplane.core.node import Node
-from dataplane.core.restore import Contradiction, Kept, Restored, restore, segments_in_use
+from dataplane.core.restore import Contradiction, Kept, Restored, restore, segments_here
 from dataplane.protocol.events import MemoryAdopted
 from dataplane.protocol.layout import (
     COLD_STORED_AT,
@@ -131,13 +131,9 @@ def _restore(
     memory: NodeMemory, books: Books, names: Names, known: Known, make_node: MakeNode, now: float
 ) -> tuple[Node, Restored]:
     index = memory.index
-    segments = {number: file.nbytes for number, file in memory.segments.items()}
-    used = segments_in_use(index)
-    for record in list(known.segments.values()):
-        if record.base is not None and record.number not in used:
-            del known.segments[record.number]  # its range may be another one's by now
-        elif record.base is not None and _is_here(memory, record.base, record.nbytes):
-            segments[record.number] = record.nbytes
+    memfds = {number: file.nbytes for number, file in memory.segments.items()}
+    named = memory.named if memory.named is not None and memory.named.adopted else None
+    segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
     needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
     node = make_node(memory, books, names, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())
@@ -152,16 +148,10 @@ def _restore(
         memory.retire_segment(number)
     for client in memory.areas.keys() - node.engines.keys():
         memory.retire_area(client)
-    if memory.named is None or not memory.named.adopted:  # what they mapped is gone
+    if named is None:  # what they mapped is gone
         for engine in [each for each in node.engines.values() if each.gateway]:
             node.goodbye(engine.client, now)
     return node, restored
-
-
-def _is_here(memory: NodeMemory, base: int, nbytes: int) -> bool:
-    """Whether a range of the named segment is in the one that was handed over."""
-    named = memory.named
-    return named is not None and named.adopted and base + nbytes <= named.nbytes
 
 
 def _lives(engine: EngineName) -> bool:

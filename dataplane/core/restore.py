@@ -92,10 +92,24 @@ class Restored:
     """Clients whose processes ended meanwhile: say `process_gone` for each."""
 
 
-def segments_in_use(memory: IndexMemory) -> set[int]:
-    """Numbers of the segments that have a block."""
+def segments_here(
+    known: Known, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
+) -> dict[int, int]:
+    """Bytes of each segment whose memory is here: of the memfds, and of ranges within so much of the named segment.
+
+    Ranges without a block are forgotten: they may be another segment's by now.
+    """
     live = memory.hot[(memory.control & _STATE) != 0, HOT_SPACE_SEGMENT]
-    return set(_distinct((live >> _SHIFT32).astype(np.int64)))
+    used = set(_distinct((live >> _SHIFT32).astype(np.int64)))
+    here = dict(memfds)
+    for record in list(known.segments.values()):
+        if record.base is None:
+            continue
+        if record.number not in used:
+            del known.segments[record.number]
+        elif record.base + record.nbytes <= named_bytes:
+            here[record.number] = record.nbytes
+    return here
 
 
 def restore(node: Node, kept: Kept, now: float) -> Restored:
