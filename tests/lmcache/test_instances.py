@@ -1,4 +1,4 @@
-"""Registered workers: who they are, and what happens when they are silent, lost, gone, or registered before a restart."""
+"""Registered workers: who they are, and what becomes of those that are silent, lost, gone, or of before a restart."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NO_POOL = {"shm_name": "", "pool_size": 0}
 
 @pytest.fixture(autouse=True)
 def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
-    """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said here,
-    nobody's unless told."""
+    """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
+    here, nobody's unless told."""
     owner = {"owner": processes.UNKNOWN}
 
     def owners_of(fds: list[int]) -> dict[int, processes.Owner]:

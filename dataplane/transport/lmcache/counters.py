@@ -39,11 +39,30 @@ class Tally:
         self.buckets[-1] += 1
 
 
+@dataclass(slots=True)
+class Moved:
+    """Chunks that clients stored and read."""
+
+    chunks_in: int = 0
+    bytes_in: int = 0
+    chunks_out: int = 0
+    bytes_out: int = 0
+
+    def stored(self, chunks: int, chunk_bytes: int) -> None:
+        self.chunks_in += chunks
+        self.bytes_in += chunks * chunk_bytes
+
+    def read(self, chunks: int, chunk_bytes: int) -> None:
+        self.chunks_out += chunks
+        self.bytes_out += chunks * chunk_bytes
+
+
 class Counters:
     """Tallies by operation, and log lines that cannot flood."""
 
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
+        self.moved = Moved()
         self.unanswered = 0
         """Answers that their peer was not there to take, or did not take."""
         self._told: dict[tuple[str, str], tuple[float, int]] = {}

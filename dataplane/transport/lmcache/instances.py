@@ -223,10 +223,15 @@ class Instances:
         instance.seen = now
         instance.connection = connection.identity
         instance.counts = True
-        if not instance.attached:
-            self._attach(instance, now)
-            self._registrations.keep(instance.registered)
-            self._watch_process(instance)
+        if instance.attached:
+            return
+        engine = self._cache.engines.get(instance.client)
+        if engine is not None and engine.connected:  # it waits for the end of a copy to be detached
+            instance.attached = True
+            return
+        self._attach(instance, now)
+        self._registrations.keep(instance.registered)
+        self._watch_process(instance)
 
     # ---- they go
 

@@ -24,9 +24,10 @@ from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
 from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
-from dataplane.transport.lmcache.operations import LATER, Asked, Later, Operations, as_failed
+from dataplane.transport.lmcache.operations import Operations
 from dataplane.transport.lmcache.processes import Watch
 from dataplane.transport.lmcache.registrations import Registrations
+from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.wire import (
     DIALECTS,
@@ -89,16 +90,17 @@ class LMCacheServer:
             self.sessions,
             self.chains,
             self._copying,
+            self.counters.moved,
             clock,
+            self._count_failure,
             allow_clear=allow_clear,
-            failed_later=self._count_failure,
         )
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
         self.instances.restore(self._begun_at)
         self._strangers -= {instance.client for instance in self.instances}
         try:
-            self._operations.attach_common(self._begun_at)
+            self._operations.lookups.attach_common(self._begun_at)
         except ProtocolError as error:  # the node is draining, or full
             log.warning("lmcache.no_common_engine", reason=error.message)
         loop.register_zmq(self.socket, self.on_readable)
@@ -149,7 +151,7 @@ class LMCacheServer:
         tally = self.counters.of(operation)
         tally.requests += 1
         if wrong is not None:
-            result: bytes | Later | None = self._fail(operation, Failed(Reason.BAD_ARGUMENTS, wrong), now)
+            result: Result = self._fail(operation, Failed(Reason.BAD_ARGUMENTS, wrong), now)
         else:
             asked = Asked(peer, operation, now, same, partial(self._send_later, request, operation, began))
             result = self._called(asked, arguments)
@@ -157,10 +159,10 @@ class LMCacheServer:
             self._send(request, result)
             tally.took(time.perf_counter() - began)
 
-    def _called(self, asked: Asked, arguments: list[Any]) -> bytes | Later | None:
+    def _called(self, asked: Asked, arguments: list[Any]) -> Result:
         """The result of an operation, or its failure answer. Raises nothing."""
         try:
-            return self._operations.call(asked, arguments)
+            return self._operations.methods[asked.operation](asked, *arguments)
         except (Failed, ProtocolError) as error:
             return self._fail(asked.operation, as_failed(error), asked.now)
         except TokenError as error:

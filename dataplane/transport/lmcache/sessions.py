@@ -7,7 +7,7 @@ or after a time. How many look-ups are kept is bounded; the oldest one ends for 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -63,8 +63,8 @@ class Sessions:
         self._all: OrderedDict[tuple[bytes, str], Lookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, Lookup]] = {}
         self._of_request: dict[str, dict[bytes, Lookup]] = {}
-        self.ended_early = 0
-        """Look-ups that ended for newer ones."""
+        self.ended: Counter[str] = Counter()
+        """Look-ups that ended without their scheduler: `expired`, `crowded_out`, `disconnected`."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -77,11 +77,11 @@ class Sessions:
         self.end(lookup.scheduler, lookup.request_id)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         if len(own) >= self._max_per_scheduler:
-            self.ended_early += 1
+            self.ended["crowded_out"] += 1
             self.end(lookup.scheduler, next(iter(own)))
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         elif len(self._all) >= self._max_lookups:
-            self.ended_early += 1
+            self.ended["crowded_out"] += 1
             self.end(*next(iter(self._all)))
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         self._all[lookup.scheduler, lookup.request_id] = lookup
@@ -120,6 +120,7 @@ class Sessions:
     def end_scheduler(self, scheduler: bytes) -> None:
         """A scheduler is gone."""
         for request_id in list(self._of_scheduler.get(scheduler, ())):
+            self.ended["disconnected"] += 1
             self.end(scheduler, request_id)
 
     def free(self, lookup: Lookup, start: int, end: int) -> list[list[int]]:
@@ -138,6 +139,7 @@ class Sessions:
     def expire(self, now: float) -> None:
         """End look-ups whose time is up."""
         for key in list(self._expired(now)):
+            self.ended["expired"] += 1
             self.end(*key)
 
     def _expired(self, now: float) -> Iterator[tuple[bytes, str]]:

@@ -44,6 +44,14 @@ class Place(NamedTuple):
     """Bytes from the start of the segment."""
 
 
+def places_of(held: Held) -> list[Place]:
+    """Where held chunks are."""
+    return [
+        Place(at, segment, offset)
+        for at, (segment, offset) in enumerate(zip(held.segments, held.offsets, strict=True))
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Chunks that are being written."""
@@ -83,6 +91,39 @@ class Transfers:
     def inherit(self, descriptors: list[int], deadline: float) -> None:
         self._inherited, self._inherited_until = descriptors, deadline
 
+    # ---- without a name: for copies of this process, each of which has its own
+
+    def grant(self, space: int, tenant: str, keys: bytes, parent: bytes, now: float) -> Store:
+        """Room for what is not there yet. Raises ProtocolError."""
+        message = Reserve(0, space, tenant, keys, self.form.chunk_bytes, parent)
+        granted = self.cache.reserve(self.client, message, now)
+        outcomes: list[int] = granted.outcomes.tolist()
+        places = [
+            Place(at, int(granted.segments[at]), int(granted.offsets[at]))
+            for at, outcome in enumerate(outcomes)
+            if outcome == _WRITE
+        ]
+        return Store(granted.reservation, places, sum(outcome not in _FINE for outcome in outcomes))
+
+    def publish(self, store: Store, now: float) -> None:
+        """What was granted is written. Raises ProtocolError."""
+        self.cache.commit(self.client, Commit(0, store.reservation), now)
+
+    def give_up(self, store: Store, now: float) -> None:
+        """Nobody writes there any more."""
+        self._abort(store.reservation, now)
+
+    def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> Held:
+        """Hold all chunks, or none. Raises Failed, ProtocolError."""
+        held = self.cache.hold(self.client, space, keys, tenant, now, asked=False)
+        if len(held) * KEY_BYTES < len(keys):
+            self.let_go(held)
+            raise Failed(Reason.NOT_CACHED, f"{len(held)} of {len(keys) // KEY_BYTES} chunks are cached")
+        return held
+
+    def let_go(self, held: Held) -> None:
+        self.cache.let_go(self.client, held.descriptors)
+
     # ---- storing
 
     def prepare_store(self, transfer: Transfer, tenant: str, keys: bytes, parent: bytes, now: float) -> Store:
@@ -92,16 +133,8 @@ class Transfers:
         if before is not None:
             if engine is not None and before.reservation in engine.reservations:
                 return before
-            self._give_up(transfer, now)  # it took too long, and begins again now
-        message = Reserve(0, transfer.space, tenant, keys, self.form.chunk_bytes, parent)
-        granted = self.cache.reserve(self.client, message, now)
-        outcomes: list[int] = granted.outcomes.tolist()
-        places = [
-            Place(at, int(granted.segments[at]), int(granted.offsets[at]))
-            for at, outcome in enumerate(outcomes)
-            if outcome == _WRITE
-        ]
-        store = Store(granted.reservation, places, sum(outcome not in _FINE for outcome in outcomes))
+            self._forget(transfer, now)  # it took too long, and begins again now
+        store = self.grant(transfer.space, tenant, keys, parent, now)
         if store.reservation:
             self._stores[transfer] = store
         return store
@@ -112,15 +145,15 @@ class Transfers:
         if store is None:
             self._release_old(keys, now)
             raise Failed(Reason.UNKNOWN_TRANSFER, "no store of these chunks is open")
-        self.cache.commit(self.client, Commit(0, store.reservation), now)
+        self.publish(store, now)
         return store
 
     def abort_store(self, transfer: Transfer, now: float) -> None:
         """Give up what was prepared: nobody writes there any more."""
         if transfer in self._stores:
-            self._give_up(transfer, now)
+            self._forget(transfer, now)
 
-    def _give_up(self, transfer: Transfer, now: float) -> None:
+    def _forget(self, transfer: Transfer, now: float) -> None:
         self._abort(self._stores.pop(transfer).reservation, now)
 
     def _abort(self, reservation: int, now: float) -> None:
@@ -148,12 +181,7 @@ class Transfers:
         if before is not None:
             self._reads[transfer] = Read(before.held, now + LEASE_TTL_S)
             return before.held
-        held = self.cache.hold(self.client, transfer.space, keys, tenant, now, asked=False)
-        if len(held.descriptors) * KEY_BYTES < len(keys):
-            self.cache.let_go(self.client, held.descriptors)
-            raise Failed(
-                Reason.NOT_CACHED, f"{len(held.descriptors)} of {len(keys) // KEY_BYTES} chunks are cached"
-            )
+        held = self.hold_all(transfer.space, tenant, keys, now)
         if len(self._reads) >= MAX_READS:
             self.end_read(next(iter(self._reads)))
         self._reads[transfer] = Read(held, now + LEASE_TTL_S)
@@ -164,7 +192,7 @@ class Transfers:
         read = self._reads.pop(transfer, None)
         if read is None:
             return False
-        self.cache.let_go(self.client, read.held.descriptors)
+        self.let_go(read.held)
         return True
 
     # ---- time passes
