@@ -33,6 +33,9 @@ from app.services.dry_run import DryRuns
 from app.services.events import Events
 from app.services.export import Export
 from app.services.joins import Joins
+from app.services.lmcache import Lmcache
+from app.services.lmcache_quotas import LmcacheQuotas
+from app.services.lmcache_status import LmcacheStatus
 from app.services.lookups import Lookups
 from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
@@ -98,6 +101,9 @@ class Parts:
     sources: Sources
     actions: Actions
     lookups: Lookups
+    lmcache: Lmcache
+    lmcache_quotas: LmcacheQuotas
+    lmcache_status: LmcacheStatus
     dry_runs: DryRuns
     blocks: BlockService
     tokenizers: Tokenizers
@@ -147,6 +153,9 @@ def build(settings: Settings) -> Parts:
     boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
+    blocks = BlockService(targets, prefixes)
+    actions = Actions(targets, changes, tokenizers)
+    lookups = Lookups(targets, tokenizers)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
@@ -199,10 +208,13 @@ def build(settings: Settings) -> Parts:
         token_uses=TokenUses(database, auth),
         sessions=Sessions(database, changes, auth),
         sources=Sources(proxies(settings.app)),
-        actions=Actions(targets, changes, tokenizers),
-        lookups=Lookups(targets, tokenizers),
+        actions=actions,
+        lookups=lookups,
+        lmcache=Lmcache(targets, changes, blocks, actions, lookups),
+        lmcache_quotas=LmcacheQuotas(quotas, fleet),
+        lmcache_status=LmcacheStatus(fleet, settings),
         dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
-        blocks=BlockService(targets, prefixes),
+        blocks=blocks,
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),
