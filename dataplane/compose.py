@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 import zmq
 
-from dataplane import naming
+from dataplane import gateways, naming
 from dataplane.adoption import WRITER_ENDS_S, Core, begin
 from dataplane.core.books import B_CAPACITY, Books, Writer
 from dataplane.core.leases import LeaseTable
@@ -120,6 +120,11 @@ class DataPlane:
         )
         if handover is not None:
             server.serve_supervisor(handover.connection)
+        self._lmcache = gateways.lmcache(
+            settings, self._context, self._loop, self.node, self._memory, self.clock
+        )
+        if self._lmcache is not None:
+            self.node.gateway_stats = self._lmcache.stats
         server.adopt_engines()
         self._control = ControlServer(
             self._context,
@@ -244,6 +249,8 @@ class DataPlane:
             self._prefault.stop()
         if self._server is not None:
             self._server.close()
+        if self._lmcache is not None:
+            self._lmcache.close()
         self._control.close()
         self._publisher.close()
         if self._membership is not None:

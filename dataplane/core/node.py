@@ -6,7 +6,7 @@ leaves events for `take_events`. One thread; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -59,6 +59,7 @@ from dataplane.protocol.events import (
     EngineDetached,
     EngineGone,
     Event,
+    GatewayStats,
     NodeStats,
     PinDegraded,
     SweepDone,
@@ -142,6 +143,8 @@ class Node:
         self.pool.spaces.never_below(table.books.highest(B_SPACE))
         self.pool.tenants.never_below(table.books.highest(B_TENANT))
         self._settle_at = now
+        self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
+        """What the gateway of this node says of itself, where there is one."""
 
     # ---- events
 

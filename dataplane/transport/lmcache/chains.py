@@ -51,6 +51,10 @@ class Chain:
         """Keys of the full chunks from token `start` to token `end`, packed."""
         return self.packed[KEY_BYTES * (start // CHUNK_TOKENS) : KEY_BYTES * (end // CHUNK_TOKENS)]
 
+    def leads_to(self, body: bytes) -> bool:
+        """Whether an array goes on where the keys of this one end."""
+        return self.hashed_bytes > 0 and body.startswith(self.body[: self.hashed_bytes])
+
     @property
     def mark(self) -> tuple[int, bytes]:
         return self.count, self.body[:MARK_BYTES]
@@ -65,6 +69,8 @@ class Chains:
         self._chains: OrderedDict[str, Chain] = OrderedDict()
         """By request."""
         self._marked: dict[tuple[int, bytes], Chain] = {}
+        self._begun: dict[bytes, Chain] = {}
+        """By how they begin, the last one of each: a conversation goes on under another request's name."""
         self.nbytes = 0
         self.hashed_chunks = 0
         """Since the start."""
@@ -72,11 +78,9 @@ class Chains:
     def __len__(self) -> int:
         return len(self._chains)
 
-    def of(self, key: Key, same: Chain | None = None) -> Chain:
-        """The chain of a key's tokens, of these or more. `same`: what `shortened` found in its place.
-
-        Raises TokenError, ProtocolError(BAD_SALT).
-        """
+    def of(self, key: Key, same: Chain | None = None) -> tuple[Chain, int]:
+        """The chain of a key's tokens, of these or more, and how many they are. `same`: what `shortened` found in their
+        place. Raises TokenError, ProtocolError(BAD_SALT)."""
         data = bytes(key.token_ids)
         if same is not None and data == _NONE:
             count, body = same.count, same.body
@@ -87,19 +91,21 @@ class Chains:
                 raise TokenError(f"expected at most {MAX_TOKENS} tokens, got {count}")
             body = data[first:]
         known = self._chains.get(key.request_id)
-        if known is not None and known.salt == key.cache_salt:
-            if known is same or (count <= known.count and known.body.startswith(body)):
-                self._chains.move_to_end(key.request_id)
-                return known
-            if known.hashed_bytes > 0 and body.startswith(known.body[: known.hashed_bytes]):
-                return self._keep(key.request_id, self._hashed(known, body, count))
+        if known is not None and known.salt != key.cache_salt:
+            known = None
+        if known is not None and (known is same or (count <= known.count and known.body.startswith(body))):
+            self._chains.move_to_end(key.request_id)
+            return known, count
         if same is not None and same.salt == key.cache_salt:
-            return self._keep(key.request_id, same)
+            return self._keep(key.request_id, same), count
+        for begun in (known, self._begun.get(body[:MARK_BYTES])):
+            if begun is not None and begun.salt == key.cache_salt and begun.leads_to(body):
+                return self._keep(key.request_id, self._hashed(begun, body, count)), count
         check_salt(key.cache_salt, "cache_salt")
-        return self._keep(key.request_id, self._hashed(Chain(key.cache_salt, b"", 0, b"", 0), body, count))
+        empty = Chain(key.cache_salt, b"", 0, b"", 0)
+        return self._keep(key.request_id, self._hashed(empty, body, count)), count
 
-    def forget(self, request_id: str) -> None:
-        """A request ended."""
+    def _forget(self, request_id: str) -> None:
         chain = self._chains.pop(request_id, None)
         if chain is not None:
             self._drop(chain)
@@ -121,9 +127,10 @@ class Chains:
         return Chain(chain.salt, body, count, b"".join(keys), hashed_bytes)
 
     def _keep(self, request_id: str, chain: Chain) -> Chain:
-        self.forget(request_id)
+        self._forget(request_id)
         self._chains[request_id] = chain
         self._marked[chain.mark] = chain
+        self._begun[chain.mark[1]] = chain
         self.nbytes += len(chain.body)
         while len(self._chains) > self._max_chains or (
             self.nbytes > self._max_bytes and len(self._chains) > 1
@@ -135,6 +142,8 @@ class Chains:
         self.nbytes -= len(chain.body)
         if self._marked.get(chain.mark) is chain:
             del self._marked[chain.mark]
+        if self._begun.get(chain.mark[1]) is chain:
+            del self._begun[chain.mark[1]]
 
     def shortened(self, frame: bytes) -> tuple[bytes, Chain | None]:
         """A frame with a key, without its tokens where they are those of a chain that is known: nobody need walk over

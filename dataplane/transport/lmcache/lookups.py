@@ -33,7 +33,8 @@ class Lookups:
         layouts = self._instances.layouts(key.model_name, key.world_size)
         keys = b""
         if layouts:
-            keys = self._chains.of(key, asked.same).keys(0, whole(key.end))
+            chain, count = self._chains.of(key, asked.same)
+            keys = chain.keys(0, whole(min(key.end, count)))
         keys = keys[: MAX_KEYS_PER_REQUEST * KEY_BYTES]
         if not keys:  # whatever it held before, it asks for something else now
             self._sessions.end(asked.peer.identity, key.request_id)
@@ -128,5 +129,4 @@ class Lookups:
 
     def end_session(self, asked: Asked, request_id: str) -> Result:
         self._sessions.end(asked.peer.identity, request_id)
-        self._chains.forget(request_id)
         return None

@@ -92,10 +92,10 @@ def chunks_of(chains: Chains, instances: Instances, asked: Asked, key: Key, numb
         )
     if key.start % CHUNK_TOKENS:
         raise Failed(Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}")
-    chain = chains.of(key, asked.same)
+    chain, count = chains.of(key, asked.same)
     end = whole(key.end)
-    if end > whole(chain.count):
-        raise Failed(Reason.BAD_ARGUMENTS, f"end: expected at most {chain.count}, got {key.end}")
+    if end > whole(count):
+        raise Failed(Reason.BAD_ARGUMENTS, f"end: expected at most {count}, got {key.end}")
     keys = chain.keys(key.start, end)
     if len(keys) > MAX_KEYS_PER_REQUEST * KEY_BYTES:
         raise Failed(Reason.BAD_ARGUMENTS, f"expected at most {MAX_KEYS_PER_REQUEST} chunks")

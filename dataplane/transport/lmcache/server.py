@@ -15,6 +15,7 @@ import structlog
 import zmq
 
 from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
@@ -27,6 +28,7 @@ from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
 from dataplane.transport.lmcache.operations import Operations
 from dataplane.transport.lmcache.processes import Watch
 from dataplane.transport.lmcache.registrations import Registrations
+from dataplane.transport.lmcache.report import gateway_stats
 from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.wire import (
@@ -70,6 +72,7 @@ class LMCacheServer:
         port cannot be had."""
         self._clock = clock
         self._cache = cache
+        self._pool = pool
         self.counters = Counters()
         self.socket = context.socket(zmq.ROUTER)
         try:
@@ -238,6 +241,12 @@ class LMCacheServer:
             self.socket.send_multipart(request.answer(result), zmq.NOBLOCK, copy=True)
         except zmq.ZMQError:  # it is gone, or does not read
             self.counters.unanswered += 1
+
+    def stats(self, now: float) -> GatewayStats:
+        """For people: what it is doing, and what it did."""
+        return gateway_stats(
+            self.url, self._pool, len(self.connections), self.sessions, self.instances, self.counters, now
+        )
 
     # ---- connections and time
 
