@@ -61,11 +61,16 @@ def open_process(pid: int, started: int) -> int | None:
     return pidfd
 
 
+def maps_device(line: str) -> bool:
+    """Whether a line of /proc/<pid>/maps is a device's."""
+    return _DEVICE.search(line) is not None
+
+
 def may_pin(pid: int) -> bool:
     """Whether a process maps a device, which may write to its memory by physical address; True when nobody can tell."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return any(_DEVICE.search(line) for line in file)
+            return any(map(maps_device, file))
     except FileNotFoundError:  # it is gone
         return pid == 0
     except (OSError, ProcessLookupError):

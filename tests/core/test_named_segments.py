@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.core.ranges import Ranges
+from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.control import QuotaSpec, Scope
+from dataplane.protocol.engine import Commit
 from dataplane.protocol.spaces import LMCACHE
 from tests.core.gateway import peer, space
 from tests.dataplane import factories as make
@@ -124,6 +126,34 @@ def test_memory_moves_between_spaces_of_a_gateway_and_others() -> None:
         assert engine.store(make.keys(64, ("theirs", turn)), SLOT) == 64
         assert own.store(make.keys(64, ("ours", turn)), SLOT).written == 64
     assert bench.memory.bases == {}
+    assert bench.faults() == []
+
+
+def test_a_pool_that_grows_grows_for_others_alone() -> None:
+    bench = Bench(32 * SLOT, named_bytes=32 * SLOT)
+    engine, own = peer(bench, space()), bench.attach(make.space())
+    chain = make.keys(32)
+    held = engine.hold(chain[: engine.store(chain, SLOT)])
+    bench.node.resize(64 * SLOT, bench.now)
+    assert engine.reserve([make.key("more")], SLOT).outcomes.tolist() == [Code.POOL_FULL]
+    assert own.store(make.keys(32, "own"), SLOT).written == 32
+    engine.let_go(held)
+    assert engine.store(make.keys(32, "more"), SLOT) == 32
+    assert own.lookup(make.keys(32, "own")) == 32
+    assert bench.faults() == []
+
+
+def test_blocks_are_verified_where_they_are() -> None:
+    bench = Bench(64 * SLOT, named_bytes=64 * SLOT)
+    engine = peer(bench, space())
+    granted = engine.reserve(make.keys(4), SLOT)
+    right = checksum(bytes(SLOT))
+    sums = [right, right, checksum(b"something else"), right]
+    engine.core.commit(engine.client, Commit(0, granted.reservation, checksums=b"".join(sums)), bench.now)
+    state = bench.node.verifying.start(Scope(), bench.now)
+    bench.pass_time(1)
+    assert (state.checked, state.corrupt) == (4, 1)
+    assert engine.found(make.keys(4)) == 2
     assert bench.faults() == []
 
 

@@ -15,7 +15,10 @@ import pytest
 from dataplane.protocol.checksums import checksum
 from dataplane.tiers.memory import NodeMemory
 from dataplane.tiers.named import PREFIX, CannotName, Header, NamedFile, discard, free_bytes
+from dataplane.tiers.prefault import Prefault
+from dataplane.transport.peers import maps_device, may_pin
 from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
 
 FOLDER = Path("/dev/shm")
 SIZE = 4 * make.MIB
@@ -244,6 +247,25 @@ def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(na
     assert named.present
 
 
+def test_pages_of_a_segment_are_touched_ahead_and_no_others(named: NamedFile) -> None:
+    failures: list[str] = []
+    prefault = Prefault(lambda file, error: failures.append(f"{file}: {error}"), capacity_bytes=SIZE)
+    try:
+        first, second = named.part(1, make.MIB, make.MIB), named.part(2, 3 * make.MIB, make.MIB)
+        named.view()[make.MIB : make.MIB + 5] = b"bytes"
+        prefault.submit(1, first)
+        prefault.submit(2, second)
+        wait_for(lambda: prefault.prefaulted_bytes == 2 * make.MIB, "both are taken")
+        assert failures == []
+        assert pages(named) == 2 * make.MIB
+        assert bytes(named.view()[make.MIB : make.MIB + 5]) == b"bytes"
+        prefault.cancel(1)
+        named.retire(1)
+        assert pages(named) == make.MIB
+    finally:
+        prefault.stop()
+
+
 def test_a_node_without_one_refuses_segments_of_it() -> None:
     memory = NodeMemory(64)
     with pytest.raises(MemoryError):
@@ -270,6 +292,32 @@ FULL = """
     memory.create_segment(3, 512 << 10, 1 << 20)
     print(named.short)
 """
+
+
+def test_a_process_that_maps_a_device_may_write_by_address() -> None:
+    assert not may_pin(os.getpid())
+    assert may_pin(0), "nobody knows who it is"
+    script = (
+        "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not may_pin(process.pid), "that is plain memory"
+    assert not may_pin(process.pid), "it is gone"
+
+
+@pytest.mark.parametrize(
+    "line", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128"]
+)
+def test_devices_are_known_by_what_a_process_maps(line: str) -> None:
+    assert maps_device(f"7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        {line}\n")
+    assert not maps_device(
+        "7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n"
+    )
+    assert not maps_device("7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /home/dev/nvidia0\n")
 
 
 def test_a_full_file_system_refuses_a_segment_and_takes_nothing_for_it(tmp_path: Path) -> None:
