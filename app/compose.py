@@ -165,6 +165,7 @@ def build(settings: Settings) -> Parts:
         desired=progress.generations,
         requests=requests.ended,
         pushes=push.ended,
+        lmcache_names=settings.app.lmcache_metrics,
         auth_failures=auth.counts.failures,
         numbers=lambda: {
             metrics.EVENTS.name: ingest.events,

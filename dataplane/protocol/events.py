@@ -242,6 +242,10 @@ class GatewayStats(msgspec.Struct):
     """Of chunks that clients read."""
     chunks_in: int = 0
     chunks_out: int = 0
+    requested_chunks: int = 0
+    """That look-ups asked for."""
+    hit_chunks: int = 0
+    """That they found, in every rank's space."""
 
 
 class ObservedDigest(msgspec.Struct):

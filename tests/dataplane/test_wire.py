@@ -105,6 +105,8 @@ STATS = events.NodeStats(
         bytes_out=16,
         chunks_in=17,
         chunks_out=18,
+        requested_chunks=19,
+        hit_chunks=20,
     ),
 )
 
