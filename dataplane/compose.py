@@ -99,7 +99,7 @@ class DataPlane:
         self._memory, self.node = core.memory, core.node
         if self._memory.named is not None:
             self._memory.named.may_give_back = self._no_device_writes
-            self._loop.every(GIVE_BACK_INTERVAL_S, self._memory.named.give_back)
+            self._loop.every(GIVE_BACK_INTERVAL_S, self._memory.give_back)
         self._begin_prefault()
         self._remembrance = Remembrance(self._state, self.node.intent)
         self._remembrance.apply(self.clock())

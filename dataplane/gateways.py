@@ -61,7 +61,7 @@ def lmcache(
                 "name another port, or 0 for no LMCache gateway"
             ) from None
         log.warning("lmcache.off", url=url, reason=reason, effect="no LMCache client is served")
-        memory.named.remove()
+        memory.drop_named()
         return None
     if not is_loopback(url):
         log.warning(

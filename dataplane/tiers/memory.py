@@ -217,6 +217,21 @@ class NodeMemory:
             if self.named is not None:
                 self.segments[number] = self.named.known_part(number, base, nbytes)
 
+    def give_back(self) -> None:
+        """Give the machine pages of the named segment that nobody needs, if they may go now."""
+        if self.named is not None:
+            self.named.give_back()
+
+    def drop_named(self) -> None:
+        """There is no gateway after all: the named segment loses its name, and goes if nothing is in it."""
+        if self.named is None:
+            return
+        self.named.remove()
+        if not any(file.part for file in self.segments.values()):
+            self._on_dropped("named", 0)
+            self.named.close()
+            self.named = None
+
     def retire_segment(self, segment: int) -> None:
         file = self.segments[segment]
         # First: whoever works on the file lets it go.

@@ -23,6 +23,7 @@ class PlainPool:
     """The named segment as a bytearray."""
 
     name = SHM_NAME
+    identity = 1
 
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench = bench

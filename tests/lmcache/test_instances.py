@@ -243,6 +243,23 @@ class TestRestart:
         assert client.store(prompt(3)) is True
         assert gateway.bench.node.engines[2].connected
 
+    def test_workers_that_map_the_memory_of_before_a_cold_start_are_made_to_register_again(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.store(prompt(2))
+        gateway.pool.identity = 2
+        gateway.restart()
+        assert kept(gateway) == []
+        assert client.prepare_store(prompt(1)) == {}
+        assert client.prepare_retrieve(prompt(2))["success"] is False
+        assert [client.ask("ping", 7) for _ in range(3)] == [False, True, True]
+        client.register()
+        assert client.ask("ping", 7) is True
+        assert client.store(prompt(3)) is True
+        gateway.restart()
+        assert client.prepare_retrieve(prompt(3))["success"] is True
+
     def test_requests_that_waited_are_answered(self, client: Client, gateway: Gateway) -> None:
         client.register()
         client.store(prompt(2))

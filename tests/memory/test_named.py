@@ -266,6 +266,25 @@ def test_pages_of_a_segment_are_touched_ahead_and_no_others(named: NamedFile) ->
         prefault.stop()
 
 
+def test_a_node_that_needs_it_no_more_gives_it_up(name: str) -> None:
+    dropped: list[tuple[str, int]] = []
+    memory = NodeMemory(
+        64,
+        on_dropped=lambda kind, number: dropped.append((kind, number)),
+        named=NamedFile.create(name, SIZE, os.getpid(), 1),
+    )
+    memory.create_segment(1, make.MIB, 0)
+    memory.drop_named()
+    assert not path_of(name).exists()
+    assert [kind for kind, _, _ in memory.files()] == ["index", "named"], "something is in it still"
+    memory.retire_segment(1)
+    memory.drop_named()
+    assert dropped == [("part", 1), ("named", 0)]
+    assert [kind for kind, _, _ in memory.files()] == ["index"]
+    memory.give_back()
+    memory.close()
+
+
 def test_a_node_without_one_refuses_segments_of_it() -> None:
     memory = NodeMemory(64)
     with pytest.raises(MemoryError):

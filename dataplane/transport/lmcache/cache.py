@@ -83,6 +83,10 @@ class Pool(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def identity(self) -> int:
+        """Another one for every file: whoever mapped one before a cold start maps it still."""
+
     def base(self, segment: int) -> int:
         """Bytes from the start of the named segment to a segment of a gateway space. Raises KeyError."""
 

@@ -82,14 +82,19 @@ class Instances:
         self,
         cache: Cache,
         memory: int,
+        named: int,
         registrations: Registrations,
         watch: Watch,
         clock: Callable[[], float],
         patience: Patience,
     ) -> None:
-        """`memory` is the identity of the core's memory, by which engines are gone on with after a restart."""
+        """`memory` is the identity of the core's memory, by which engines are gone on with after a restart, and `named`
+        that of the named segment."""
         self._cache = cache
         self._memory = memory
+        self._named = named
+        self._outdated: set[tuple[int, Owner]] = set()
+        """Workers that map a named segment of before a cold start, and have not been told."""
         self._registrations = registrations
         self._watch = watch
         self._clock = clock
@@ -123,6 +128,7 @@ class Instances:
         if len(self) >= MAX_INSTANCES:
             raise Failed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
+        registered.named = self._named
         form = form_of(registered)
         instance = Instance(registered, form, 0, [], now, Transfers(self._cache, form))
         instance.connection = connection.identity
@@ -139,6 +145,17 @@ class Instances:
     def restore(self, now: float) -> None:
         """Take in again who was registered with the data plane before this one."""
         for registered in self._registrations.load():
+            if registered.engine is not None and registered.named != self._named:
+                # Where it maps memory, nobody looks any more.
+                log.warning(
+                    "lmcache.registration_outdated",
+                    instance=registered.instance,
+                    pid=registered.pid,
+                    effect="its next heartbeat makes it register again",
+                )
+                self._registrations.drop(registered)
+                self._outdated.add((registered.instance, registered.owner))
+                continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
                 instance.form = instance.transfers.form = form_of(registered)
@@ -201,12 +218,20 @@ class Instances:
         self._heard(instance, connection, now)
         return instance
 
-    def ping(self, number: int, connection: Connection, now: float) -> None:
-        """A worker says that it lives; one that nobody knows may say so too."""
+    def ping(self, number: int, connection: Connection, now: float) -> bool:
+        """A worker says that it lives; one that nobody knows may say so too. False, once, to one that has to register
+        again: clients do that when they find the server well after it was not."""
         instance = self._find(number, connection)
         if instance is not None:
             instance.pinged = True
             self._heard(instance, connection, now)
+            return True
+        owner = connection.owner
+        for each in self._outdated:
+            if each[0] == number and (each[1] == owner or not (each[1][0] and owner[0])):
+                self._outdated.discard(each)
+                return False
+        return True
 
     def _find(self, number: int, connection: Connection) -> Instance | None:
         owners = self._by_number.get(number)

@@ -15,7 +15,7 @@ from dataplane.transport.lmcache.chains import CHUNK_TOKENS, Chains
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import Moved
 from dataplane.transport.lmcache.driven import Driven
-from dataplane.transport.lmcache.failures import YES, Failed, Reason
+from dataplane.transport.lmcache.failures import FALSE, YES, Failed, Reason
 from dataplane.transport.lmcache.instances import Instances
 from dataplane.transport.lmcache.lookups import Lookups
 from dataplane.transport.lmcache.messages import EngineContext, Group, Hints, Wrapper, encode
@@ -91,8 +91,8 @@ class Operations:
         return encode([])
 
     def _ping(self, asked: Asked, instance: int | None = None) -> Result:
-        if instance is not None:
-            self._instances.ping(instance, asked.peer, asked.now)
+        if instance is not None and not self._instances.ping(instance, asked.peer, asked.now):
+            return FALSE
         return YES
 
     def _nothing(self, asked: Asked, *arguments: object) -> Result:

@@ -48,6 +48,8 @@ class Registered(msgspec.Struct):
     """Number of its engine in the core."""
     memory: int
     """Identity of the memory that the number is of."""
+    named: int = 0
+    """Identity of the named segment that an engine-driven worker mapped."""
     engine: EngineContext | None = None
     device: DeviceContext | None = None
 

@@ -85,7 +85,9 @@ class LMCacheServer:
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
         self._copying = Copying(loop)
-        self.instances = Instances(cache, memory, Registrations(folder), self._watch, clock, patience)
+        self.instances = Instances(
+            cache, memory, pool.identity, Registrations(folder), self._watch, clock, patience
+        )
         self._operations = Operations(
             cache,
             pool,
