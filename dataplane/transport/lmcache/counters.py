@@ -41,12 +41,18 @@ class Tally:
 
 @dataclass(slots=True)
 class Moved:
-    """Chunks that clients stored and read."""
+    """Chunks that clients asked for, stored and read."""
 
     chunks_in: int = 0
     bytes_in: int = 0
     chunks_out: int = 0
     bytes_out: int = 0
+    requested_chunks: int = 0
+    hit_chunks: int = 0
+
+    def looked_up(self, requested: int, hits: int) -> None:
+        self.requested_chunks += requested
+        self.hit_chunks += hits
 
     def stored(self, chunks: int, chunk_bytes: int) -> None:
         self.chunks_in += chunks

@@ -8,6 +8,7 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS, Chains
+from dataplane.transport.lmcache.counters import Moved
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.instances import Instances
 from dataplane.transport.lmcache.messages import Key, encode
@@ -20,8 +21,11 @@ SCHEDULER = "LMCache scheduler"
 class Lookups:
     """Operations of schedulers."""
 
-    def __init__(self, cache: Cache, instances: Instances, sessions: Sessions, chains: Chains) -> None:
+    def __init__(
+        self, cache: Cache, instances: Instances, sessions: Sessions, chains: Chains, moved: Moved
+    ) -> None:
         self._cache = cache
+        self._moved = moved
         self._instances = instances
         self._sessions = sessions
         self._chains = chains
@@ -54,6 +58,7 @@ class Lookups:
         self._sessions.begin(
             Lookup(asked.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks)
         )
+        self._moved.looked_up(len(keys) // KEY_BYTES, hits)
         self._cache.looked_up(key.cache_salt, layouts[0][0], len(keys) // KEY_BYTES, hits, asked.now)
         return None
 

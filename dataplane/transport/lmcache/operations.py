@@ -51,7 +51,7 @@ class Operations:
         self._instances = instances
         self._allow_clear = allow_clear
         resolve = partial(chunks_of, chains, instances)
-        self.lookups = lookups = Lookups(cache, instances, sessions, chains)
+        self.lookups = lookups = Lookups(cache, instances, sessions, chains, moved)
         slots = Slots(pool, sessions, resolve, moved)
         driven = Driven(pool, instances, sessions, resolve, moved, copying, clock, failed)
         self.methods: dict[str, Method] = {

@@ -49,6 +49,8 @@ def gateway_stats(
         bytes_out=moved.bytes_out,
         chunks_in=moved.chunks_in,
         chunks_out=moved.chunks_out,
+        requested_chunks=moved.requested_chunks,
+        hit_chunks=moved.hit_chunks,
     )
 
 
