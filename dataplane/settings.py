@@ -20,6 +20,7 @@ from dataplane.protocol.settings import Common, SettingsError
 from dataplane.tiers.named import MAX_NAME_CHARACTERS
 from dataplane.tiers.pages import (
     HUGE_BYTES,
+    PAGE_BYTES,
     available_bytes,
     huge_bytes_available,
     huge_pages_reserved,
@@ -213,6 +214,10 @@ def _check(settings: Settings) -> None:
 
 
 def _check_lmcache(table: DataPlaneTable) -> None:
+    if 0 < table.lmcache_pool_bytes < PAGE_BYTES:
+        raise SettingsError(
+            f"dataplane.lmcache_pool_bytes: expected 0, or {PAGE_BYTES} or more, got {table.lmcache_pool_bytes}"
+        )
     try:
         ip_address(table.lmcache_host)
     except ValueError:

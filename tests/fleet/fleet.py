@@ -61,6 +61,7 @@ class DataPlane:
         environ = {
             **clean_environ(),
             "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_POOL_BYTES": "8MiB",
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
             "LARDER_DATAPLANE__PREFAULT": "false",
@@ -110,6 +111,7 @@ class Fleet:
         environ = {
             **clean_environ(),
             "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(self.port),
             "LARDER_APP__EMBEDDED_DATA_PLANE": "false",
             "LARDER_APP__JOIN_URL": f"tcp://0.0.0.0:{self.join_port}",

@@ -91,6 +91,7 @@ def test_plain_sockets_on_a_network_are_refused_with_what_to_do(fleet: Fleet, tm
         env={
             **clean_environ(),
             "LARDER_STATE_DIR": str(tmp_path),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_CONTROL_URL": "tcp://0.0.0.0:8472",
         },
         capture_output=True,
