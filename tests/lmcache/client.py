@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from types import TracebackType
@@ -12,8 +13,14 @@ import zmq
 
 WAIT_S = 20.0
 MODEL = "llama"
+GRACE_MS = 3000
 NOTHING = object()
 """What is answered without a result frame."""
+
+
+class Lost(Exception):
+    """The connection closed under a request, and no answer came: ZeroMQ sends nothing twice."""
+
 
 NUMBERS = {
     "register_kv_cache": 1,
@@ -96,11 +103,25 @@ class Client:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 0
+        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.socket.connect(url)
         self._turn = turn
         self._uids = count(1)
         if greet:
             assert self.ask("get_chunk_size") == 256
+
+    def wait_lost(self) -> None:
+        """Until its connection is noticed to be gone: from then on requests wait for the next one."""
+        assert self._monitor.poll(int(WAIT_S * 1000)), "the connection closes"
+        self._monitor.recv_multipart()
+
+    def was_lost(self) -> bool:
+        """Whether its connection closed since that was asked last."""
+        lost = False
+        while self._monitor.poll(0):
+            self._monitor.recv_multipart()
+            lost = True
+        return lost
 
     def send(self, frames: Sequence[bytes]) -> None:
         self.socket.send_multipart(list(frames))
@@ -108,7 +129,11 @@ class Client:
     def receive(self, timeout_s: float = WAIT_S) -> list[bytes]:
         """The frames of the next answer."""
         if self._turn is None:
-            assert self.socket.poll(int(timeout_s * 1000)), "the gateway answers"
+            deadline = time.monotonic() + timeout_s
+            while not self.socket.poll(100):
+                assert time.monotonic() < deadline, "the gateway answers"
+                if self.was_lost() and not self.socket.poll(GRACE_MS):
+                    raise Lost
         else:
             for _ in range(int(timeout_s * 1000)):
                 if self.socket.poll(1):
@@ -184,6 +209,8 @@ class Client:
         return self.ask("commit_retrieve", key(tokens, request, **fields), instance)
 
     def close(self) -> None:
+        self.socket.disable_monitor()
+        self._monitor.close()
         self.socket.close()
         self._context.term()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_a_worker_that_registers_as_something_else_is_another(client: Client, ga
     ids=str,
 )
 def test_a_wrong_registration_gets_no_segment(
-    client: Client, gateway: Gateway, fields: dict[str, object]
+    client: Client, gateway: Gateway, fields: dict[str, Any]
 ) -> None:
     assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
     assert client.ask("ping", 7) is True

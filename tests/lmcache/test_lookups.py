@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,7 @@ class TestTheEndOfLeases:
         client.lookup(prompt(2), world_size=2)
         assert gateway.leased() == 4
         for rank, left in ((0, 2), (1, 0)):
-            fields = {"instance": rank, "world_size": 2, "worker_id": rank}
+            fields: dict[str, Any] = {"instance": rank, "world_size": 2, "worker_id": rank}
             assert client.prepare_retrieve(prompt(2), **fields)["success"]
             assert client.commit_retrieve(prompt(2), **fields) is True
             assert gateway.leased() == left
@@ -241,8 +242,8 @@ def test_a_million_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
         for at in range(4096):
             sessions.begin(Lookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
     assert len(sessions) == 32_768
-    for scheduler in (b"a", *(b"s%d" % each for each in range(20))):
-        sessions.end_scheduler(scheduler)
+    for name in (b"a", *(b"s%d" % each for each in range(20))):
+        sessions.end_scheduler(name)
     assert len(sessions) == 0
     assert len(released) == 1_000_000
 
@@ -283,7 +284,7 @@ def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> N
 @pytest.mark.parametrize(
     "fields", [{"start": -1}, {"end": -1}, {"start": 300, "end": 200}, {"cache_salt": "a/b"}]
 )
-def test_a_wrong_key_is_a_miss(client: Client, fields: dict[str, object]) -> None:
+def test_a_wrong_key_is_a_miss(client: Client, fields: dict[str, Any]) -> None:
     client.register()
     client.store(prompt(1))
     assert client.lookup(prompt(1), **fields) == 0

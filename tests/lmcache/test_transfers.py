@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -238,9 +239,7 @@ def test_stores_are_told_with_their_tenant(client: Client, gateway: Gateway) -> 
     ],
     ids=str,
 )
-def test_a_wrong_key_is_refused_everywhere(
-    client: Client, gateway: Gateway, fields: dict[str, object]
-) -> None:
+def test_a_wrong_key_is_refused_everywhere(client: Client, gateway: Gateway, fields: dict[str, Any]) -> None:
     client.register()
     assert client.prepare_store(prompt(2), **fields) == REFUSED
     assert client.commit_store(prompt(2), **fields) is False

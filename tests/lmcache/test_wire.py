@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -174,7 +176,7 @@ def _old_context() -> dict[str, object]:
     return {name: value for name, value in context(3).items() if name != "num_physical_slots"}
 
 
-def _old_key(tokens: list[int]) -> dict[str, object]:
+def _old_key(tokens: list[int]) -> dict[str, Any]:
     return {
         name: value
         for name, value in key(tokens).items()
