@@ -122,9 +122,9 @@ def main() -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     with (Path(settings.common.state_dir) / "said").open("a", encoding="utf-8") as file:
         file.write(json.dumps(work(plane)) + "\n")
-    signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     plane.run()
     log.close()
     return 0

@@ -201,6 +201,16 @@ def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Gateway) -> None
     assert path_of(plane).stat().st_ino == after["inode"]
 
 
+def test_after_a_stop_in_good_order_the_next_start_is_cold_whatever_is_handed_over(plane: Gateway) -> None:
+    first = said(plane)
+    assert plane.stop() == 0
+    after = again(plane)
+    assert (after["adopted"], after["found"], after["stored"]) == (False, 0, len(CHAIN))
+    assert after["inode"] != first["inode"]
+    assert path_of(plane).stat().st_ino == after["inode"]
+    assert "gave it up" in plane.wait_logged("memory.not_adopted")[-1]["reason"]
+
+
 def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway) -> None:
     path = path_of(plane)
     after = again(
