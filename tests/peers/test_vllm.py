@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers.servers import Server
 from tests.peers.scripting import ran
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FULL_CHUNKS = 1024
 """Of a prompt of 1,200 tokens."""
 MODEL = {
@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _generated(python: Path, server: Server, model: Path) -> Any:
-    return ran(python, "generate", server.rpc_port, model, timeout_s=180)
+    return ran(python, "generate", server.rpc_port, model, timeout_s=420)
 
 
 def test_a_second_vllm_takes_what_the_first_computed(vllm_python: Path, server: Server, model: Path):
