@@ -170,7 +170,7 @@ class TestWhoMay:
             assert await status(limited, "POST", "/cache/clear") == 403
             assert await status("", "GET", "/status") == 401
             assert await status("", "GET", "/healthcheck") == 503
-            await plane.http.put("/quota/theirs", **body)
+            await plane.http.put("/quota/theirs", json={"limit_gb": 1})
             listed = await asked(plane, limited, "GET", "/quota")
             assert list(listed.json()["users"]) == ["mine"]
 
@@ -252,8 +252,10 @@ class TestTheRest:
         assert answer.json()["detail"].startswith(f"keys[1]: {fault}")
 
     async def test_a_body_of_another_kind_is_refused(self, plane: Plane) -> None:
-        for content in ({"headers": {"content-type": "text/plain"}}, {"headers": {"content-type": "x"}}):
-            answer = await plane.http.put("/quota/acme", content=b'{"limit_gb": 1}', **content)
+        for kind in ("text/plain", "x"):
+            answer = await plane.http.put(
+                "/quota/acme", content=b'{"limit_gb": 1}', headers={"content-type": kind}
+            )
             assert answer.status_code == 415
 
     async def test_nothing_of_it_is_there_when_it_is_off(self, socket_dir: Path) -> None:
