@@ -294,7 +294,8 @@ class DataPlane:
         short = self._memory.named is not None and self._memory.named.short
         if short and not self._short:
             log.error(
-                "lmcache.memory_short", effect="/dev/shm is full: what LMCache clients store is refused"
+                "lmcache.memory_short",
+                effect="/dev/shm or the machine is full: what LMCache clients store evicts their own or is refused",
             )
         self._short = short
         self.node.emit(self.node.stats(self.clock()))

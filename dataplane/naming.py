@@ -13,7 +13,7 @@ from dataplane.protocol.units import format_size
 from dataplane.settings import Settings
 from dataplane.tiers.memory import SharedFile
 from dataplane.tiers.named import CannotName, Inode, NamedFile, discard, free_bytes
-from dataplane.tiers.pages import PAGE_BYTES
+from dataplane.tiers.pages import PAGE_BYTES, available_bytes
 
 LEAST_DEFAULT_BYTES = 16 << 20
 """With less in `/dev/shm` a gateway that nobody asked for is left out."""
@@ -39,7 +39,10 @@ def fresh(settings: Settings, writer: Writer, inherited: Collection[Inode]) -> N
     """A new file, as large as the settings say. None, and a line in the log, where it cannot be and nobody asked for
     the gateway; raises SettingsError when somebody did."""
     try:
-        nbytes = _size(settings, free_bytes(inherited=inherited))
+        free = free_bytes(inherited=inherited)
+        if settings.table.huge_pages and not settings.table.lmcache_pool_bytes:
+            free = min(free, available_bytes() // 2)  # what is set aside for the pool is none of it
+        nbytes = _size(settings, free)
         named = NamedFile.create(
             settings.lmcache_shm_name, nbytes, writer.pid, writer.started, inherited=inherited
         )
@@ -67,6 +70,9 @@ def _size(settings: Settings, free: int) -> int:
     if free < least:
         raise CannotName(f"{has}, and it needs {format_size(least)}. {how}, or set lmcache_port to 0")
     log.warning(
-        "lmcache.pool_smaller", bytes=free, pool_bytes=settings.pool_bytes, reason="/dev/shm has no more free"
+        "lmcache.pool_smaller",
+        bytes=free,
+        pool_bytes=settings.pool_bytes,
+        reason="the machine has no more for it",
     )
     return free

@@ -14,6 +14,7 @@ a full `/dev/shm` is told to the data plane, instead of killing an engine at its
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -25,7 +26,7 @@ from pathlib import Path
 from struct import Struct
 
 from dataplane.tiers.memory import SharedFile, punch
-from dataplane.tiers.pages import PAGE_BYTES
+from dataplane.tiers.pages import PAGE_BYTES, available_bytes
 
 FOLDER = Path("/dev/shm")
 PREFIX = "lmcache_l1_pool_"
@@ -200,6 +201,8 @@ class NamedFile:
     def part(self, segment: int, base: int, nbytes: int) -> SharedFile:
         """A segment from here on; it has its pages. Raises MemoryError."""
         try:
+            if available_bytes() < nbytes:  # the machine would end somebody for it
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             os.posix_fallocate(self.file.fd, base, nbytes)
         except OSError as error:
             self.short = True
