@@ -23,6 +23,8 @@ from dataplane.protocol.salts import shown
 from dataplane.protocol.units import MAX_SIZE_BYTES
 
 GIB = 1 << 30
+APPLIED_S = 1.0
+"""How long a change waits for the nodes: to LMCache's clients it is in force once it is answered."""
 ATTEMPTS = 5
 """To change a record that others change at the same time."""
 _PAGE = 1000
@@ -41,10 +43,11 @@ class LmcacheQuotas:
         limit_bytes = int(limit_gb * GIB)
         for _ in range(ATTEMPTS):
             with suppress(NotFound):
-                await self._quotas.patch(salt, {"limit_bytes": limit_bytes}, by)
+                await self._quotas.patch(salt, {"limit_bytes": limit_bytes}, by, wait_s=APPLIED_S)
                 return QuotaSet(salt, limit_gb)
             with suppress(PreconditionFailed):  # somebody made it meanwhile
-                await self._quotas.put(salt, QuotaPut(limit_bytes=limit_bytes), by, Expected(absent=True))
+                intent = QuotaPut(limit_bytes=limit_bytes)
+                await self._quotas.put(salt, intent, by, Expected(absent=True), APPLIED_S)
                 return QuotaSet(salt, limit_gb)
         raise Conflict(_BUSY)
 
@@ -86,9 +89,9 @@ class LmcacheQuotas:
             state = Expected(frozenset({record.etag}))
             with suppress(NotFound, PreconditionFailed):  # else it was changed meanwhile
                 if _says_more(record):
-                    await self._quotas.patch(salt, {"limit_bytes": None}, by, state)
+                    await self._quotas.patch(salt, {"limit_bytes": None}, by, state, APPLIED_S)
                 else:
-                    await self._quotas.delete(salt, by, state)
+                    await self._quotas.delete(salt, by, state, APPLIED_S)
                 return QuotaRemoved(salt, "removed")
         raise Conflict(_BUSY)
 

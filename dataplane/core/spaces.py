@@ -132,6 +132,7 @@ class Spaces:
             bytes=use.bytes,
             padding_bytes=use.padding_bytes,
             segments=len(use.segments),
+            gateway=space.gateway,
         )
 
 
