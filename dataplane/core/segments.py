@@ -47,7 +47,9 @@ class Segments:
         try:
             self._memory.create_segment(segment.number, segment.nbytes, segment.base)
         except MemoryError:  # what nobody uses may be what the machine lacks
-            empties = self._slabs.empty_segments()
+            empties = [
+                each for each in self._slabs.empty_segments() if not named or each.base is not None
+            ]  # what a full /dev/shm lacks is in no memfd
             for empty in empties:
                 self._retire(empty, now)
             if not empties:

@@ -202,6 +202,24 @@ def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_
     assert bench.faults() == []
 
 
+def test_what_the_named_segment_lacks_costs_others_none_of_their_segments() -> None:
+    bench = Bench(96 * SLOT, named_bytes=64 * SLOT)
+    engine, own = peer(bench, space()), bench.attach(make.space())
+    own.store(make.keys(32), SLOT)
+    number = own.reserve(make.keys(1, "one"), SLOT).reservation
+    own.abort(number)
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.pass_time(1)
+    before = dict(bench.memory.segments)
+    assert before
+    assert bench.pool.used_bytes == 0
+    bench.memory.refuse = True
+    refused = engine.reserve([make.key("x")], SLOT)
+    assert refused.outcomes.tolist() == [Code.OUT_OF_MEMORY]
+    assert bench.memory.segments == before
+    assert bench.faults() == []
+
+
 def test_ranges_are_given_lowest_first_and_grow_together_again() -> None:
     ranges = Ranges(100)
     for offset, nbytes in ((0, 10), (10, 20), (30, 30)):
