@@ -49,6 +49,8 @@ class Walk:
     """Half met, in the order in which they were."""
     _emptied: list[Segment] = field(default_factory=list)
     """Segments all of whose blocks were met, and that are not among the victims."""
+    _vacant: Ranges | None = None
+    """`ranges` once those segments are retired."""
     _agreed: set[Segment] = field(default_factory=set)
     """Those of them that the search let go, should they be needed."""
     _taken: set[Block] = field(default_factory=set)
@@ -117,10 +119,15 @@ class Walk:
             return
         self._emptied.append(segment)
         self.room += segment.nbytes
-        if self.room < self.size:
-            return
         if self.ranges is not None:
-            self._take_neighbours(self.ranges)
+            if self._vacant is None:
+                self._vacant = self.ranges.copy()
+            if segment.base is not None:
+                self._vacant.give(segment.base, segment.nbytes)
+            if min(self.room, self._vacant.largest()) >= self.size:
+                self._take_neighbours(self.ranges, self._vacant)
+            return
+        if self.room < self.size:
             return
         group = [block for each in self._emptied for block in _blocks(each)]
         if self.search.take_all(group):
@@ -132,7 +139,7 @@ class Walk:
             self.room %= self.size
             self._emptied.clear()
 
-    def _take_neighbours(self, ranges: Ranges) -> None:
+    def _take_neighbours(self, ranges: Ranges, vacant: Ranges) -> None:
         """For a range of the named segment, ranges must go that lie side by side, and of others what the capacity
         lacks. One is enough for now: whoever looks for room looks again."""
         while True:
@@ -148,17 +155,19 @@ class Walk:
                     lacking -= each.nbytes
             if lacking > 0:
                 return
-            if all(self._may_go(each) for each in going):
+            if all(self._may_go(each, vacant) for each in going):
                 self._go([block for each in going for block in _blocks(each)])
                 self.missing = 0
                 return
 
-    def _may_go(self, segment: Segment) -> bool:
+    def _may_go(self, segment: Segment, vacant: Ranges) -> bool:
         """Whether tenants' guarantees let an emptied segment go; if not, it makes no room in this walk."""
         if segment not in self._agreed:
             if not self.search.take_all(_blocks(segment)):
                 self._emptied.remove(segment)
                 self.room -= segment.nbytes
+                if segment.base is not None:
+                    vacant.take(segment.base, segment.nbytes)
                 return False
             self._agreed.add(segment)
         return True
