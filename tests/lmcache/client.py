@@ -209,6 +209,8 @@ class Client:
         return self.ask("commit_retrieve", key(tokens, request, **fields), instance)
 
     def close(self) -> None:
+        if self.socket.closed:
+            return
         self.socket.disable_monitor()
         self._monitor.close()
         self.socket.close()

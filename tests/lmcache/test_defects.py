@@ -17,7 +17,7 @@ import pytest
 from dataplane.eviction.registry import POLICIES
 from dataplane.protocol.control import Ack
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, line
+from tests.dataplane.plane import Plane, line, wait_for
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import (
@@ -156,6 +156,8 @@ class TestD6QuotasHoldForWhatClientsCache:
             client.register()
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
+            wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
+            wait_for(plane.spare_waits, "a spare waits")
             plane.kill_plane()
             client.wait_lost()
             assert client.store(prompt(8), cache_salt="small") is False

@@ -89,7 +89,7 @@ def test_a_wrong_registration_gets_no_segment(
     client: Client, gateway: Gateway, fields: dict[str, Any]
 ) -> None:
     assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
-    assert client.ask("ping", 7) is True
+    assert client.ask("noop") == "OK"
     assert kept(gateway) == []
     assert groups(gateway) == []
 
@@ -227,10 +227,14 @@ class TestSilence:
         one.ask("ping", 1)
         assert two.lookup(prompt(2)) == 0
 
-    def test_a_ping_of_nobody_is_answered(self, client: Client) -> None:
-        for instance in (None, 0, -1, 2**64 - 1, 12_345):
-            assert client.ask("ping", instance) is True
+    def test_one_that_is_not_registered_is_told_once_so_that_it_registers(self, client: Client) -> None:
+        # Its client takes that for a server that is not well, and registers when it is well again.
+        for instance in (0, -1, 2**64 - 1, 12_345):
+            assert [client.ask("ping", instance) for _ in range(3)] == [False, True, True]
+        assert client.ask("ping", None) is True
         assert client.call(22) == [b"\xc3"]
+        client.register(12_346)
+        assert client.ask("ping", 12_346) is True
 
 
 class TestRestart:
@@ -293,6 +297,23 @@ class TestRestart:
         gateway.pass_time(LEASE_TTL_S + 1)
         gateway.pass_time(1)
         assert gateway.leased() == 0
+
+    def test_a_retrieve_that_it_interrupted_is_whole_when_it_was_held_all_the_time(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.store(prompt(3))
+        client.prepare_retrieve(prompt(2))
+        gateway.restart()
+        assert client.commit_retrieve(prompt(3)) is False
+        assert client.commit_retrieve(prompt(2)) is True
+        assert client.commit_retrieve(prompt(2)) is False
+        assert gateway.leased() == 0
+        client.prepare_retrieve(prompt(2))
+        gateway.restart()
+        gateway.pass_time(LEASE_TTL_S + 1)
+        gateway.pass_time(1)
+        assert client.commit_retrieve(prompt(2)) is False
 
     def test_a_worker_whose_process_ended_meanwhile_is_not_restored(
         self, gateway: Gateway, strangers: dict[str, processes.Owner]

@@ -7,7 +7,7 @@ which descriptor it came through.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -32,6 +32,8 @@ class Connection:
     """It said itself which dialect it speaks."""
     found: Owner | None = None
     """Whose it is, once that was looked for."""
+    told: set[int] = field(default_factory=set)
+    """Workers that were told to register."""
     client: int = 0
     """The core's engine of a scheduler that looks up here; 0 for none."""
 

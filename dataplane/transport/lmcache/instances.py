@@ -33,6 +33,8 @@ MAX_INSTANCES = 4096
 LOST_TTL_S = 300.0
 """After which a peer without a pid, whose connection is gone, is taken for gone: nobody can prove it."""
 WORKER = "LMCache worker"
+MAX_TOLD = 64
+"""Workers of one connection that are told to register."""
 
 log = structlog.stdlib.get_logger()
 
@@ -93,8 +95,6 @@ class Instances:
         self._cache = cache
         self._memory = memory
         self._named = named
-        self._outdated: set[tuple[int, Owner]] = set()
-        """Workers that map a named segment of before a cold start, and have not been told."""
         self._registrations = registrations
         self._watch = watch
         self._clock = clock
@@ -154,7 +154,6 @@ class Instances:
                     effect="its next heartbeat makes it register again",
                 )
                 self._registrations.drop(registered)
-                self._outdated.add((registered.instance, registered.owner))
                 continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
@@ -219,19 +218,17 @@ class Instances:
         return instance
 
     def ping(self, number: int, connection: Connection, now: float) -> bool:
-        """A worker says that it lives; one that nobody knows may say so too. False, once, to one that has to register
-        again: clients do that when they find the server well after it was not."""
+        """A worker says that it lives. False, once a connection, to one that is not registered: clients register again
+        when they find the server well after it was not."""
         instance = self._find(number, connection)
         if instance is not None:
             instance.pinged = True
             self._heard(instance, connection, now)
             return True
-        owner = connection.owner
-        for each in self._outdated:
-            if each[0] == number and (each[1] == owner or not (each[1][0] and owner[0])):
-                self._outdated.discard(each)
-                return False
-        return True
+        if number in connection.told or len(connection.told) >= MAX_TOLD:
+            return True
+        connection.told.add(number)
+        return False
 
     def _find(self, number: int, connection: Connection) -> Instance | None:
         owners = self._by_number.get(number)

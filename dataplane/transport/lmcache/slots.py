@@ -61,7 +61,10 @@ class Slots:
     def commit_retrieve(self, asked: Asked, key: Key, number: int) -> Result:
         chunks = self._resolve(asked, key, number)
         transfer = chunks.transfer
-        was_held = chunks.instance.transfers.end_read(transfer)
+        transfers = chunks.instance.transfers
+        was_held = transfers.end_read(transfer) or (
+            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, asked.now)
+        )
         self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
         if not was_held:
             raise Failed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")

@@ -6,6 +6,7 @@ reservation. A store that is never committed is never published.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -193,6 +194,20 @@ class Transfers:
         if read is None:
             return False
         self.let_go(read.held)
+        return True
+
+    def end_inherited(self, transfer: Transfer, tenant: str, keys: bytes, now: float) -> bool:
+        """A read that the data plane before this one prepared: whether all of it was held until now."""
+        if not self._inherited:
+            return False
+        held = self.cache.hold(self.client, transfer.space, keys, tenant, now, asked=False, used=False)
+        self.let_go(held)
+        left = Counter(self._inherited)
+        left.subtract(held.descriptors)
+        if len(held) * KEY_BYTES < len(keys) or min(left.values()) < 0:
+            return False
+        self.let_go(held)
+        self._inherited = list(left.elements())
         return True
 
     # ---- time passes
