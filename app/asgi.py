@@ -21,6 +21,7 @@ from app.http import (
     blocks,
     ceilings,
     joins,
+    lmcache,
     nodes,
     overview,
     pins,
@@ -123,7 +124,10 @@ def _litestar(parts: Parts) -> Litestar:
     )
     web_files = WebFiles(Path(parts.settings.app.web_dist or WEB_DIST))
     return Litestar(
-        route_handlers=[api, docs, healthz, readyz, metrics, home, page],
+        route_handlers=[
+            *(api, docs, healthz, readyz, metrics, home, page),
+            *([lmcache.router] if parts.settings.app.lmcache_api else []),
+        ],
         guards=[guard],
         dependencies={
             name: _provide(value)
@@ -146,6 +150,9 @@ def _litestar(parts: Parts) -> Litestar:
                 "places": parts.places,
                 "actions": parts.actions,
                 "lookups": parts.lookups,
+                "lmcache": parts.lmcache,
+                "lmcache_quotas": parts.lmcache_quotas,
+                "lmcache_status": parts.lmcache_status,
                 "dry_runs": parts.dry_runs,
                 "blocks": parts.blocks,
                 "tokenizers": parts.tokenizers,

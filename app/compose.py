@@ -33,6 +33,9 @@ from app.services.dry_run import DryRuns
 from app.services.events import Events
 from app.services.export import Export
 from app.services.joins import Joins
+from app.services.lmcache import Lmcache
+from app.services.lmcache_quotas import LmcacheQuotas
+from app.services.lmcache_status import LmcacheStatus
 from app.services.lookups import Lookups
 from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
@@ -100,6 +103,9 @@ class Parts:
     places: Places
     actions: Actions
     lookups: Lookups
+    lmcache: Lmcache
+    lmcache_quotas: LmcacheQuotas
+    lmcache_status: LmcacheStatus
     dry_runs: DryRuns
     blocks: BlockService
     tokenizers: Tokenizers
@@ -150,6 +156,9 @@ def build(settings: Settings) -> Parts:
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
     key_file = key_path(settings.state_dir, settings.app.curve_key_file)
+    blocks = BlockService(targets, prefixes)
+    actions = Actions(targets, changes, tokenizers)
+    lookups = Lookups(targets, tokenizers)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
@@ -159,6 +168,7 @@ def build(settings: Settings) -> Parts:
         desired=progress.generations,
         requests=requests.ended,
         pushes=push.ended,
+        lmcache_names=settings.app.lmcache_metrics,
         auth_failures=auth.counts.failures,
         numbers=lambda: {
             metrics.EVENTS.name: ingest.events,
@@ -210,10 +220,13 @@ def build(settings: Settings) -> Parts:
         sessions=Sessions(database, changes, auth),
         sources=Sources(proxies(settings.app)),
         places=Places(_places(settings)),
-        actions=Actions(targets, changes, tokenizers),
-        lookups=Lookups(targets, tokenizers),
+        actions=actions,
+        lookups=lookups,
+        lmcache=Lmcache(targets, changes, blocks, actions, lookups),
+        lmcache_quotas=LmcacheQuotas(quotas, fleet),
+        lmcache_status=LmcacheStatus(fleet, settings),
         dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
-        blocks=BlockService(targets, prefixes),
+        blocks=blocks,
         tokenizers=tokenizers,
         resizing=Resizing(database, operations, changes, fleet),
         traces=Traces(operations, fleet),

@@ -92,6 +92,10 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """So many pushes are kept, the newest."""
     keep_usage_days: float = 400.0
     """Older usage is forgotten."""
+    lmcache_api: bool = True
+    """Answer at the paths of LMCache's HTTP interface, such as `/quota` and `/cache/clear`, for its command line."""
+    lmcache_metrics: bool = True
+    """`/metrics` also has LMCache's names for what means the same, of nodes that serve LMCache's clients."""
     web_dist: str = ""
     """Folder of the built dashboard; default `web/dist` beside the code."""
 

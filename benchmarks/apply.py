@@ -82,6 +82,7 @@ class Up:
         self.environ = {
             **inherited,
             "LARDER_STATE_DIR": str(folder / "state"),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(port),
             "LARDER_POOL_BYTES": "64MiB",
             "LARDER_URL": self.url,

@@ -33,6 +33,7 @@ class Running:
         environ = {
             **inherited,
             "LARDER_STATE_DIR": str(folder / "state"),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(self.port),
             "LARDER_POOL_BYTES": "64MiB",
             "LARDER_APP__DATA_PLANE_SURVIVES": "false",

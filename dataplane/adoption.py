@@ -15,7 +15,7 @@ import structlog
 from dataplane.core.books import B_MEMORY, Books, Writer, books_bytes
 from dataplane.core.names import EngineName, Known, Names, names_bytes
 from dataplane.core.node import Node
-from dataplane.core.restore import Contradiction, Kept, Restored, restore
+from dataplane.core.restore import Contradiction, Kept, Restored, restore, segments_here
 from dataplane.protocol.events import MemoryAdopted
 from dataplane.protocol.layout import (
     COLD_STORED_AT,
@@ -131,17 +131,26 @@ def _restore(
     memory: NodeMemory, books: Books, names: Names, known: Known, make_node: MakeNode, now: float
 ) -> tuple[Node, Restored]:
     index = memory.index
-    segments = {number: file.nbytes for number, file in memory.segments.items()}
+    memfds = {number: file.nbytes for number, file in memory.segments.items()}
+    named = memory.named if memory.named is not None and memory.named.adopted else None
+    segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
     needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
     node = make_node(memory, books, names, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())
     # What this process stores is later than that, also when the clock was set back.
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)
     restored = restore(node, Kept(known, segments, memory.inherited_area, _lives), now)
-    for number in segments.keys() - node.pool.slabs.segments.keys():
+    here = node.pool.slabs.segments
+    memory.inherited_parts(
+        (each.number, each.base, each.nbytes) for each in here.values() if each.base is not None
+    )
+    for number in memory.segments.keys() - here.keys():
         memory.retire_segment(number)
     for client in memory.areas.keys() - node.engines.keys():
         memory.retire_area(client)
+    if named is None:  # what they mapped is gone
+        for engine in [each for each in node.engines.values() if each.gateway]:
+            node.goodbye(engine.client, now)
     return node, restored
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 import zmq
 
+from dataplane import gateways, naming
 from dataplane.adoption import WRITER_ENDS_S, Core, begin
 from dataplane.core.books import B_CAPACITY, Books, Writer
 from dataplane.core.leases import LeaseTable
@@ -33,7 +34,7 @@ from dataplane.protocol.settings import SettingsError
 from dataplane.remembrance import Remembrance
 from dataplane.settings import Settings, check_machine
 from dataplane.state import StateDirectory
-from dataplane.tiers.inherited import Inherited
+from dataplane.tiers.inherited import NAMED, Inherited
 from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.tiers.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.tiers.prefault import Prefault
@@ -41,10 +42,11 @@ from dataplane.transport.control import ControlServer, Introduction
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
 from dataplane.transport.loop import Loop
-from dataplane.transport.peers import started_at
+from dataplane.transport.peers import may_pin, started_at
 from dataplane.transport.publisher import Publisher
 
 COLLECT_INTERVAL_S = 10.0
+GIVE_BACK_INTERVAL_S = 5.0
 REMEMBER_INTERVAL_S = 5.0
 """How much of a moved pin's end a crash may forget."""
 
@@ -84,6 +86,7 @@ class DataPlane:
         self._join_failed: JoinFailed | None = None
         self._server: EngineServer | None = None
         self._overflowed = False
+        self._short = False
         self.clock = steady_clock()
         self._endpoints = (settings.common.control_url, settings.common.events_url)
         self._loop = Loop()
@@ -94,6 +97,9 @@ class DataPlane:
         self._prefault = _prefault(settings)
         core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
         self._memory, self.node = core.memory, core.node
+        if self._memory.named is not None:
+            self._memory.named.may_give_back = self._no_device_writes
+            self._loop.every(GIVE_BACK_INTERVAL_S, self._memory.give_back)
         self._begin_prefault()
         self._remembrance = Remembrance(self._state, self.node.intent)
         self._remembrance.apply(self.clock())
@@ -114,6 +120,11 @@ class DataPlane:
         )
         if handover is not None:
             server.serve_supervisor(handover.connection)
+        self._lmcache = gateways.lmcache(
+            settings, self._context, self._loop, self.node, self._memory, self.clock
+        )
+        if self._lmcache is not None:
+            self.node.gateway_stats = self._lmcache.stats
         server.adopt_engines()
         self._control = ControlServer(
             self._context,
@@ -167,7 +178,18 @@ class DataPlane:
         table = settings.table
         writer = Writer(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
 
+        left = {
+            (status.st_dev, status.st_ino)
+            for status in (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
+        }
+
         def make_memory(private: dict[str, int], inherited: Inherited | None) -> NodeMemory:
+            wanted = bool(settings.lmcache_port)
+            named = None
+            if inherited is not None and inherited.has(NAMED):
+                named = naming.adopted(inherited.pop(NAMED), writer, wanted=wanted)
+            if named is None and wanted:
+                named = naming.fresh(settings, writer, left)
             return NodeMemory(
                 settings.max_blocks,
                 self._memory_made,
@@ -176,6 +198,7 @@ class DataPlane:
                 huge=table.huge_pages,
                 private=private,
                 inherited=inherited,
+                named=named,
             )
 
         def make_node(memory: NodeMemory, books: Books, names: Names, needed_bytes: int) -> Node:
@@ -191,6 +214,7 @@ class DataPlane:
                 pin_budget_ratio=table.pin_budget_ratio,
                 max_clients=table.max_clients,
                 page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
+                named_bytes=0 if memory.named is None else memory.named.nbytes,
             )
             return Node(options, memory.index, memory, leases(fence), self.clock(), books=books, names=names)
 
@@ -228,6 +252,8 @@ class DataPlane:
             self._prefault.stop()
         if self._server is not None:
             self._server.close()
+        if self._lmcache is not None:
+            self._lmcache.close()
         self._control.close()
         self._publisher.close()
         if self._membership is not None:
@@ -237,6 +263,8 @@ class DataPlane:
             if url.startswith("ipc://"):
                 Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves it
         self._loop.close()
+        if self._memory.named is not None:
+            self._memory.named.remove()
         self._memory.close()
         self._remembrance.refresh()
         self._state.close()
@@ -266,18 +294,31 @@ class DataPlane:
         if overflowed and not self._overflowed:
             log.error("names.overflowed", effect="until names go, the next start is cold")
         self._overflowed = overflowed
+        short = self._memory.named is not None and self._memory.named.short
+        if short and not self._short:
+            log.error(
+                "lmcache.memory_short",
+                effect="/dev/shm or the machine is full: what LMCache clients store evicts their own or is refused",
+            )
+        self._short = short
         self.node.emit(self.node.stats(self.clock()))
 
+    def _no_device_writes(self) -> bool:
+        """No client of the gateway may have given the named segment's pages to a device by address."""
+        return not any(
+            engine.gateway and engine.spaces and may_pin(engine.pid) for engine in self.node.engines.values()
+        )
+
     def _memory_made(self, kind: str, number: int, file: SharedFile) -> None:
-        if self._prefault is not None and kind == "segment":
+        if self._prefault is not None and kind in ("segment", "part"):
             self._prefault.submit(number, file)
-        if self._server is not None:
+        if self._server is not None and kind != "part":
             self._server.memory_made(kind, number, file)
 
     def _memory_dropped(self, kind: str, number: int) -> None:
-        if self._prefault is not None and kind == "segment":
+        if self._prefault is not None and kind in ("segment", "part"):
             self._prefault.cancel(number)
-        if self._server is not None:
+        if self._server is not None and kind != "part":
             self._server.memory_dropped(kind, number)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Mapping
+from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -12,13 +17,17 @@ from dataplane.protocol import settings as shared
 from dataplane.protocol.join import is_loopback, url_fault
 from dataplane.protocol.layout import MAX_BLOCKS
 from dataplane.protocol.settings import Common, SettingsError
+from dataplane.tiers.named import MAX_NAME_CHARACTERS
 from dataplane.tiers.pages import (
     HUGE_BYTES,
+    PAGE_BYTES,
     available_bytes,
     huge_bytes_available,
     huge_pages_reserved,
     lock_limit_bytes,
 )
+
+_SHM_NAME = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
 class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +66,22 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Engines take leases in shared memory alone, where the kernel has `membarrier`; false: by message everywhere."""
     mlock: bool = False
     """Segments are locked into RAM, which RLIMIT_MEMLOCK must allow."""
+    lmcache_host: str = "127.0.0.1"
+    """Address of the LMCache gateway. Its wire knows no authentication: whoever reaches it may read, write and clear
+    what is cached through it."""
+    lmcache_shm_name: str = ""
+    """Name of the memory that LMCache clients map, after `/dev/shm/lmcache_l1_pool_`; default one that no other
+    state directory and host has."""
+    lmcache_pool_bytes: int = 0
+    """Size of that memory: the most of the pool that LMCache clients can fill. 0 for the size of the pool, or what
+    `/dev/shm` has free where that is less. Its pages are taken as they are needed."""
+    lmcache_allow_clear: bool | None = None
+    """Whether LMCache clients may clear what is cached through the gateway; default where it listens on loopback."""
+    lmcache_silent_s: float = 120.0
+    """Seconds after which a worker of an LMCache client that pinged once, or whose connection is gone, is taken for
+    lost."""
+    lmcache_never_pinged_s: float = 3600.0
+    """The same for a worker that never pinged."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
@@ -73,6 +98,41 @@ class Settings(msgspec.Struct, frozen=True):
     def pool_bytes(self) -> int:
         assert self.common.pool_bytes is not None
         return self.common.pool_bytes
+
+    @property
+    def lmcache_port(self) -> int:
+        """Port of the LMCache gateway; 0: there is none."""
+        port = self.common.lmcache_port
+        return shared.DEFAULT_LMCACHE_PORT if port is None else port
+
+    @property
+    def lmcache_wanted(self) -> bool:
+        """Somebody asked for the gateway: a start without it is to fail. As a default it may be left out."""
+        table = self.table
+        asked = self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
+        return bool(self.lmcache_port and asked)
+
+    @property
+    def lmcache_allow_clear(self) -> bool:
+        allowed = self.table.lmcache_allow_clear
+        return ip_address(self.table.lmcache_host).is_loopback if allowed is None else allowed
+
+    @property
+    def lmcache_url(self) -> str:
+        host = self.table.lmcache_host
+        return f"tcp://[{host}]:{self.lmcache_port}" if ":" in host else f"tcp://{host}:{self.lmcache_port}"
+
+    @property
+    def lmcache_pool_bytes(self) -> int:
+        """Size of the memory that LMCache clients map, where `/dev/shm` has as much."""
+        return (self.table.lmcache_pool_bytes or self.pool_bytes) // 4096 * 4096
+
+    @property
+    def lmcache_shm_name(self) -> str:
+        """Its name, after the prefix that clients expect."""
+        # Containers may share /dev/shm, and in each of them the state directory has the same path.
+        place = f"{socket.gethostname()}:{os.path.realpath(self.common.state_dir)}"
+        return self.table.lmcache_shm_name or f"larder-{sha256(place.encode()).hexdigest()[:12]}"
 
     @property
     def max_blocks(self) -> int:
@@ -123,6 +183,10 @@ def _check(settings: Settings) -> None:
         ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
         ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
         ("dataplane.max_clients", table.max_clients, 1, 100_000),
+        ("lmcache_port", settings.lmcache_port, 0, 65_535),
+        ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
+        ("dataplane.lmcache_silent_s", table.lmcache_silent_s, 0.1, 86_400),
+        ("dataplane.lmcache_never_pinged_s", table.lmcache_never_pinged_s, 0.1, 86_400),
         ("dataplane.tick_s", table.tick_s, 0.001, 10),
         ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
     ):
@@ -130,6 +194,7 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
     if table.node and (len(table.node) > 64 or not table.node.isprintable()):
         raise SettingsError("dataplane.node: expected at most 64 printable characters")
+    _check_lmcache(table)
     if table.segment_bytes % 4096:
         raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
     if table.huge_pages:
@@ -146,6 +211,24 @@ def _check(settings: Settings) -> None:
     if fault := label_rules.fault(table.labels):
         raise SettingsError(f"dataplane.labels: {fault}")
     _check_endpoints(settings)
+
+
+def _check_lmcache(table: DataPlaneTable) -> None:
+    if 0 < table.lmcache_pool_bytes < PAGE_BYTES:
+        raise SettingsError(
+            f"dataplane.lmcache_pool_bytes: expected 0, or {PAGE_BYTES} or more, got {table.lmcache_pool_bytes}"
+        )
+    try:
+        ip_address(table.lmcache_host)
+    except ValueError:
+        raise SettingsError(
+            f"dataplane.lmcache_host: expected an IP address, got {table.lmcache_host!r}"
+        ) from None
+    if not _SHM_NAME.fullmatch(table.lmcache_shm_name):
+        raise SettingsError(
+            "dataplane.lmcache_shm_name: expected at most 64 letters, digits, dots, dashes and underscores, "
+            f"got {table.lmcache_shm_name!r}"
+        )
 
 
 def joined_file(state_dir: str) -> Path:

@@ -22,6 +22,7 @@ from dataplane.protocol.units import format_size
 
 State = Literal["ok", "warning", "failure"]
 HUGE_BYTES = 2 << 20
+GIB = 1 << 30
 LEAST_FILES = 4096
 LEAST_SHM_BYTES = 64 << 20
 LEAST_DISK_BYTES = 256 << 20
@@ -48,7 +49,9 @@ def checks(settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: 
     yield _versions()
     yield _files(int(table.get("max_clients", 1024)))
     yield _memory(pool_bytes, huge=bool(table.get("huge_pages")), runs=runs)
-    yield _shared_memory()
+    yield _shared_memory(
+        _gateway_bytes(settings, table, pool_bytes), asked=bool(table.get("lmcache_pool_bytes"))
+    )
     yield _huge_pages(pool_bytes, wanted=bool(table.get("huge_pages")), runs=runs)
     yield _locked_memory(pool_bytes, wanted=bool(table.get("mlock")))
     yield _port(settings, runs=runs)
@@ -157,15 +160,33 @@ def _memory(pool_bytes: int, *, huge: bool, runs: bool) -> Found:
     return Found("memory", "ok", message)
 
 
-def _shared_memory() -> Found:
+def _gateway_bytes(settings: Settings, table: dict[str, Any], pool_bytes: int) -> int:
+    """What the LMCache gateway's clients map; 0 without it."""
+    if settings.common.lmcache_port == 0:
+        return 0
+    return int(table.get("lmcache_pool_bytes") or pool_bytes)
+
+
+def _shared_memory(gateway_bytes: int = 0, *, asked: bool = False) -> Found:
+    """`gateway_bytes` of it are to be the LMCache gateway's; less will do unless that much was asked for."""
     try:
         place = os.statvfs("/dev/shm")
     except OSError as error:
         return Found("/dev/shm", "warning", f"cannot be read: {error.strerror}", "mount a tmpfs there")
     size = place.f_blocks * place.f_frsize
     message = f"{format_size(size)}; Larder's pool is not in it, engines' own buffers are"
-    if size < LEAST_SHM_BYTES:
-        return Found("/dev/shm", "warning", message, "--shm-size=1g of Docker, or a larger tmpfs")
+    if gateway_bytes:
+        message = (
+            f"{format_size(size)}; engines' own buffers are in it, and what LMCache clients map, up to "
+            f"{format_size(gateway_bytes)} of the pool"
+        )
+    if gateway_bytes > size and asked:
+        return Found("/dev/shm", "failure", message, "a larger tmpfs, or less dataplane.lmcache_pool_bytes")
+    if size < max(LEAST_SHM_BYTES, gateway_bytes):
+        fix = f"--shm-size={max(1, -(-gateway_bytes // GIB))}g of Docker, or a larger tmpfs"
+        if gateway_bytes:
+            fix += "; LARDER_LMCACHE_PORT=0 without LMCache clients"
+        return Found("/dev/shm", "warning", message, fix)
     return Found("/dev/shm", "ok", message)
 
 

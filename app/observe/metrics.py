@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from app.observe import gateway_metrics, lmcache_metrics
+from app.observe.page import C, Declared, G, Page
 from dataplane.protocol.events import NodeStats, TenantStats
 
 TENANT_LABELS = 50
@@ -19,18 +20,6 @@ SPACE_LABELS = 50
 ENGINE_LABELS = 100
 OTHER = "other"
 
-
-@dataclass(frozen=True)
-class Declared:
-    """A metric's name (counters without `_total`), kind, labels and help text."""
-
-    name: str
-    kind: type[CounterMetricFamily] | type[GaugeMetricFamily]
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-G, C = GaugeMetricFamily, CounterMetricFamily
 
 POOL = {
     "capacity_bytes": Declared("larder_pool_capacity_bytes", G, "Size of the pool.", ("node",)),
@@ -229,6 +218,8 @@ class Sources:
     auth_failures: Mapping[str, int]
     numbers: Callable[[], Mapping[str, float]]
     """By metric name, for metrics without labels."""
+    lmcache_names: bool = False
+    """Also LMCache's names, for what means the same."""
 
 
 class LarderCollector(Collector):
@@ -241,6 +232,10 @@ class LarderCollector(Collector):
         page = Page()
         for node in self._sources.stats():
             _node(page, node)
+            if node.gateway is not None:
+                gateway_metrics.add(page, node.node, node.gateway)
+                if self._sources.lmcache_names:
+                    lmcache_metrics.add(page, node, node.gateway)
         for name, up in self._sources.nodes_up().items():
             page.add(UP, up, name)
         for state, count in self._sources.node_states().items():
@@ -270,20 +265,6 @@ class LarderCollector(Collector):
         for declared in (APPLY_FILE, APPLY_FILE_REFUSED):
             page.add(declared, numbers.get(declared.name, 0))
         return page.families.values()
-
-
-class Page:
-    """Families of one scrape, in the order of their first sample."""
-
-    def __init__(self) -> None:
-        self.families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-
-    def add(self, declared: Declared, value: float, *labels: str) -> None:
-        family = self.families.get(declared.name)
-        if family is None:
-            family = declared.kind(declared.name, declared.help, labels=declared.labels)
-            self.families[declared.name] = family
-        family.add_metric(labels, float(value))
 
 
 def _node(page: Page, stats: NodeStats) -> None:

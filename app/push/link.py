@@ -23,6 +23,7 @@ from dataplane.protocol.control import (
     Ack,
     Bodies,
     Clear,
+    ClearGateway,
     ControlRefused,
     ControlReply,
     ControlRequest,
@@ -61,6 +62,7 @@ Question = (
     | ReadUsage
     | Resize
     | Clear
+    | ClearGateway
     | Lookup
     | ListBlocks
     | Verify

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +22,8 @@ from dataplane.protocol.salts import shown
 MAX_QUESTIONS = 64
 """Of one page."""
 MAX_CURSOR = (1 << 62) - 1
+_OF_THE_SPACE = ("kv_group", "world_size", "rank")
+"""Nodes list spaces with these."""
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -39,6 +42,15 @@ class Filters:
     node: str | None = None
 
 
+@dataclass(frozen=True)
+class ListedBlocks:
+    """A page of blocks as nodes tell them, each with its node's name."""
+
+    blocks: list[tuple[str, CachedBlock]]
+    next_cursor: str
+    silent: list[NodeError]
+
+
 class _Cursor(msgspec.Struct, array_like=True):
     node: str
     after: int
@@ -52,9 +64,17 @@ class BlockService:
     async def page(self, filters: Filters, limit: int, cursor: str, by: Caller) -> BlockList:
         """Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
         wanted = await self._wanted(filters, by)
-        nodes = self._targets.chosen(filters.node)
+        found = await self.listed(wanted, self._targets.chosen(filters.node), limit, cursor)
+        return BlockList(
+            [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.silent
+        )
+
+    async def listed(
+        self, wanted: ListBlocks, nodes: Sequence[Node], limit: int, cursor: str
+    ) -> ListedBlocks:
+        """A page of what nodes (by name, in order) list. Raises Invalid."""
         at = _read(cursor)
-        items: list[BlockAnswer] = []
+        found: list[tuple[str, CachedBlock]] = []
         silent: list[NodeError] = []
         questions = 0
         for node in nodes:
@@ -62,22 +82,22 @@ class BlockService:
                 continue
             after = at.after if node.name == at.node else 0
             while True:
-                if len(items) >= limit or questions >= MAX_QUESTIONS:
-                    return BlockList(items, _write(node.name, after), silent)
+                if len(found) >= limit or questions >= MAX_QUESTIONS:
+                    return ListedBlocks(found, _write(node.name, after), silent)
                 questions += 1
                 message = msgspec.structs.replace(
-                    wanted, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(items))
+                    wanted, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
                 )
                 try:
                     part = await self._ask(node, message)
                 except LarderError as error:
                     silent.append(NodeError(node.name, error.message))
                     break
-                items += [_answer(node.name, block) for block in part.blocks]
+                found += [(node.name, block) for block in part.blocks]
                 if part.next <= after:
                     break
                 after = part.next
-        return BlockList(items, "", silent)
+        return ListedBlocks(found, "", silent)
 
     async def copies(self, key: str, by: Caller) -> BlockCopies:
         """A key on every node and in every space. Raises Invalid, NotFound, NodeUnreachable."""
@@ -168,4 +188,5 @@ def _read(text: str) -> _Cursor:
 
 
 def _answer(node: str, block: CachedBlock) -> BlockAnswer:
-    return BlockAnswer(node=node, **{**msgspec.structs.asdict(block), "tenant": shown(block.tenant)})
+    told = {name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE}
+    return BlockAnswer(node=node, **{**told, "tenant": shown(block.tenant)})

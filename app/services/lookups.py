@@ -72,10 +72,11 @@ class Lookups:
         nodes = self._targets.named(asked)
         packed = b"".join(chain.keys)
         return chain, await self._targets.each(
-            nodes, lambda node: self._spaces(node, asked.model, packed, salt)
+            nodes, lambda node: self.spaces(node, asked.model, packed, salt)
         )
 
-    async def _spaces(self, node: Node, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
+    async def spaces(self, node: Node, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
+        """What each of a node's spaces of a model has of a chain. Raises NodeUnreachable, NodeRefused."""
         found: list[SpaceHits] = []
         after = 0
         while True:

@@ -14,7 +14,7 @@ import numpy as np
 from dataplane.core.books import B_SEGMENT, B_TENANT, Books
 from dataplane.core.names import Names, SegmentName, TenantName
 from dataplane.core.shelves import Rank
-from dataplane.core.slabs import Slot
+from dataplane.core.slabs import Segment, Slot
 from dataplane.protocol.layout import (
     BUCKET_ENTRIES,
     COLD_STORED_AT,
@@ -82,6 +82,11 @@ class Block:
     @property
     def state(self) -> State:
         return State(self.control & STATE_MASK)
+
+
+def name_of_segment(segment: Segment) -> SegmentName:
+    """The record of a segment, in memory that no engine can write."""
+    return SegmentName(segment.number, segment.space, segment.nbytes, segment.small, segment.base)
 
 
 _FREE_COUNT = [number.bit_count() for number in range(256)]
@@ -223,7 +228,7 @@ class BlockTable:
         for segment in {block.slot.slab.segment for block in blocks}:
             if (SegmentName, segment.number) not in names.known:
                 self.books.gave(B_SEGMENT, segment.number)
-                names.append(SegmentName(segment.number, segment.space, segment.nbytes, segment.small))
+                names.append(name_of_segment(segment))
 
     def used(self, blocks: Sequence[Block], now: float) -> None:
         """Blocks were used, one after the other: nothing was used later. For the books only."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dataplane.core.blocks import Block
-from dataplane.core.names import EngineName, Record, SegmentName, SpaceName, TenantName
+from dataplane.core.blocks import Block, name_of_segment
+from dataplane.core.names import EngineName, Record, SpaceName, TenantName
 from dataplane.core.quotas import Tenant
 from dataplane.core.rings import RingReader
 from dataplane.protocol.codes import Code, ProtocolError
@@ -69,6 +69,8 @@ class Engine:
     ring: RingReader
     started: int = 0
     """Start of its process in clock ticks since boot; 0 when it is not known."""
+    gateway: str = ""
+    """The gateway that attached it; empty for one of the engine socket."""
     leading: int | None = None
     """The space that its look-ups count in, 0 for none; None until that is looked up."""
     resumed: bool = False
@@ -113,8 +115,26 @@ def _charge(reservations: dict[int, Reservation]) -> int:
 # ---- who may attach
 
 
+def check_gateway(message: Attach, gateway: str) -> None:
+    """Spaces of a gateway are for the engines that it attaches, and for nobody else. Raises ProtocolError."""
+    for at, request in enumerate(message.spaces):
+        if request.space.gateway == gateway:
+            continue
+        of = f"the {gateway} gateway's engines" if gateway else "engines of the engine socket"
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {of} have spaces of their own",
+            f"spaces[{at}].space.gateway",
+        )
+
+
 def check_newcomer(
-    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int
+    message: Attach,
+    pid: int,
+    engines: Mapping[int, Engine],
+    pool: Pool,
+    max_clients: int,
+    gateway: str = "",
 ) -> None:
     """Refuse an attachment that is one too many, or that names a group or spaces which cannot be served.
 
@@ -132,17 +152,19 @@ def check_newcomer(
         raise ProtocolError(
             Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
         )
-    _check_spaces(message, pid, engines, pool)
+    _check_spaces(message, pid, engines, pool, least=0 if gateway else 1)
     refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))
     if refusal is not None:
         raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
 
 
-def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool) -> None:
-    if not 1 <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
+def _check_spaces(
+    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int
+) -> None:
+    if not least <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
         raise ProtocolError(
             Code.BAD_SPACE,
-            f"expected 1 to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
+            f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
             "spaces",
         )
     for at, request in enumerate(message.spaces):
@@ -176,6 +198,7 @@ def name_of_engine(engine: Engine) -> EngineName:
         engine.name,
         engine.attached_at,
         list(engine.spaces.items()),
+        engine.gateway,
     )
 
 
@@ -187,14 +210,21 @@ def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
         if tenant.blocks:
             yield TenantName(tenant.number, tenant.salt)
     for segment in pool.slabs.segments.values():
-        yield SegmentName(segment.number, segment.space, segment.nbytes, segment.small)
+        yield name_of_segment(segment)
     for engine in engines.values():
         yield name_of_engine(engine)
 
 
-def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool) -> Engine | None:
-    """The engine itself when an attach goes on with it: the same process, memory, group and spaces."""
-    if engine is None or engine.connected or not engine.alive or not pid:
+def resumable(
+    engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = ""
+) -> Engine | None:
+    """The engine itself when an attach goes on with it: the same process, memory, group and spaces.
+
+    A process without a pid cannot prove that it is the same one; a gateway, which is this process, vouches for it.
+    """
+    if engine is None or engine.connected or not engine.alive or not (pid or gateway):
+        return None
+    if engine.gateway != gateway:
         return None
     memory = pool.table.memory.cells[H_MEMORY]
     wanted = [(request.space.identity(), request.writes) for request in message.spaces]

@@ -23,6 +23,7 @@ from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlock
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import COLD_CHECKSUM, HOT_KEY, HOT_SPACE_SEGMENT, I64
 from dataplane.protocol.salts import check_salt
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import STATE_MASK, State
 
 LOOKED_AT = 32_768
@@ -46,11 +47,10 @@ def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[li
         following = int(numbers[-1]) + 1
     held = leases.counts(numbers)
     chosen = [pool.table.blocks[number] for number in numbers.tolist()]
-    identities = {
-        number: pool.spaces.by_number[number].identity() for number in {each.space for each in chosen}
-    }
+    spaces = {number: pool.spaces.by_number[number] for number in {each.space for each in chosen}}
+    identities = {number: space.identity() for number, space in spaces.items()}
     blocks = [
-        _described(pool, block, identities[block.space], count)
+        _described(pool, block, spaces[block.space], identities[block.space], count)
         for block, count in zip(chosen, held, strict=True)
     ]
     return blocks, following
@@ -68,6 +68,9 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
     spaces = spaces_of(pool, message.model, message.space)
     if spaces is not None:
         chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(sorted(spaces), np.uint64))
+    if message.gateway is not None:
+        served = [number for number, each in pool.spaces.by_number.items() if each.gateway == message.gateway]
+        chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(served, np.uint64))
     if message.keys:
         check_keys(message.keys)
         keys = [message.keys[at : at + KEY_BYTES] for at in range(0, len(message.keys), KEY_BYTES)]
@@ -75,7 +78,7 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
     return np.flatnonzero(chosen) + first
 
 
-def _described(pool: Pool, block: Block, space: str, leases: int) -> CachedBlock:
+def _described(pool: Pool, block: Block, space: Space, identity: str, leases: int) -> CachedBlock:
     pins = [pin.name for bundle in block.pins for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
     state = block.state
     kept = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
@@ -83,8 +86,8 @@ def _described(pool: Pool, block: Block, space: str, leases: int) -> CachedBlock
     return CachedBlock(
         key=block.key.hex(),
         tenant=block.tenant.salt,
-        model=pool.spaces.model(block.space),
-        space=space,
+        model=space.model,
+        space=identity,
         tier="l1",
         state="invalidated" if ready and (block.doomed or pool.invalid(block)) else state.name.lower(),
         bytes=block.nbytes,
@@ -101,4 +104,7 @@ def _described(pool: Pool, block: Block, space: str, leases: int) -> CachedBlock
         descriptor=block.number,
         segment=block.slot.slab.segment.number,
         offset=block.slot.offset,
+        kv_group=space.kv_group,
+        world_size=space.world_size,
+        rank=space.rank,
     )

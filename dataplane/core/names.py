@@ -52,6 +52,8 @@ class SegmentName(msgspec.Struct, tag="segment", array_like=True, frozen=True):
     space: int
     nbytes: int
     small: bool
+    base: int | None = None
+    """Where it begins in the named segment; None for a memfd."""
 
 
 class EngineName(msgspec.Struct, tag="engine", array_like=True, frozen=True):
@@ -66,6 +68,8 @@ class EngineName(msgspec.Struct, tag="engine", array_like=True, frozen=True):
     attached_at: float
     spaces: list[tuple[int, bool]]
     """Space number and whether it writes there, in the order of its attach."""
+    gateway: str = ""
+    """Which attached it."""
 
 
 class EngineEnd(msgspec.Struct, tag="gone", array_like=True, frozen=True):

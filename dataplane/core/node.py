@@ -6,7 +6,7 @@ leaves events for `take_events`. One thread; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +15,15 @@ from dataplane.core.accesses import Accesses
 from dataplane.core.audit import contradictions
 from dataplane.core.blocks import BlockTable
 from dataplane.core.books import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, Books
-from dataplane.core.engines import Engine, Reservation, check_newcomer, live_names, name_of_engine, resumable
+from dataplane.core.engines import (
+    Engine,
+    Reservation,
+    check_gateway,
+    check_newcomer,
+    live_names,
+    name_of_engine,
+    resumable,
+)
 from dataplane.core.integrity import Integrity
 from dataplane.core.intent import Intent
 from dataplane.core.leases import LeaseTable
@@ -51,6 +59,7 @@ from dataplane.protocol.events import (
     EngineDetached,
     EngineGone,
     Event,
+    GatewayStats,
     NodeStats,
     PinDegraded,
     SweepDone,
@@ -80,6 +89,8 @@ class NodeOptions:
     """Blocks in the access trace."""
     page_bytes: int = SLOT_ALIGN
     """Segments are whole pages of this size."""
+    named_bytes: int = 0
+    """Size of the named segment, which gateways' spaces share; 0: there is none."""
 
 
 class Node:
@@ -104,7 +115,7 @@ class Node:
         self._leases = leases
         self.pool = Pool(
             BlockTable(index, books, names),
-            Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes),
+            Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes, options.named_bytes),
             leases,
             memory,
             policy,
@@ -134,6 +145,8 @@ class Node:
         self.pool.spaces.never_below(table.books.highest(B_SPACE))
         self.pool.tenants.never_below(table.books.highest(B_TENANT))
         self._settle_at = now
+        self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
+        """What the gateway of this node says of itself, where there is one."""
 
     # ---- events
 
@@ -151,24 +164,27 @@ class Node:
 
     # ---- engines come and go
 
-    def attach(self, message: Attach, pid: int, now: float, started: int = 0) -> tuple[Engine, list[int]]:
+    def attach(
+        self, message: Attach, pid: int, now: float, started: int = 0, gateway: str = ""
+    ) -> tuple[Engine, list[int]]:
         """Take a process in; its area is in the lease scan when this returns. Answers its spaces' numbers.
 
         `Engine.resumed` says whether it goes on with the attachment that the message names. `started` is when the
-        process started, in clock ticks since boot.
+        process started, in clock ticks since boot. `gateway` attaches in the name of its own engines.
         """
         if message.version != VERSION:
             raise ProtocolError(
                 Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {message.version}", "version"
             )
-        before = resumable(self.engines.get(message.resume), message, pid, self.pool)
+        check_gateway(message, gateway)
+        before = resumable(self.engines.get(message.resume), message, pid, self.pool, gateway)
         if before is not None:
             return self._resume(before, message, now)
         if self.storing.draining:
             raise ProtocolError(
                 Code.DRAINING, "an operator drains this node: it takes no new engines; attach to another one"
             )
-        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients)
+        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
         client = self._next_client
         try:
             area = self._memory.create_area(client)
@@ -189,6 +205,7 @@ class Node:
             space_list=[request.space for request in message.spaces],
             ring=RingReader(area),
             started=started,
+            gateway=gateway,
         )
         self._write_down(engine, numbers)
         self._leases.add(client, area)
@@ -383,6 +400,15 @@ class Node:
     def clear(self, now: float, *, permanent: bool) -> int:
         """Make everything unreadable from now on, also under permanent pins when told so; the sweep's number."""
         return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
+
+    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
+        """Make everything of a gateway's spaces unreadable from now on; the sweep's number. Without `force` what is
+        leased or being written stays."""
+        if force:
+            return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
+        held = self._leases.held_by_anybody(self.pool.table.max_blocks)
+        spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
+        return scopes.clear_gateway(self.pool, gateway, spared, (), now)
 
     def look_up(self, message: Lookup) -> tuple[list[SpaceHits], int]:
         """What engines would find of a chain, and what to ask for next (0: nothing). Raises ProtocolError."""

@@ -13,8 +13,11 @@ Fence = Callable[[], None]
 class Memory(Protocol):
     """Where bytes come from."""
 
-    def create_segment(self, segment: int, size_bytes: int) -> None:
-        """Make a segment of the arena. Raises MemoryError when the machine refuses."""
+    def create_segment(self, segment: int, size_bytes: int, base: int | None = None) -> None:
+        """Make a segment of the arena, or take the range of the named segment that begins at `base`.
+
+        Raises MemoryError when the machine refuses.
+        """
 
     def retire_segment(self, segment: int) -> None:
         """Give a segment back; engines that still map it keep their mapping, nobody new gets it."""

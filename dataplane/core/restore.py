@@ -42,6 +42,7 @@ from dataplane.protocol.layout import (
     MAX_INVALIDATIONS,
     U64,
     AreaMemory,
+    IndexMemory,
 )
 from dataplane.protocol.states import STATE_MASK, State, Step, advance
 
@@ -89,6 +90,26 @@ class Restored:
     """READY ones whose segment is not here."""
     gone: list[int] = field(default_factory=list)
     """Clients whose processes ended meanwhile: say `process_gone` for each."""
+
+
+def segments_here(
+    known: Known, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
+) -> dict[int, int]:
+    """Bytes of each segment whose memory is here: of the memfds, and of ranges within so much of the named segment.
+
+    Ranges without a block are forgotten: they may be another segment's by now.
+    """
+    live = memory.hot[(memory.control & _STATE) != 0, HOT_SPACE_SEGMENT]
+    used = set(_distinct((live >> _SHIFT32).astype(np.int64)))
+    here = dict(memfds)
+    for record in list(known.segments.values()):
+        if record.base is None:
+            continue
+        if record.number not in used:
+            del known.segments[record.number]
+        elif record.base + record.nbytes <= named_bytes:
+            here[record.number] = record.nbytes
+    return here
 
 
 def restore(node: Node, kept: Kept, now: float) -> Restored:
@@ -147,6 +168,7 @@ def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
             ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
             connected=False,
             started=name.started,
+            gateway=name.gateway,
         )
         node.adopt_engine(engine, area)
         restored.engines += 1
@@ -285,7 +307,12 @@ def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
     small = np.zeros(len(rows.numbers), np.bool_)
     for number in numbers:
         record = kept.known.segments[number]
-        segments[number] = pool.slabs.restore_segment(number, record.space, record.nbytes, small=record.small)
+        try:
+            segments[number] = pool.slabs.restore_segment(
+                number, record.space, record.nbytes, small=record.small, base=record.base
+            )
+        except ValueError as error:
+            raise Contradiction(f"segment {number}: {error}") from None
         small[rows.segment == number] = record.small
     start = np.where(small, rows.offset // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES, 0)
     index, rest = np.divmod(rows.offset - start, size)

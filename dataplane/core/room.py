@@ -335,7 +335,8 @@ class Room:
         """What makes room for so many slots; `may_add`: the machine has memory for new segments."""
         search = self._order.search(self._table.blocks, asking, now)
         room = self._pool.segments.room_bytes() if may_add else -1
-        walk = Walk(self._slabs, search, space, size, missing, self._skip, room)
+        ranges = self._pool.segments.vacant_ranges(space)
+        walk = Walk(self._slabs, search, space, size, missing, self._skip, room, ranges)
         with closing(search.candidates()) as candidates:
             walk.along(candidates)
         return walk

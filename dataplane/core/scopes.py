@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dataplane.core.blocks import Block
 from dataplane.core.engines import Reservation
 from dataplane.core.lineage import among
 from dataplane.core.pool import Pool
@@ -40,6 +41,21 @@ def clear(pool: Pool, open_reservations: Iterable[Reservation], now: float, *, p
     """Begin to invalidate everything, with `permanent` also what permanent pins want; the sweep's number."""
     begun = pool.sweeps.start("invalidate", None, None, (), () if permanent else pool.pins.permanent, now)
     _never_publish(pool, begun, None, None, (), open_reservations)
+    return begun.sweep
+
+
+def clear_gateway(
+    pool: Pool,
+    gateway: str,
+    spared: Iterable[Block],
+    open_reservations: Iterable[Reservation],
+    now: float,
+) -> int:
+    """Begin to invalidate all blocks of a gateway's spaces but spared ones and what permanent pins want; the sweep's
+    number. Open reservations that are given are not published."""
+    spaces = frozenset(pool.spaces.of_gateway(gateway))
+    begun = pool.sweeps.start("invalidate", None, spaces, (), (*spared, *pool.pins.permanent), now)
+    _never_publish(pool, begun, None, spaces, (), open_reservations)
     return begun.sweep
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Set
 
 from dataplane.core.names import Names, SegmentEnd, SpaceEnd
 from dataplane.core.ports import Memory
+from dataplane.core.ranges import Ranges
 from dataplane.core.slabs import Segment, Slabs
 from dataplane.core.spaces import Spaces
 from dataplane.protocol.events import Event, SegmentCreated, SegmentRetired
@@ -28,24 +29,32 @@ class Segments:
         empty = sum(segment.nbytes for segment in self._slabs.empty_segments())
         return self._slabs.capacity_bytes - self._slabs.committed_bytes + empty
 
+    def vacant_ranges(self, space: int) -> Ranges | None:
+        """The ranges that a new segment of a space in the named segment could have once the empty ones are retired;
+        None for a space that is not there."""
+        return self._slabs.vacant_ranges() if self._spaces.named(space) else None
+
     def add(self, space: int, size: int, now: float) -> bool:
         """Give the space another segment; empty segments of others are retired when the capacity needs it."""
-        segment = self._slabs.plan_segment(space, size, len(self._spaces.by_number))
+        spaces, named = len(self._spaces.by_number), self._spaces.named(space)
+        segment = self._slabs.plan_segment(space, size, spaces, named=named)
         if segment is None:
-            for empty in self._slabs.empties_for(size, len(self._spaces.by_number)):
+            for empty in self._slabs.empties_for(size, spaces, named=named):
                 self._retire(empty, now)
-            segment = self._slabs.plan_segment(space, size, len(self._spaces.by_number))
+            segment = self._slabs.plan_segment(space, size, spaces, named=named)
         if segment is None:
             return False
         try:
-            self._memory.create_segment(segment.number, segment.nbytes)
+            self._memory.create_segment(segment.number, segment.nbytes, segment.base)
         except MemoryError:  # what nobody uses may be what the machine lacks
-            empties = self._slabs.empty_segments()
+            empties = [
+                each for each in self._slabs.empty_segments() if not named or each.base is not None
+            ]  # what a full /dev/shm lacks is in no memfd
             for empty in empties:
                 self._retire(empty, now)
             if not empties:
                 raise
-            self._memory.create_segment(segment.number, segment.nbytes)
+            self._memory.create_segment(segment.number, segment.nbytes, segment.base)
         self._slabs.add_segment(segment)
         self._emit(SegmentCreated(now, segment.number, self._spaces.model(space), segment.nbytes))
         return True

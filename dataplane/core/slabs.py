@@ -6,6 +6,8 @@ number of slots. A slab that empties may take another slot size; a segment that 
 space. The capacity bounds the memory of all segments together, so a pool of n blocks of a size that divides the slab
 holds exactly n.
 
+Segments of a gateway's spaces are ranges of one named segment (`ranges`); their bytes count as all others.
+
 The first free slot of the lowest slab is taken, and a new slab in the fullest segment: what is left over gathers in few
 places, and slabs and segments empty out that another size or space can use.
 
@@ -21,6 +23,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
 from itertools import count
 from typing import TYPE_CHECKING
+
+from dataplane.core.ranges import Ranges
 
 if TYPE_CHECKING:
     from dataplane.core.blocks import Block
@@ -66,12 +70,14 @@ class Slab:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """One memfd of the arena, assigned to one space."""
+    """One memfd of the arena, or a range of the named segment, assigned to one space."""
 
     number: int
     space: int
     nbytes: int
     small: bool
+    base: int | None = None
+    """Where it begins in the named segment; None for a memfd."""
     extents: list[tuple[int, int]] = field(default_factory=list)
     """Unused (offset, bytes) that a new slab may take, the lowest last."""
     slabs: set[Slab] = field(default_factory=set)
@@ -103,7 +109,10 @@ class SpaceUse:
 class Slabs:
     """The arena's book: who has which slot. It creates and retires segments by telling its caller."""
 
-    def __init__(self, capacity_bytes: int, segment_bytes: int, page_bytes: int = SLOT_ALIGN) -> None:
+    def __init__(
+        self, capacity_bytes: int, segment_bytes: int, page_bytes: int = SLOT_ALIGN, named_bytes: int = 0
+    ) -> None:
+        self.ranges = Ranges(named_bytes)
         self.capacity_bytes = capacity_bytes
         self.segment_bytes = segment_bytes
         self.committed_bytes = 0
@@ -147,16 +156,24 @@ class Slabs:
         elif not slab.listed:
             self._list(slab)
 
-    def plan_segment(self, space: int, size: int, spaces: int = 1) -> Segment | None:
+    def most_bytes(self, *, named: bool) -> int:
+        """The largest block that could ever be here."""
+        return min(self.capacity_bytes, self.ranges.nbytes) if named else self.capacity_bytes
+
+    def plan_segment(self, space: int, size: int, spaces: int = 1, *, named: bool = False) -> Segment | None:
         """A new segment that could serve slots of `size`, within the capacity; None when there is no room for one.
 
         With several spaces segments are small enough that each space can have some: else a store of one would take the
         memory of another every time. The caller creates the memory and then calls `add_segment`.
         """
-        nbytes = self._segment_for(size, spaces, self.capacity_bytes - self.committed_bytes)
+        room = self.capacity_bytes - self.committed_bytes
+        if named:
+            room = min(room, self.ranges.largest())
+        nbytes = self._segment_for(size, spaces, room, named=named)
         if not nbytes:
             return None
-        segment = _fresh(self._next_segment, space, nbytes, small=size <= SMALL_SLOT_BYTES)
+        base = self.ranges.lowest(nbytes) if named else None
+        segment = _fresh(self._next_segment, space, nbytes, small=size <= SMALL_SLOT_BYTES, base=base)
         if not segment.small:  # whole slots: the rest of the last page serves nobody
             segment.extents = [(0, nbytes // size * size)]
         self._next_segment += 1
@@ -164,6 +181,8 @@ class Slabs:
 
     def add_segment(self, segment: Segment) -> None:
         """Take a planned segment, whose memory now exists, into use."""
+        if segment.base is not None:
+            self.ranges.take(segment.base, segment.nbytes)
         self.segments[segment.number] = segment
         self.use(segment.space).segments[segment] = None
         self.committed_bytes += segment.nbytes
@@ -172,9 +191,14 @@ class Slabs:
         """Segment numbers up to this one were given before: engines may still map them."""
         self._next_segment = max(self._next_segment, segment + 1)
 
-    def restore_segment(self, number: int, space: int, nbytes: int, *, small: bool) -> Segment:
-        """Take a segment in whose memory is older than this process; all of it counts as unused."""
-        segment = _fresh(number, space, nbytes, small=small)
+    def restore_segment(
+        self, number: int, space: int, nbytes: int, *, small: bool, base: int | None = None
+    ) -> Segment:
+        """Take a segment in whose memory is older than this process; all of it counts as unused.
+
+        Raises ValueError when it cannot be where it says.
+        """
+        segment = _fresh(number, space, nbytes, small=small, base=base)
         self.never_below(number)
         self.add_segment(segment)
         return segment
@@ -204,6 +228,8 @@ class Slabs:
         use = self.use(segment.space)
         del use.segments[segment]
         self.committed_bytes -= segment.nbytes
+        if segment.base is not None:
+            self.ranges.give(segment.base, segment.nbytes)
         self.given += 1
         if not use.segments:
             del self.spaces[segment.space]
@@ -214,12 +240,28 @@ class Slabs:
         """Segments without a block, of any space."""
         return [segment for segment in self.segments.values() if not segment.slabs]
 
-    def empties_for(self, size: int, spaces: int = 1) -> list[Segment]:
+    def vacant_ranges(self) -> Ranges:
+        """The named segment's ranges that are free once the empty segments are retired."""
+        ranges = self.ranges.copy()
+        for segment in self.empty_segments():
+            if segment.base is not None:
+                ranges.give(segment.base, segment.nbytes)
+        return ranges
+
+    def empties_for(self, size: int, spaces: int = 1, *, named: bool = False) -> list[Segment]:
         """Empty segments to retire so that `plan_segment` makes the best segment it could; no more than needed."""
         room = self.capacity_bytes - self.committed_bytes
         empties = sorted(self.empty_segments(), key=lambda segment: segment.nbytes)
-        best = self._segment_for(size, spaces, room + sum(segment.nbytes for segment in empties))
+        most = room + sum(segment.nbytes for segment in empties)
+        if named:
+            most = min(most, self.vacant_ranges().largest())
+        best = self._segment_for(size, spaces, most, named=named)
         retired: list[Segment] = []
+        if named and best:
+            ranges = [(each.base, each.nbytes, each) for each in empties if each.base is not None]
+            retired = self.ranges.cheapest(best, ranges) or []
+            empties = [each for each in empties if each not in retired]
+            room += sum(each.nbytes for each in retired)
         while best and room < best:
             segment = empties.pop()
             retired.append(segment)
@@ -255,16 +297,15 @@ class Slabs:
         use.slots += slots
         use.bytes += nbytes
 
-    def _segment_for(self, size: int, spaces: int, room: int) -> int:
+    def _segment_for(self, size: int, spaces: int, room: int, *, named: bool) -> int:
         """Bytes of a segment for slots of `size` when so much is left of the capacity; 0 when that is too little."""
-        page = self.page_bytes
+        page = SLOT_ALIGN if named else self.page_bytes
         room = room // page * page
-        part = self.capacity_bytes // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+        whole = self.most_bytes(named=named)
+        part = whole // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
         wanted = min(self.segment_bytes, max(part, SMALL_SLAB_BYTES))
         if spaces > 1:
-            share = (
-                self.capacity_bytes // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
-            )
+            share = whole // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
             wanted = min(wanted, max(share, SMALL_SLAB_BYTES))
         if room < size:
             return 0
@@ -308,10 +349,10 @@ class Slabs:
         return slab
 
 
-def _fresh(number: int, space: int, nbytes: int, *, small: bool) -> Segment:
+def _fresh(number: int, space: int, nbytes: int, *, small: bool, base: int | None = None) -> Segment:
     step = SMALL_SLAB_BYTES if small else nbytes
     extents = [(offset, min(step, nbytes - offset)) for offset in range(0, nbytes, step)]
-    return Segment(number, space, nbytes, small, extents[::-1])
+    return Segment(number, space, nbytes, small, base, extents[::-1])
 
 
 def _serves(segment: Segment, nbytes: int, size: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -22,6 +22,7 @@ class Spaces:
     by_number: dict[int, Space] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _by_model: dict[str, list[int]] = field(default_factory=dict)
+    _by_gateway: dict[str, set[int]] = field(default_factory=dict)
     _last: int = 0
     _gone: dict[int, str] = field(default_factory=dict)
     """Models of the spaces that were forgotten last: hot prefixes and the trace speak of them still."""
@@ -54,17 +55,21 @@ class Spaces:
         number = self._numbers.get(identity)
         if number is None:
             self._last += 1
-            number = self._numbers[identity] = self._last
-            self.by_number[number] = space
-            self._by_model.setdefault(space.model, []).append(number)
+            number = self._last
+            self._add(number, identity, space)
         return number
 
     def restore(self, number: int, space: Space) -> None:
         """A space has had this number since before a restart."""
         self._last = max(self._last, number)
-        self._numbers[space.identity()] = number
+        self._add(number, space.identity(), space)
+
+    def _add(self, number: int, identity: str, space: Space) -> None:
+        self._numbers[identity] = number
         self.by_number[number] = space
         self._by_model.setdefault(space.model, []).append(number)
+        if space.gateway:
+            self._by_gateway.setdefault(space.gateway, set()).add(number)
 
     def never_below(self, number: int) -> None:
         """Numbers up to this one were given before."""
@@ -90,10 +95,20 @@ class Spaces:
         numbers.remove(number)
         if not numbers:
             del self._by_model[space.model]
+        if space.gateway:
+            self._by_gateway[space.gateway].discard(number)
 
     def of_model(self, model: str) -> list[int]:
         """Numbers of a model's spaces."""
         return self._by_model.get(model, [])
+
+    def named(self, number: int) -> bool:
+        """Whether a space's bytes are in the named segment, which a gateway's clients map."""
+        return bool(self.by_number[number].gateway)
+
+    def of_gateway(self, gateway: str) -> Set[int]:
+        """Numbers of a gateway's spaces."""
+        return self._by_gateway.get(gateway) or frozenset()
 
     def models(self) -> dict[int, str]:
         """Models by space number, also of spaces that were forgotten lately."""
@@ -117,6 +132,7 @@ class Spaces:
             bytes=use.bytes,
             padding_bytes=use.padding_bytes,
             segments=len(use.segments),
+            gateway=space.gateway,
         )
 
 

@@ -72,6 +72,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         policy=_policy_stats(node, now),
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.doomed)),
+        gateway=node.gateway_stats(now),
     )
 
 

@@ -188,7 +188,7 @@ class Storing:
         wanted = len(missing)
         if self.draining:
             return {}, Code.DRAINING
-        if size > pool.slabs.capacity_bytes:
+        if size > pool.slabs.most_bytes(named=pool.spaces.named(message.space)):
             return {}, Code.TOO_LARGE
         if len(engine.reservations) + len(engine.expired) >= MAX_OPEN_RESERVATIONS:
             return {}, Code.TOO_MANY_RESERVATIONS

@@ -64,7 +64,9 @@ class Uses:
         if engine.leading is None:
             engine.leading = pool.spaces.leading(engine.spaces)
         pool.usage.pass_to(now)
-        found = drain(engine.ring, pool.table.memory, pool.tenants, engine.spaces, limit, engine.leading)
+        # A gateway's schedulers hold blocks of all of its spaces, also of those that came after them.
+        spaces = pool.spaces.of_gateway(engine.gateway) if engine.gateway else engine.spaces
+        found = drain(engine.ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
         if found is None:
             return
         budget.entries -= found.entries

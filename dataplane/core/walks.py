@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dataplane.core.ranges import Ranges
 from dataplane.core.slabs import Segment, Slab, Slabs
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class Walk:
     room: int
     """Bytes that a new segment could have once `emptied` and what is empty already are retired; -1 when the machine
     has no memory for new ones."""
+    ranges: Ranges | None = None
+    """The ranges that a new segment in the named segment could have, once `emptied` are retired; None when it would be
+    a memfd."""
     victims: list[list[Block]] = field(default_factory=list)
     """Groups: a group makes room only when all of it goes."""
     evictable_bytes: int = 0
@@ -45,6 +49,10 @@ class Walk:
     """Half met, in the order in which they were."""
     _emptied: list[Segment] = field(default_factory=list)
     """Segments all of whose blocks were met, and that are not among the victims."""
+    _vacant: Ranges | None = None
+    """`ranges` once those segments are retired."""
+    _agreed: set[Segment] = field(default_factory=set)
+    """Those of them that the search let go, should they be needed."""
     _taken: set[Block] = field(default_factory=set)
     """Blocks among the victims."""
     _gone: set[Slab] = field(default_factory=set)
@@ -111,6 +119,14 @@ class Walk:
             return
         self._emptied.append(segment)
         self.room += segment.nbytes
+        if self.ranges is not None:
+            if self._vacant is None:
+                self._vacant = self.ranges.copy()
+            if segment.base is not None:
+                self._vacant.give(segment.base, segment.nbytes)
+            if min(self.room, self._vacant.largest()) >= self.size:
+                self._take_neighbours(self.ranges, self._vacant)
+            return
         if self.room < self.size:
             return
         group = [block for each in self._emptied for block in _blocks(each)]
@@ -122,6 +138,39 @@ class Walk:
             self.missing -= self.room // self.size
             self.room %= self.size
             self._emptied.clear()
+
+    def _take_neighbours(self, ranges: Ranges, vacant: Ranges) -> None:
+        """For a range of the named segment, ranges must go that lie side by side, and of others what the capacity
+        lacks. One is enough for now: whoever looks for room looks again."""
+        while True:
+            side_by_side = [(each.base, each.nbytes, each) for each in self._emptied if each.base is not None]
+            going = ranges.cheapest(self.size, side_by_side)
+            if going is None:
+                return
+            lacking = self.size - self.room + sum(each.nbytes for each in self._emptied)
+            lacking -= sum(each.nbytes for each in going)
+            for each in self._emptied:
+                if lacking > 0 and each not in going:
+                    going.append(each)
+                    lacking -= each.nbytes
+            if lacking > 0:
+                return
+            if all(self._may_go(each, vacant) for each in going):
+                self._go([block for each in going for block in _blocks(each)])
+                self.missing = 0
+                return
+
+    def _may_go(self, segment: Segment, vacant: Ranges) -> bool:
+        """Whether tenants' guarantees let an emptied segment go; if not, it makes no room in this walk."""
+        if segment not in self._agreed:
+            if not self.search.take_all(_blocks(segment)):
+                self._emptied.remove(segment)
+                self.room -= segment.nbytes
+                if segment.base is not None:
+                    vacant.take(segment.base, segment.nbytes)
+                return False
+            self._agreed.add(segment)
+        return True
 
     def _without_protected(self) -> None:
         """Not all of the emptied segments may go, for they hold what tenants are guaranteed: as many as may."""
@@ -146,7 +195,7 @@ class Walk:
             else:
                 blocks = _blocks(container)
                 whole = self._counts[container][0] == self._counts[container][2]
-                slots = (self.room + container.nbytes) // self.size
+                slots = self._slots_of(container)
                 gone = container.slabs
             if whole or not slots or any(self._stays(block) for block in blocks):
                 continue
@@ -155,9 +204,22 @@ class Walk:
                 if isinstance(container, Segment):
                     for slab in gone:
                         self._whole.pop(slab, None)
-                    self.room = (self.room + container.nbytes) % self.size
+                    if self.ranges is None:
+                        self.room = (self.room + container.nbytes) % self.size
                 return True
         return False
+
+    def _slots_of(self, segment: Segment) -> int:
+        """How many slots there are in new segments when one more is emptied."""
+        if self.ranges is None:
+            return (self.room + segment.nbytes) // self.size
+        room = self.room - sum(each.nbytes for each in self._emptied)
+        ranges = self.ranges
+        if segment.base is not None:
+            ranges = ranges.copy()
+            ranges.give(segment.base, segment.nbytes)
+        fits = min(room + segment.nbytes, ranges.largest()) >= self.size
+        return self.missing if fits else 0
 
     def _take(self, blocks: list[Block], slots: int) -> bool:
         if not self.search.take_all(blocks):

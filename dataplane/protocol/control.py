@@ -165,6 +165,15 @@ class Clear(msgspec.Struct, tag_field="op", tag="clear", forbid_unknown_fields=T
     """Also what permanent pins hold; the pins stay, and hold what is stored anew."""
 
 
+class ClearGateway(msgspec.Struct, tag_field="op", tag="clear_gateway", forbid_unknown_fields=True):
+    """Invalidate everything in the spaces of one gateway; what permanent pins hold stays. Answered with `Swept`."""
+
+    nonce: str
+    gateway: str
+    force: bool = False
+    """Also what is leased or being written at this moment."""
+
+
 class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
     """What an engine of a model would find of a chain, space by space. Touches nothing. Answered with `Looked`."""
 
@@ -178,8 +187,11 @@ class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields
     """`Looked.next` of the part before; 0 for the first."""
 
 
-class ListBlocks(msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True):
-    """What is cached, part by part; what is there all the time is in exactly one part. Answered with `Blocks`."""
+class ListBlocks(
+    msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True, omit_defaults=True
+):
+    """What is cached, part by part; what is there all the time is in exactly one part. Answered with `Blocks`. What has
+    its default is not sent, so that nodes that do not know a field understand who does not use it."""
 
     nonce: str
     tenant: str | None = None
@@ -193,6 +205,8 @@ class ListBlocks(msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unkno
     """`Blocks.next` of the part before; 0 for the first."""
     limit: int = 100
     """At most MAX_LISTED_BLOCKS."""
+    gateway: str | None = None
+    """Only of spaces of this gateway; '' for those of none."""
 
 
 class Verify(msgspec.Struct, tag_field="op", tag="verify", forbid_unknown_fields=True):
@@ -261,6 +275,7 @@ ControlRequest = (
     | Invalidate
     | Demote
     | Clear
+    | ClearGateway
     | Lookup
     | ListBlocks
     | Verify
@@ -405,6 +420,9 @@ class CachedBlock(msgspec.Struct):
     descriptor: int
     segment: int
     offset: int
+    kv_group: int = 0
+    world_size: int = 1
+    rank: int = 0
 
 
 class Blocks(msgspec.Struct, tag_field="op", tag="blocks"):

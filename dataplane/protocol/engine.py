@@ -203,7 +203,7 @@ class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
     """One fd that rides along for a holder."""
 
     kind: str
-    """`index`, `books`, `names`, `segment` or `area`."""
+    """`index`, `books`, `names`, `segment`, `area` or `named`."""
     number: int
     """Segment number, client number, or 0."""
     nbytes: int

@@ -141,6 +141,8 @@ class SpaceStats(msgspec.Struct):
     bytes: int
     padding_bytes: int
     segments: int
+    gateway: str = ""
+    """The gateway whose engines use it."""
 
 
 class SweepStats(msgspec.Struct):
@@ -174,6 +176,76 @@ class EngineStats(msgspec.Struct):
     """Its process is not proven gone."""
     waits_for_pids: list[int] = []
     """After its connection closed: processes that must be gone before its bytes come back; at most 8."""
+
+
+class GatewayOperation(msgspec.Struct):
+    """One operation of a gateway's wire, since the process started."""
+
+    operation: str
+    """`unknown` stands for all that the node does not know."""
+    requests: int
+    failures: dict[str, int]
+    """By reason."""
+    seconds: float
+    """In which the node worked on it, or a copy ran."""
+    buckets: list[int]
+    """Requests by how long they took: each up to its bound in `GatewayStats.bounds_s`, the last one beyond."""
+
+
+class GatewayInstance(msgspec.Struct):
+    """One worker that is registered with a gateway."""
+
+    instance: int
+    """As the worker calls itself."""
+    client: int
+    """Its engine's number."""
+    pid: int
+    """0 when it is not known."""
+    model: str
+    world_size: int
+    layout: str
+    dtype: str
+    chunk_bytes: int
+    copies: bool
+    """This node copies for it; false: it copies by itself."""
+    silent_s: float
+    """Since it was heard last."""
+    attached: bool = True
+    """False while its connection is gone, or it has been silent for long."""
+
+
+class GatewayStats(msgspec.Struct):
+    """A gateway as it is: engines that speak another protocol."""
+
+    gateway: str
+    """`lmcache`."""
+    url: str
+    """Where it listens."""
+    memory_name: str
+    """Of its shared memory, without a slash."""
+    memory_bytes: int
+    chunk_tokens: int
+    connections: int
+    lookups: int
+    """That hold something, or whose result nobody took yet."""
+    lookups_ended: dict[str, int]
+    """Look-ups that ended without their scheduler: `expired`, `crowded_out`, `disconnected`."""
+    instances: list[GatewayInstance]
+    """At most 256."""
+    operations: list[GatewayOperation]
+    bounds_s: list[float]
+    unanswered: int
+    """Answers that their peer was not there to take."""
+    bytes_in: int = 0
+    """Of chunks that clients stored."""
+    bytes_out: int = 0
+    """Of chunks that clients read."""
+    chunks_in: int = 0
+    chunks_out: int = 0
+    requested_chunks: int = 0
+    """That look-ups asked for."""
+    hit_chunks: int = 0
+    """That they found, in every rank's space."""
 
 
 class ObservedDigest(msgspec.Struct):
@@ -212,6 +284,8 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     """It takes no new engines and stores nothing more."""
     lets_in: list[str] = []
     """Public keys (Z85) of the management planes that may connect; empty on a node's own sockets."""
+    gateway: GatewayStats | None = None
+    """None: there is none, or it is off."""
 
 
 # ---- things that happened

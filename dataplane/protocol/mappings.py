@@ -30,10 +30,10 @@ unmap = _libc.munmap
 """End a mapping: address, bytes. The bare function, for it may be the last that a process calls; raises nothing."""
 
 
-def map_shared(fd: int, nbytes: int, *, writable: bool) -> int:
-    """Map the first bytes of a memory fd; its address."""
+def map_shared(fd: int, nbytes: int, *, writable: bool, offset: int = 0) -> int:
+    """Map bytes of a memory fd from an offset on, the first page of them; their address."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-    address = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, fd, 0)
+    address = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, fd, offset)
     if address is None or address == _FAILED:
         raise _failure("mmap", nbytes)
     return int(address)

@@ -29,6 +29,7 @@ TOKEN_VARIABLE = "LARDER_TOKEN"
 """What the command line proves itself with; no setting of a process."""
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
+DEFAULT_LMCACHE_PORT = 5555
 
 
 class SettingsError(Exception):
@@ -52,6 +53,9 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     """SQLAlchemy URL; default SQLite under the state directory."""
     state_dir: str = ""
     """Where state is kept; default `~/.local/state/larder`."""
+    lmcache_port: int | None = None
+    """Port of the LMCache gateway, where vLLM's LMCacheMPConnector and its like connect; default 5555, 0 for no
+    gateway. When the default is taken the node runs without a gateway; a port that is set must be free."""
     pool_bytes: int | None = None
     """Size of the L1 pool in bytes (`4GiB` is understood); default 1 GiB, at most half of what is free."""
 

@@ -16,6 +16,9 @@ MAX_NAME_CHARACTERS = 256
 MAX_RANK = 65_535
 MAX_BLOCK_BYTES = 1 << 40
 MAX_BLOCK_TOKENS = 1 << 20
+LMCACHE = "lmcache"
+GATEWAYS = ("", LMCACHE)
+"""Who serves the engines of a space: the engine socket, or the gateway of that name."""
 
 
 class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,10 +42,13 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Size of a full block in bytes; 0 when sizes vary. Not part of the identity."""
     block_tokens: int = DEFAULT_CHUNK_TOKENS
     """Tokens of a block, which is one chunk. For the reckoning of what was used; not part of the identity."""
+    gateway: str = ""
+    """The gateway whose engines use the space, `"lmcache"`: its bytes lie in memory of another trust domain. Identity
+    only where it is set."""
 
     def identity(self) -> str:
         """32 hex digits that are equal exactly for interchangeable spaces."""
-        parts = (
+        parts: tuple[str | int, ...] = (
             self.model,
             self.revision,
             self.layout,
@@ -52,6 +58,8 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             self.pipeline_stage,
             self.rank,
         )
+        if self.gateway:
+            parts = (*parts, self.gateway)
         return sha256(b"larder.space.1" + msgspec.msgpack.encode(parts)).hexdigest()[:32]
 
 
@@ -72,6 +80,10 @@ def check_space(space: Space, field: str = "spaces") -> Space:
                 f"expected at most {MAX_NAME_CHARACTERS} printable characters, got {len(text)}",
                 f"{field}.{name}",
             )
+    if space.gateway not in GATEWAYS:
+        raise ProtocolError(
+            Code.BAD_SPACE, f"expected nothing or {LMCACHE!r}, got {space.gateway[:32]!r}", f"{field}.gateway"
+        )
     for name, low, high in (
         ("kv_group", 0, MAX_RANK),
         ("world_size", 1, MAX_RANK + 1),

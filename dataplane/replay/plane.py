@@ -64,6 +64,7 @@ def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) 
         chosen = {
             settings.CONFIG_VARIABLE: str(config),
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_ENGINE_SOCKET": plane.engine_socket,
             "LARDER_CONTROL_URL": f"ipc://{folder}/control.sock",
             "LARDER_EVENTS_URL": f"ipc://{folder}/events.sock",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dataplane.tiers.memory import SEALS, SharedFile
 
+NAMED = "named"
+"""Has a name instead of seals: clients of a gateway open it."""
 NEEDED = (("index", 0), ("books", 0), ("names", 0))
 
 
@@ -48,6 +51,9 @@ class Inherited:
             raise
         return inherited
 
+    def has(self, kind: str, number: int = 0) -> bool:
+        return (kind, number) in self.files
+
     def pop(self, kind: str, number: int = 0) -> SharedFile:
         """Take a file out: its fds are the caller's. Raises KeyError."""
         return self.files.pop((kind, number))
@@ -65,7 +71,10 @@ class Inherited:
 def _checked(kind: str, number: int, fd: int) -> SharedFile:
     name = f"larder-{kind}-{number}"
     try:
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        if kind == NAMED:
+            if not _private(fd):
+                raise CannotAdopt("the named segment is not a file of ours alone")
+        elif fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise CannotAdopt(f"{kind} {number} is not sealed memory")
         return SharedFile.of(name, fd)
     except OSError as error:
@@ -74,3 +83,12 @@ def _checked(kind: str, number: int, fd: int) -> SharedFile:
     except CannotAdopt:
         os.close(fd)
         raise
+
+
+def _private(fd: int) -> bool:
+    status = os.fstat(fd)
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not stat.S_IMODE(status.st_mode) & 0o077
+    )

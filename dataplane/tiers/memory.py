@@ -1,4 +1,4 @@
-"""L1 memory: the index, the segments of the arena and the areas of engines, each a sealed memfd.
+"""L1 memory: the index, the segments of the arena and the areas of engines, each a sealed memfd; for gateways `named`.
 
 memfds have no name in `/dev/shm`: nothing to leak, nothing to guess, and the kernel frees them with the last process
 that holds one. Mode 0600, because a default memfd is 0777 and anyone who gets a read-only fd could reopen it writable
@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from dataplane.tiers.pages import available_bytes, huge_bytes_available
 
 if TYPE_CHECKING:
     from dataplane.tiers.inherited import Inherited
+    from dataplane.tiers.named import NamedFile
     from dataplane.tiers.prefault import Prefault
 
 READ_BYTES = 64 << 10
@@ -40,7 +41,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """One sealed memfd and a read-only twin of it."""
+    """One sealed memfd and a read-only twin of it, or a part of the named segment."""
 
     name: str
     nbytes: int
@@ -49,6 +50,10 @@ class SharedFile:
     read_only_fd: int
     huge: bool = False
     """Made of 2 MiB pages."""
+    base: int = 0
+    """Where it begins, in bytes from the start of the file."""
+    part: bool = False
+    """A part of a file that somebody else closes."""
 
     @classmethod
     def create(cls, name: str, nbytes: int, *, huge: bool = False) -> SharedFile:
@@ -101,11 +106,12 @@ class SharedFile:
 
     def punch(self) -> None:
         """Give the pages back to the machine now, whoever still maps them."""
-        _fallocate_punch(self.fd, self.nbytes)
+        punch(self.fd, self.base, self.nbytes)
 
     def close(self) -> None:
-        os.close(self.fd)
-        os.close(self.read_only_fd)
+        if not self.part:
+            os.close(self.fd)
+            os.close(self.read_only_fd)
 
 
 class NodeMemory:
@@ -121,11 +127,14 @@ class NodeMemory:
         huge: bool = False,
         private: Mapping[str, int] | None = None,
         inherited: Inherited | None = None,
+        named: NamedFile | None = None,
     ) -> None:
         """Fresh memory, or what `inherited` has, which is emptied. `private` are kinds and sizes of memory that engines
-        never get. Raises MemoryError, and LayoutError when inherited memory is not what this version lays out.
+        never get; `named` is closed with all other memory. Raises MemoryError, and LayoutError when inherited memory
+        is not what this version lays out.
         """
         self.max_blocks = max_blocks
+        self.named = named
         self.segments: dict[int, SharedFile] = {}
         self.areas: dict[int, SharedFile] = {}
         sizes = {"index": index_bytes(max_blocks), **(private or {})}
@@ -171,8 +180,11 @@ class NodeMemory:
         """All memory, by kind and number."""
         for kind, file in self._own.items():
             yield kind, 0, file
+        if self.named is not None:
+            yield "named", 0, self.named.file
         for number, file in self.segments.items():
-            yield "segment", number, file
+            if not file.part:
+                yield "segment", number, file
         for number, file in self.areas.items():
             yield "area", number, file
 
@@ -184,7 +196,13 @@ class NodeMemory:
         # Its header was the client's to write: sizes come from here.
         return AreaMemory(memoryview(file.map()), self.max_blocks, DEFAULT_RING_ENTRIES)
 
-    def create_segment(self, segment: int, size_bytes: int) -> None:
+    def create_segment(self, segment: int, size_bytes: int, base: int | None = None) -> None:
+        if base is not None:
+            if self.named is None:
+                raise MemoryError("there is no named segment")
+            file = self.segments[segment] = self.named.part(segment, base, size_bytes)
+            self._on_made("part", segment, file)
+            return
         name = f"larder-segment-{segment}"
         if self._prefault is not None:
             file = self._prefault.make(name, size_bytes)
@@ -193,9 +211,35 @@ class NodeMemory:
         self.segments[segment] = file
         self._on_made("segment", segment, file)
 
+    def inherited_parts(self, parts: Iterable[tuple[int, int, int]]) -> None:
+        """Segments (number, base, bytes) of the named segment that the data plane before this one made."""
+        for number, base, nbytes in parts:
+            if self.named is not None:
+                self.segments[number] = self.named.known_part(number, base, nbytes)
+
+    def give_back(self) -> None:
+        """Give the machine pages of the named segment that nobody needs, if they may go now."""
+        if self.named is not None:
+            self.named.give_back()
+
+    def drop_named(self) -> None:
+        """There is no gateway after all: the named segment loses its name, and goes if nothing is in it."""
+        if self.named is None:
+            return
+        self.named.remove()
+        if not any(file.part for file in self.segments.values()):
+            self._on_dropped("named", 0)
+            self.named.close()
+            self.named = None
+
     def retire_segment(self, segment: int) -> None:
-        self._on_dropped("segment", segment)  # first: whoever works on the file lets it go
-        file = self.segments.pop(segment)
+        file = self.segments[segment]
+        # First: whoever works on the file lets it go.
+        self._on_dropped("part" if file.part else "segment", segment)
+        del self.segments[segment]
+        if file.part and self.named is not None:
+            self.named.retire(segment)
+            return
         file.punch()
         file.close()
 
@@ -234,7 +278,7 @@ class NodeMemory:
         return _digest(self.segments[segment], offset, nbytes)
 
     def close(self) -> None:
-        """Close every fd; memory that engines map stays theirs."""
+        """Close every fd; memory that engines map stays theirs, and the named segment its name."""
         for _, _, file in list(self.files()):
             file.close()
 
@@ -245,6 +289,7 @@ def _digest(file: SharedFile, offset: int, nbytes: int) -> bytes:
     Raises MemoryError.
     """
     state, piece = Checksum(), memoryview(bytearray(min(nbytes, READ_BYTES)))
+    offset += file.base
     end = offset + nbytes
     while offset < end:
         try:
@@ -252,16 +297,17 @@ def _digest(file: SharedFile, offset: int, nbytes: int) -> bytes:
         except OSError as error:
             raise MemoryError(f"reading {file.name}: {error.strerror}") from None
         if not got:
-            raise MemoryError(f"{file.name} ends at {offset} bytes")
+            raise MemoryError(f"{file.name} ends at {offset - file.base} bytes")
         state.update(piece[:got])
         offset += got
     return state.digest()
 
 
-def _fallocate_punch(fd: int, nbytes: int) -> None:
+def punch(fd: int, offset: int, nbytes: int) -> None:
+    """Give the pages of whole pages of a file back to the machine, whoever maps them. Raises OSError."""
     keep_size_and_punch = 0x01 | 0x02
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    if libc.fallocate(fd, keep_size_and_punch, 0, nbytes) != 0:
+    if libc.fallocate(fd, keep_size_and_punch, offset, nbytes) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"fallocate: {os.strerror(number)}")

@@ -25,8 +25,8 @@ _ZEROS = bytes(PIECE_BYTES)
 class Pages:
     """A mapping of one file through which its pages are taken, piece by piece. None of its calls holds the GIL."""
 
-    def __init__(self, fd: int, nbytes: int, *, lock: bool) -> None:
-        self._address = map_shared(fd, nbytes, writable=True)
+    def __init__(self, fd: int, nbytes: int, *, lock: bool, offset: int = 0) -> None:
+        self._address = map_shared(fd, nbytes, writable=True, offset=offset)
         self._nbytes = nbytes
         self._lock = lock
 

@@ -255,7 +255,7 @@ class Prefault:
             write_zeros(task.file.fd, task.done, nbytes)
             return
         if task.pages is None:
-            task.pages = Pages(task.file.fd, task.file.nbytes, lock=self._lock)
+            task.pages = Pages(task.file.fd, task.file.nbytes, lock=self._lock, offset=task.file.base)
         task.pages.take(task.done, nbytes)
         if not self._lock and task.done + nbytes == task.file.nbytes:
             task.pages.close()

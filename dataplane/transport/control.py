@@ -22,6 +22,7 @@ from dataplane.protocol.control import (
     Blocks,
     Bodies,
     Clear,
+    ClearGateway,
     ControlRefused,
     ControlReply,
     ControlRequest,
@@ -64,7 +65,7 @@ MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
-Act = Invalidate | Drain | Demote | Clear | Verify | Resize
+Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Resize
 Question = Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
 log = structlog.stdlib.get_logger()
 
@@ -193,6 +194,8 @@ class ControlServer:
             return Swept(message.nonce, node.demote(message.scope, now))
         if isinstance(message, Clear):
             return Swept(message.nonce, node.clear(now, permanent=message.permanent))
+        if isinstance(message, ClearGateway):
+            return Swept(message.nonce, node.clear_gateway(message.gateway, now, force=message.force))
         if isinstance(message, Verify):
             return Verified(message.nonce, node.verifying.start(message.scope, now))
         node.resize(message.capacity_bytes, now)

@@ -141,6 +141,8 @@ class EngineServer:
     def adopt_engines(self) -> None:
         """Hear of the end of processes that attached to the data plane before this one."""
         for engine in list(self.node.engines.values()):
+            if engine.connected:  # a gateway has gone on with it, and hears of its process
+                continue
             if not engine.pid:  # of another pid namespace: only it can say that it is there
                 continue
             pidfd = open_process(engine.pid, engine.started)

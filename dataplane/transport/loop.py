@@ -27,7 +27,7 @@ class Loop:
         self._timers: list[_Timer] = []
         self._sockets: list[tuple[zmq.Socket[bytes], Callable[[], bool]]] = []
         self._unfinished = False
-        self._running = False
+        self._stopped = False
 
     def register(self, fd: int, on_readable: Callable[[], None]) -> None:
         self._readers[fd] = on_readable
@@ -54,14 +54,14 @@ class Loop:
         self._timers.append(_Timer(0.0, call, time.monotonic() + delay_s))
 
     def stop(self) -> None:
-        """End `run` after the current turn; safe in a signal handler."""
-        self._running = False
+        """End `run` after the current turn, or as soon as it begins; safe in a signal handler."""
+        self._stopped = True
 
     def run(self) -> None:
         """Serve until `stop`."""
-        self._running = True
-        while self._running:
+        while not self._stopped:
             self._turn()
+        self._stopped = False
 
     def _turn(self) -> None:
         now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 from contextlib import suppress
@@ -11,6 +12,7 @@ from struct import calcsize, unpack
 
 _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
+_DEVICE = re.compile(r" /dev/(?!shm/|zero\b|null\b|hugepages)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,22 @@ def open_process(pid: int, started: int) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def maps_device(line: str) -> bool:
+    """Whether a line of /proc/<pid>/maps is a device's."""
+    return _DEVICE.search(line) is not None
+
+
+def may_pin(pid: int) -> bool:
+    """Whether a process maps a device, which may write to its memory by physical address; True when nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return any(map(maps_device, file))
+    except FileNotFoundError:  # it is gone
+        return pid == 0
+    except (OSError, ProcessLookupError):
+        return True
 
 
 def has_exited(pidfd: int, wait_s: float = 0.0) -> bool:

@@ -21,6 +21,7 @@ from dataplane.protocol.control import (
     Ack,
     Bodies,
     Clear,
+    ClearGateway,
     ControlRefused,
     ControlReply,
     ControlRequest,
@@ -70,6 +71,7 @@ Operation = (
     | ReadUsage
     | Resize
     | Clear
+    | ClearGateway
     | Lookup
     | ListBlocks
     | Verify
@@ -249,7 +251,7 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
-        if isinstance(message, Clear | Lookup | ListBlocks | Verify | Verification):
+        if isinstance(message, Clear | ClearGateway | Lookup | ListBlocks | Verify | Verification):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:
             return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)

@@ -31,6 +31,7 @@ class Replica:
         self._environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_DATABASE_URL": database_url,
             "LARDER_CONTROL_URL": control_url,
             "LARDER_HTTP_PORT": "0",

@@ -97,6 +97,15 @@ def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.
     assert (code, found["state directory"]["state"]) == (1, "failure")
 
 
+def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
+    size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    assert machine._shared_memory().state == machine._shared_memory(min(size, 1 << 20)).state
+    found = machine._shared_memory(1 << 50)
+    assert (found.state, "--shm-size=1048576g" in found.fix) == ("warning", True)
+    assert "LARDER_LMCACHE_PORT=0" in found.fix
+    assert machine._shared_memory(1 << 50, asked=True).state == "failure"
+
+
 def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = machine._huge_pages(1 << 50, wanted=True, runs=False)
     assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)

@@ -29,7 +29,7 @@ async def raw(plane: Plane, request: bytes) -> tuple[int, dict[str, Any]]:
 
 
 async def test_head_is_get_without_the_body(plane: Plane) -> None:
-    await plane.put_quota("acme", 5)
+    await plane.put_quota("acme", 5)  # acknowledged: the record's status stays what it is
     for path in (Q, "/api/v1/policies", "/api/openapi.json", "/", "/healthz", "/metrics", "/api/v1/nowhere"):
         got, head = await plane.http.get(path), await plane.http.head(path)
         assert (head.status_code, head.content) == (got.status_code, b""), path
@@ -67,7 +67,7 @@ async def test_options_names_the_methods(plane: Plane) -> None:
 
 
 async def test_who_has_the_answer_already_is_told_so(plane: Plane) -> None:
-    await plane.put_quota("acme", 5, wait="")
+    await plane.put_quota("acme", 5)  # acknowledged: the record's status stays what it is
     for path in (Q, "/api/v1/policies", "/api/openapi.json"):
         first = await plane.http.get(path)
         etag = first.headers["etag"]

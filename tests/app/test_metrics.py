@@ -1,11 +1,16 @@
 """What a scrape says of a node's policy, spaces, engines and sweeps, within bounds."""
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.protocol.events import (
     EngineStats,
+    GatewayOperation,
+    GatewayStats,
     PolicyStats,
     PoolStats,
     SpaceStats,
@@ -14,7 +19,7 @@ from dataplane.protocol.events import (
     Totals,
 )
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane
+from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 
@@ -71,3 +76,82 @@ async def test_yes_or_no_of_the_pool_stays_so_in_the_overview(plane: Plane, node
     await plane.until(lambda: any(s.pool.huge_pages for s in plane.app.parts.fleet.stats()))
     pool = (await plane.get("/api/v1/overview"))["pool"]
     assert (pool["huge_pages"], pool["locked"], pool["capacity_bytes"]) == (True, False, 9)
+
+
+def gateway(**more: Any) -> GatewayStats:
+    return GatewayStats(
+        gateway="lmcache",
+        url="tcp://127.0.0.1:5555",
+        memory_name="lmcache_l1_pool_a",
+        memory_bytes=1000,
+        chunk_tokens=256,
+        connections=2,
+        lookups=3,
+        lookups_ended={"expired": 4},
+        instances=[],
+        operations=[
+            GatewayOperation("lookup", 5, {"unknown_instance": 1}, 0.25, [3, 1, 1]),
+            GatewayOperation("prepare_store", 9, {"refused": 2}, 0.1, [9, 0, 0]),
+            GatewayOperation("commit_store", 6, {"pickled": 1}, 0.1, [6, 0, 0]),
+            GatewayOperation("commit_retrieve", 8, {}, 0.1, [8, 0, 0]),
+            GatewayOperation("prepare_retrieve", 8, {}, 0.1, [8, 0, 0]),
+        ],
+        bounds_s=[0.001, 0.1],
+        unanswered=7,
+        chunks_in=20,
+        chunks_out=21,
+        requested_chunks=10,
+        hit_chunks=4,
+        **more,
+    )
+
+
+async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Values by name and labels, without that of the node."""
+    text = (await plane.http.get("/metrics")).text
+    return {
+        (sample.name, frozenset(sample.labels.items()) - {("node", "node-a")}): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_gateway_is_told_operation_by_operation_and_by_lmcaches_names(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(
+        node.stats, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway()
+    )
+    await plane.until(lambda: any(s.gateway for s in plane.app.parts.fleet.stats()))
+    found = await samples_of(plane)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    of = {"gateway": "lmcache"}
+    assert value("larder_gateway_requests_total", **of, operation="lookup") == 5
+    assert value("larder_gateway_failures_total", **of, operation="lookup", reason="unknown_instance") == 1
+    assert value("larder_gateway_request_seconds_bucket", **of, operation="lookup", le="0.1") == 4
+    assert value("larder_gateway_request_seconds_bucket", **of, operation="lookup", le="+Inf") == 5
+    assert value("larder_gateway_request_seconds_sum", **of, operation="lookup") == 0.25
+    assert value("larder_gateway_lookups_ended_total", **of, reason="expired") == 4
+    assert value("lmcache_mp_l1_write_chunks_total", l1_tag="_default") == 20
+    assert value("lmcache_mp_lookup_requested_tokens_total") == 2560
+    assert value("lmcache_mp_lookup_hit_tokens_total") == 1024
+    assert value("lmcache_mp_num_submitted_stores_total", device="cpu") == 8
+    assert value("lmcache_mp_num_finished_stores_total", device="cpu") == 5
+    assert value("lmcache_mp_num_finished_retrieves_total", device="cpu") == 8
+    assert value("lmcache_mp_l1_usage_ratio", l1_tag="_default", backend="dram") == 0.25
+
+
+async def test_lmcaches_names_are_left_out_where_they_are_not_wanted_or_nothing_serves_its_clients(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:
+        await plane.until_state("in_sync")
+        assert not any(name.startswith("larder_gateway") for name, _ in await samples_of(plane))
+        node.stats = msgspec.structs.replace(node.stats, gateway=gateway())
+        await plane.until(lambda: any(s.gateway for s in plane.app.parts.fleet.stats()))
+        names = {name for name, _ in await samples_of(plane)}
+        assert "larder_gateway_lookups" in names
+        assert not any(name.startswith("lmcache_") for name in names)

@@ -28,6 +28,7 @@ OPEN = {
     "/metrics",
     "/healthz",
     "/readyz",
+    "/healthcheck",
 }
 """Paths that may have a method that answers everybody, or does so by a setting."""
 UNDER = ("/api/docs", "/api/v1/join")

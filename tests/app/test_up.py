@@ -28,6 +28,7 @@ class Up:
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(free_port()),
             "LARDER_POOL_BYTES": "16MiB",
             **environ,
@@ -328,6 +329,7 @@ def test_the_loop_is_not_needed_to_describe_the_api() -> None:
 def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
+    environ |= {"LARDER_LMCACHE_PORT": "0"}
     with subprocess.Popen(
         [sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True
     ) as up:

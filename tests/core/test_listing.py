@@ -10,6 +10,9 @@ from dataplane.core import listing
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, Scope
 from dataplane.protocol.engine import Commit
+from dataplane.protocol.spaces import LMCACHE
+from tests.core.gateway import peer
+from tests.core.gateway import space as gateway_space
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -143,3 +146,17 @@ def test_a_cursor_beyond_the_end_is_the_end() -> None:
     bench, engine = bench_of(64)
     fill(engine, "a", 8)
     assert bench.node.list_blocks(ListBlocks("n", after=1 << 40)) == ([], 0)
+
+
+def test_blocks_of_a_gateway_are_listed_apart_with_what_their_space_is() -> None:
+    bench, engine = bench_of(2048, spaces=(ONE,), named_bytes=1024 * PAGE)  # segments enough for both
+    worker = peer(bench, gateway_space(rank=1))
+    assert engine.store(make.keys(1), PAGE).written == 1
+    assert worker.store(make.keys(2, "theirs"), PAGE) == 2
+    theirs = listed(bench, gateway=LMCACHE)
+    assert [(block.key, block.world_size, block.rank, block.kv_group) for block in theirs] == [
+        (key, 2, 1, 0) for key in hexes(make.keys(2, "theirs"))
+    ]
+    assert [block.key for block in listed(bench, gateway="")] == hexes(make.keys(1))
+    assert len(listed(bench)) == 3
+    assert listed(bench, gateway="another") == []

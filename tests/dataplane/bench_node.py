@@ -43,6 +43,8 @@ class PlainMemory:
     def __init__(self, max_blocks: int) -> None:
         self.max_blocks = max_blocks
         self.segments: dict[int, int] = {}
+        self.bases: dict[int, int] = {}
+        """Of segments in the named one."""
         self.areas: dict[int, AreaMemory] = {}
         self.refuse = False
         self.available = 1 << 40
@@ -51,14 +53,17 @@ class PlainMemory:
         self.digests: dict[tuple[int, int], bytes] = {}
         """By segment and offset; everything else is zeros."""
 
-    def create_segment(self, segment: int, size_bytes: int) -> None:
+    def create_segment(self, segment: int, size_bytes: int, base: int | None = None) -> None:
         if self.refuse:
             raise MemoryError
         assert segment not in self.segments
         self.segments[segment] = size_bytes
+        if base is not None:
+            self.bases[segment] = base
 
     def retire_segment(self, segment: int) -> None:
         del self.segments[segment]
+        self.bases.pop(segment, None)
 
     def available_bytes(self) -> int:
         return self.available
@@ -187,6 +192,7 @@ class Bench:
         ttl_s: float = 30.0,
         max_clients: int = 1024,
         policy: Callable[[], EvictionPolicy] = Lru,
+        named_bytes: int = 0,
     ) -> None:
         self.now = 1_000_000.0
         self.memory = PlainMemory(max_blocks)
@@ -201,6 +207,7 @@ class Bench:
             reservation_ttl_s=ttl_s,
             pin_budget_ratio=0.2 if pin_budget_bytes is None else (pin_budget_bytes + 0.5) / capacity_bytes,
             max_clients=max_clients,
+            named_bytes=named_bytes,
         )
         leases = LeaseTable(self._fence)
         self.node = Node(options, self.index, self.memory, leases, self.now, policy)
@@ -208,13 +215,15 @@ class Bench:
     def _fence(self) -> None:
         self.fences += 1
 
-    def attach(self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100) -> BenchEngine:
+    def attach(
+        self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100, gateway: str = ""
+    ) -> BenchEngine:
         wanted = [
             each if isinstance(each, SpaceRequest) else SpaceRequest(each)
             for each in spaces or (make.space(),)
         ]
         name = group or f"group-{len(self.memory.areas)}-{pid}"
-        engine, numbers = self.node.attach(Attach(1, VERSION, name, wanted), pid, self.now)
+        engine, numbers = self.node.attach(Attach(1, VERSION, name, wanted), pid, self.now, gateway=gateway)
         return BenchEngine(self, engine.client, numbers, self.memory.areas[engine.client])
 
     def apply(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> list[Fault]:
@@ -248,6 +257,21 @@ class Bench:
             found.append(f"segments: book {segments}, memory {self.memory.segments}")
         if sum(segments.values()) > self.node.options.capacity_bytes:
             found.append("more memory than the capacity")
+        bases = {
+            each.number: each.base for each in self.node.pool.slabs.segments.values() if each.base is not None
+        }
+        if bases != self.memory.bases:
+            found.append(f"ranges: book {bases}, memory {self.memory.bases}")
+        found += self.node.pool.slabs.ranges.faults()
+        taken = sorted((base, segments[number]) for number, base in bases.items())
+        if any(base + nbytes > after for (base, nbytes), (after, _) in itertools.pairwise(taken)):
+            found.append("segments overlap in the named one")
+        free = sum(nbytes for _, nbytes in self.node.pool.slabs.ranges.free)
+        if free + sum(nbytes for _, nbytes in taken) != self.node.options.named_bytes:
+            found.append(f"named: {free} bytes are free, {taken} are taken")
+        for each in self.node.pool.slabs.segments.values():
+            if (each.base is not None) != self.node.pool.spaces.named(each.space):
+                found.append(f"segment {each.number} is where its space has none")
         extents = sorted(
             (block.slot.slab.segment.number, block.slot.offset, block.nbytes)
             for block in self.node.pool.table.blocks.values()

@@ -84,6 +84,7 @@ class Plane:
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
             "LARDER_DATAPLANE__PREFAULT": "false",
             "LARDER_DATAPLANE__TICK_S": "0.01",
+            "LARDER_LMCACHE_PORT": "0",
             **{f"LARDER_{name.upper()}": value for name, value in self.settings.items()},
         }
 

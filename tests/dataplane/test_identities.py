@@ -26,6 +26,7 @@ BASE = Space("llama", "r1", "NHD", "bf16", 1, 4, 1, 2, 4096)
         {"world_size": 8},
         {"pipeline_stage": 0},
         {"rank": 3},
+        {"gateway": "lmcache"},
     ],
 )
 def test_every_field_but_the_block_size_makes_another_space(change: dict[str, object]) -> None:
@@ -42,6 +43,19 @@ def test_the_block_size_is_not_identity_and_fields_do_not_run_together() -> None
 def test_identities_are_what_they_were() -> None:
     assert Space("llama").identity() == "9b3208f5eeb29862d6a22d241ac8bb87"
     assert BASE.identity() == "d4b1b185c26ea7fd2b2be9f151dac18d"
+    assert Space("llama", gateway="lmcache").identity() == "2fb20317928ce19d0d3a4079cbf88648"
+
+
+def test_a_space_of_no_gateway_is_sent_as_it_ever_was() -> None:
+    assert msgspec.msgpack.encode(Space("llama", rank=1, world_size=2)) == msgspec.msgpack.encode(
+        {"model": "llama", "world_size": 2, "rank": 1}
+    )
+
+
+def test_a_gateway_that_does_not_exist_is_named() -> None:
+    error = refused(check_space, Space("llama", gateway="other"), "spaces[0].space")
+    assert (error.code, error.field) == (Code.BAD_SPACE, "spaces[0].space.gateway")
+    assert "'lmcache'" in error.message
 
 
 def test_a_right_space_passes_unchanged() -> None:

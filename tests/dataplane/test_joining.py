@@ -285,7 +285,13 @@ def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedPr
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     return subprocess.run(
         [sys.executable, "-m", "dataplane", *arguments],
-        env={**clean, "LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "4MiB", **environ},
+        env={
+            **clean,
+            "LARDER_STATE_DIR": str(folder),
+            "LARDER_POOL_BYTES": "4MiB",
+            "LARDER_LMCACHE_PORT": "0",
+        }
+        | environ,
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

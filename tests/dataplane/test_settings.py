@@ -114,6 +114,15 @@ def test_types_are_read_from_text() -> None:
         ("LARDER_DATAPLANE__ALLOWED_UIDS", "root", "dataplane.allowed_uids"),
         ("LARDER_DATAPLANE__MAX_CLIENTS", "0", "dataplane.max_clients"),
         ("LARDER_DATAPLANE__NODE", "x" * 65, "dataplane.node"),
+        ("LARDER_LMCACHE_PORT", "65536", "lmcache_port"),
+        ("LARDER_LMCACHE_PORT", "-1", "lmcache_port"),
+        ("LARDER_LMCACHE_PORT", "vllm", "lmcache_port"),
+        ("LARDER_DATAPLANE__LMCACHE_HOST", "localhost", "dataplane.lmcache_host"),
+        ("LARDER_DATAPLANE__LMCACHE_SHM_NAME", "a/b", "dataplane.lmcache_shm_name"),
+        ("LARDER_DATAPLANE__LMCACHE_SHM_NAME", "x" * 65, "dataplane.lmcache_shm_name"),
+        ("LARDER_DATAPLANE__LMCACHE_POOL_BYTES", "all", "dataplane.lmcache_pool_bytes"),
+        ("LARDER_DATAPLANE__LMCACHE_POOL_BYTES", "1", "dataplane.lmcache_pool_bytes"),
+        ("LARDER_DATAPLANE__LMCACHE_ALLOW_CLEAR", "perhaps", "dataplane.lmcache_allow_clear"),
         ("LARDER_CONTROL_URL", "tcp://0.0.0.0:5000", "control_url"),
         ("LARDER_EVENTS_URL", "/tmp/events", "events_url"),
         ("LARDER_CONFIG", "/no/such/file.toml", "/no/such/file.toml"),
@@ -147,6 +156,43 @@ def test_a_wrong_file_is_an_error_that_says_where(toml: Path, text: str, named: 
     assert "larder.toml" in str(caught.value)
     with pytest.raises(SettingsError):
         read({"LARDER_DATAPLANE__NODE": "x"}, toml)
+
+
+def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -> None:
+    settings = read({"LARDER_POOL_BYTES": "5000001"})
+    assert (settings.lmcache_url, settings.lmcache_wanted) == ("tcp://127.0.0.1:5555", False)
+    assert settings.lmcache_pool_bytes == 5000001 // 4096 * 4096
+    assert settings.lmcache_allow_clear
+    other = read({"LARDER_STATE_DIR": "/tmp/y"})
+    assert settings.lmcache_shm_name == read().lmcache_shm_name != other.lmcache_shm_name
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted", "url", "clear"),
+    [
+        ({"LARDER_LMCACHE_PORT": "0"}, False, "tcp://127.0.0.1:0", True),
+        ({"LARDER_LMCACHE_PORT": "5555"}, True, "tcp://127.0.0.1:5555", True),
+        ({"LARDER_DATAPLANE__LMCACHE_POOL_BYTES": "1GiB"}, True, "tcp://127.0.0.1:5555", True),
+        ({"LARDER_DATAPLANE__LMCACHE_SHM_NAME": "mine"}, True, "tcp://127.0.0.1:5555", True),
+        ({"LARDER_DATAPLANE__LMCACHE_HOST": "0.0.0.0"}, False, "tcp://0.0.0.0:5555", False),
+        ({"LARDER_DATAPLANE__LMCACHE_HOST": "::1"}, False, "tcp://[::1]:5555", True),
+        (
+            {"LARDER_DATAPLANE__LMCACHE_HOST": "10.0.0.7", "LARDER_DATAPLANE__LMCACHE_ALLOW_CLEAR": "true"},
+            False,
+            "tcp://10.0.0.7:5555",
+            True,
+        ),
+    ],
+)
+def test_where_the_lmcache_gateway_listens_and_what_it_lets_clients_do(
+    environ: dict[str, str], wanted: bool, url: str, clear: bool
+) -> None:
+    settings = read(environ)
+    assert (settings.lmcache_wanted, settings.lmcache_url, settings.lmcache_allow_clear) == (
+        wanted,
+        url,
+        clear,
+    )
 
 
 def test_variables_of_test_runs_are_no_settings() -> None:

@@ -103,6 +103,7 @@ def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {
         "LARDER_STATE_DIR": str(folder),
+        "LARDER_LMCACHE_PORT": "0",
         "LARDER_HTTP_PORT": str(port),
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
         **settings,

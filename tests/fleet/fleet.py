@@ -99,6 +99,7 @@ class DataPlane(Process):
     def start(self) -> DataPlane:
         environ = {
             "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_POOL_BYTES": "8MiB",
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
             "LARDER_DATAPLANE__PREFAULT": "false",
@@ -121,6 +122,7 @@ class Manager(Process):
         self.port, self.join_port = port, port + 1
         self.environ = {
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(port),
             "LARDER_APP__EMBEDDED_DATA_PLANE": "false",
             "LARDER_APP__JOIN_URL": f"tcp://0.0.0.0:{self.join_port}",

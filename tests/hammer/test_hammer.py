@@ -138,6 +138,7 @@ def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
     environ = {
         **os.environ,
         "LARDER_STATE_DIR": str(folder),
+        "LARDER_LMCACHE_PORT": "0",
         "LARDER_POOL_BYTES": str(POOL_BYTES),
         "LARDER_DATAPLANE__SEGMENT_BYTES": "4MiB",
     }

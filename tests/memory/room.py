@@ -6,10 +6,12 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from dataplane.core.blocks import Block
 from dataplane.core.slabs import SMALL_SLAB_BYTES, SMALL_SLOT_BYTES, slot_bytes
 from dataplane.protocol.codes import Code
+from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine, Stored
@@ -24,6 +26,8 @@ class Oracle:
     def __init__(self, bench: Bench, space: int, size: int, spared: Sequence[bytes]) -> None:
         self.space, self.size = space, size
         self.capacity = bench.node.pool.slabs.capacity_bytes
+        self.named = bench.node.pool.spaces.named(space)
+        self.ranges = bench.node.pool.slabs.ranges
         self.segments = list(bench.node.pool.slabs.segments.values())
         counters = sum(area.counters.astype(np.int64) for area in bench.memory.areas.values())
         assert isinstance(counters, np.ndarray)
@@ -48,10 +52,13 @@ class Oracle:
     def could_serve(self) -> str:
         """The place that could; empty when there is none."""
         free = self.capacity - sum(segment.nbytes for segment in self.segments)
+        vacant = list(self.ranges.free)
         for segment in self.segments:
             blocks = self.blocks[segment.number]
             if not any(block in self.stays for block in blocks):
                 free += segment.nbytes
+                if segment.base is not None:
+                    vacant.append((segment.base, segment.nbytes))
             if segment.space != self.space or segment.small != (self.size <= SMALL_SLOT_BYTES):
                 continue
             step = SMALL_SLAB_BYTES if segment.small else segment.nbytes
@@ -63,18 +70,37 @@ class Oracle:
                     return f"a slot of the slab at {start} of segment {segment.number}"
                 if not stay and segment.small and length >= self.size:
                     return f"the slab at {start} of segment {segment.number}"
+        if self.named and longest(vacant) < self.size:
+            return ""
         return f"{free} bytes of whole segments" if free >= self.size else ""
 
 
-class Traffic:
-    """Random engines and pins on a small pool."""
+def longest(ranges: Sequence[tuple[int, int]]) -> int:
+    """Bytes of the longest run of ranges (offset, bytes) that touch."""
+    most = run = end = 0
+    for offset, nbytes in sorted(ranges):
+        run = run + nbytes if offset == end else nbytes
+        end = offset + nbytes
+        most = max(most, run)
+    return most
 
-    def __init__(self, seed: int, capacity: int, segment: int, sizes: Sequence[int]) -> None:
+
+class Traffic:
+    """Random engines and pins on a small pool; with `named` bytes of it, half of the spaces are a gateway's."""
+
+    def __init__(self, seed: int, capacity: int, segment: int, sizes: Sequence[int], named: int = 0) -> None:
         self.rng = random.Random(seed)
         self.sizes = sizes
-        self.bench = Bench(capacity, segment_bytes=segment, max_blocks=8192)
+        self.bench = Bench(capacity, segment_bytes=segment, max_blocks=8192, named_bytes=named)
         spaces = [make.space(f"model-{number}") for number in range(SPACES)]
         self.engines = [self.bench.attach(*spaces, pid=100 + number) for number in range(3)]
+        self.homes = [(self.engines, at) for at in range(SPACES)]
+        """Engines of each space, and its position in theirs."""
+        if named:
+            spaces = [replace(space, gateway=LMCACHE) for space in spaces]
+            peers = [self.bench.attach(*spaces, pid=0, gateway=LMCACHE) for _ in range(2)]
+            self.homes += [(peers, at) for at in range(SPACES)]
+            self.engines = self.engines + peers
         self.chains: list[tuple[int, int, list[bytes]]] = []
         self.open: list[tuple[BenchEngine, int]] = []
         self.generation = 0
@@ -89,7 +115,8 @@ class Traffic:
             self.store(number)
         elif draw < 0.70:
             space, _, chain = rng.choice(self.chains[-60:])
-            rng.choice(self.engines).acquire(chain[: rng.randint(1, len(chain))], space)
+            engines, at = self.homes[space]
+            rng.choice(engines).acquire(chain[: rng.randint(1, len(chain))], at)
         elif draw < 0.80:
             rng.choice(self.engines).let_go()
         elif draw < 0.88 and self.open:
@@ -102,7 +129,7 @@ class Traffic:
 
     def store(self, number: int) -> None:
         rng = self.rng
-        engine, space = rng.choice(self.engines), rng.randrange(SPACES)
+        space = rng.randrange(len(self.homes))
         nbytes = rng.choice(self.sizes)
         if rng.random() < 0.2:
             space, nbytes, chain = rng.choice(self.chains) if self.chains else (space, nbytes, [])
@@ -110,10 +137,12 @@ class Traffic:
         else:
             most = max(1, min(24, self.bench.node.options.capacity_bytes // 4 // nbytes))
             chain = make.keys(rng.randint(1, most), ("chain", number))
-        present = [key for key, there in zip(chain, engine.has(chain, space), strict=True) if there]
-        granted = engine.reserve(chain, nbytes, space=space)
+        engines, at = self.homes[space]
+        engine = rng.choice(engines)
+        present = [key for key, there in zip(chain, engine.has(chain, at), strict=True) if there]
+        granted = engine.reserve(chain, nbytes, space=at)
         self.granted += int((granted.outcomes == 0).sum())
-        self.check(Stored(granted).refused, engine.spaces[space], slot_bytes(nbytes), present)
+        self.check(Stored(granted).refused, engine.spaces[at], slot_bytes(nbytes), present)
         if granted.reservation:
             if rng.random() < 0.8:
                 engine.commit(granted.reservation)
@@ -137,7 +166,7 @@ class Traffic:
         self.generation += 1
         chosen = self.rng.sample(self.chains, min(len(self.chains), self.rng.randint(0, 4)))
         records = [
-            make.pin(f"pin-{at}", chain[:: self.rng.randint(1, 3)], model=f"model-{space}")
+            make.pin(f"pin-{at}", chain[:: self.rng.randint(1, 3)], model=f"model-{space % SPACES}")
             for at, (space, _, chain) in enumerate(chosen)
         ]
         snapshot, bodies = make.pins(records, self.generation)

@@ -31,7 +31,7 @@ def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
         return subprocess.run(
             [sys.executable, "-m", "dataplane"],
-            env={**clean, "LARDER_STATE_DIR": f"{folder}/state", **environ},
+            env={**clean, "LARDER_STATE_DIR": f"{folder}/state", "LARDER_LMCACHE_PORT": "0", **environ},
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,

@@ -21,7 +21,8 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.timeout(90)
 def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_dir):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "TMPDIR": str(socket_dir)}
+    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}
+    environ |= {"TMPDIR": str(socket_dir)}
     command = [sys.executable, "-m", "app.demo", "--rate", "60"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

@@ -18,7 +18,7 @@ BLOCK_BYTES = 4096
 def _data_plane(folder: Path) -> Iterator[ControlLink]:
     """A data plane on a folder, asked over its control socket; killed without a chance to say anything."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "16MiB"}
+    environ |= {"LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}
     with (
         (folder / "log").open("ab") as log,
         subprocess.Popen([sys.executable, "-m", "dataplane"], env=environ, stdout=log, stderr=log) as process,

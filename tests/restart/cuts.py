@@ -15,7 +15,7 @@ from dataplane.core.books import Books, Writer, books_bytes
 from dataplane.core.leases import LeaseTable
 from dataplane.core.names import EngineName, Names, names_bytes
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.restore import Kept, Restored, restore
+from dataplane.core.restore import Kept, Restored, restore, segments_here
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, area_bytes, index_bytes
 from dataplane.protocol.states import STATE_MASK, State
@@ -35,6 +35,7 @@ class Image:
     books: bytes
     names: bytes
     segments: dict[int, int]
+    """Memfds: what outlives it, whatever else does."""
     areas: dict[int, bytearray]
     """As engines have them: they go on."""
     now: float
@@ -50,7 +51,13 @@ class KillBench(Bench):
     """A bench whose three memories can be copied, and that can begin with copies."""
 
     def __init__(
-        self, image: Image | None = None, *, capacity_bytes: int = 0, max_blocks: int = 64, **options: Any
+        self,
+        image: Image | None = None,
+        *,
+        capacity_bytes: int = 0,
+        max_blocks: int = 64,
+        named_bytes: int = 0,
+        **options: Any,
     ) -> None:
         self.now = 1_000_000.0 if image is None else image.now
         self.fences = 0
@@ -62,6 +69,7 @@ class KillBench(Bench):
             reservation_ttl_s=30.0,
             pin_budget_ratio=0.2,
             max_clients=1024,
+            named_bytes=named_bytes,
         )
         self.max_blocks = max_blocks
         self.memory: KillMemory = KillMemory(max_blocks)
@@ -107,8 +115,12 @@ class KillBench(Bench):
         def alive(engine: EngineName) -> bool:
             return engine.client not in image.dead
 
-        kept = Kept(known, image.segments, self.memory.areas.get, alive)
+        here = segments_here(known, self.index, image.segments, self.options.named_bytes)
+        kept = Kept(known, here, self.memory.areas.get, alive)
         self.restored = restore(self.node, kept, self.now)
+        for segment in self.node.pool.slabs.segments.values():
+            if segment.base is not None:
+                self.memory.create_segment(segment.number, segment.nbytes, segment.base)
         for number in self.memory.segments.keys() - self.node.pool.slabs.segments.keys():
             self.memory.retire_segment(number)
         for client in self.memory.areas.keys() - self.node.engines.keys():
@@ -116,9 +128,8 @@ class KillBench(Bench):
 
     def image(self, dead: frozenset[int] = frozenset()) -> Image:
         index, books, names = (bytes(buffer) for buffer in self._buffers)
-        return Image(
-            index, books, names, dict(self.memory.segments), dict(self.memory.buffers), self.now, dead
-        )
+        memfds = {each: size for each, size in self.memory.segments.items() if each not in self.memory.bases}
+        return Image(index, books, names, memfds, dict(self.memory.buffers), self.now, dead)
 
     # ---- every store
 
@@ -161,7 +172,7 @@ class KillBench(Bench):
         message = Attach(
             1, VERSION, known.group, spaces, resume=engine.client, resume_memory=MEMORY, writing=[]
         )
-        again, numbers = self.node.attach(message, known.pid, self.now)
+        again, numbers = self.node.attach(message, known.pid, self.now, gateway=known.gateway)
         assert again.resumed
         assert again.client == engine.client
         return BenchEngine(self, again.client, numbers, self.memory.areas[again.client])
@@ -216,8 +227,8 @@ class KillMemory(PlainMemory):
         self.buffers.pop(client, None)
 
 
-def restoration_cuts(image: Image, capacity_bytes: int) -> list[Image]:
+def restoration_cuts(image: Image, capacity_bytes: int, named_bytes: int = 0) -> list[Image]:
     """What a restoration stores, cut everywhere."""
-    bench = KillBench(capacity_bytes=capacity_bytes)
+    bench = KillBench(capacity_bytes=capacity_bytes, named_bytes=named_bytes)
     bench.load(image)
     return bench.cuts(lambda: bench.go_on(image))

@@ -25,13 +25,15 @@ class Relay(Plane):
     """`start`, `kill`, `start` again: the second goes on with the memory of the first."""
 
     kept: Kept = field(default_factory=Kept)
+    module: str = "dataplane"
+    """What the process runs."""
     holder: Holder | None = None
 
     def start(self) -> Relay:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dataplane", "--supervisor-fd", str(theirs.fileno())],
+                [sys.executable, "-m", self.module, "--supervisor-fd", str(theirs.fileno())],
                 env=self.environ,
                 pass_fds=(theirs.fileno(),),
                 stdout=log,

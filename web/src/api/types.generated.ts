@@ -2655,6 +2655,8 @@ export interface components {
             blocks: number;
             bytes: number;
             dtype: string;
+            /** @default  */
+            gateway: string;
             model: string;
             padding_bytes: number;
             rank: number;

@@ -1,0 +1,168 @@
+"""`make peers`: LMCache and vLLM on CPU, each in an environment of its own outside this repository's.
+
+They lie under `~/.cache/larder/peers` (LARDER_BENCH_PEERS names another folder). Building again changes nothing; after
+an interruption it goes on with what was downloaded. torch is always the CPU build.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+FOLDER_VARIABLE = "LARDER_BENCH_PEERS"
+HERE = Path(__file__).parent
+BUILT = ".built"
+"""Holds the digest of the list that an environment was built from; written last."""
+
+_NO_CPU_TORCH = """\
+The CPU build of torch is not where uv looks for packages, and the CUDA build is never taken instead. Name a folder or
+an index that has it:
+  UV_FIND_LINKS=/a/folder/of/wheels make peers
+  UV_INDEX=https://an.index/that/has/it make peers"""
+_GO_ON = "`make peers` goes on where this stopped: what was downloaded is kept."
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """An environment: its folder's and its list's name, and what proves that it works."""
+
+    name: str
+    megabytes: int
+    proof: str
+    """Python that its interpreter runs; anything but exit code 0 is a failure."""
+    sees: str = ""
+    """Another peer, whose packages it sees behind its own."""
+
+
+_CPU_TORCH = "import torch; assert torch.version.cuda is None, torch.__version__; "
+LMCACHE = Peer(
+    "lmcache", 1300, _CPU_TORCH + "from lmcache.v1.multiprocess.transport.factory import RequestClientFactory"
+)
+VLLM = Peer(
+    "vllm",
+    1300,
+    _CPU_TORCH
+    + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
+    sees="lmcache",
+)
+PEERS = {peer.name: peer for peer in (LMCACHE, VLLM)}
+
+QUIET = {
+    "LMCACHE_TRACK_USAGE": "false",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_DISABLE_BANNER": "1",
+    "OMP_NUM_THREADS": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+}
+"""Variables of every process of a peer: it sends no usage statistics, and its threads leave others a core."""
+
+
+class PeerError(Exception):
+    """A peer cannot be built; the message says what to do."""
+
+
+def folder() -> Path:
+    """Where the environments are."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or "~/.cache/larder/peers").expanduser().absolute()
+
+
+def python(peer: Peer) -> Path | None:
+    """The interpreter of a peer that is built as its list says now, else None."""
+    if peer.sees and python(PEERS[peer.sees]) is None:
+        return None
+    home = folder() / peer.name
+    stamp = home / BUILT
+    if not stamp.is_file() or stamp.read_text() != _digest(peer):
+        return None
+    return home / "bin" / "python"
+
+
+def build(peer: Peer) -> bool:
+    """Build a peer; False when it is already there. Raises PeerError."""
+    if python(peer) is not None:
+        return False
+    home = folder() / peer.name
+    (home / BUILT).unlink(missing_ok=True)
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        raise PeerError("uv is not installed: run `make` first")
+    interpreter = home / "bin" / "python"
+    if not interpreter.exists():
+        _run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home))
+    _run(uv, "pip", "sync", "--python", str(interpreter), str(_list_of(peer)))
+    if peer.sees:
+        _show(interpreter, folder() / peer.sees)
+    proof = subprocess.run(
+        [interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False
+    )
+    if proof.returncode:
+        last = (proof.stderr.strip() or "no message").splitlines()[-1]
+        raise PeerError(f"{peer.name} is installed in {home} and does not work: {last}")
+    (home / BUILT).write_text(_digest(peer))
+    return True
+
+
+def _list_of(peer: Peer) -> Path:
+    return HERE / f"{peer.name}.txt"
+
+
+def _digest(peer: Peer) -> str:
+    return hashlib.sha256(_list_of(peer).read_bytes() + peer.sees.encode()).hexdigest()
+
+
+def _show(interpreter: Path, other: Path) -> None:
+    """Put another environment's packages on an interpreter's path, behind its own."""
+    script = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    ours, theirs = (
+        subprocess.run([path, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+        for path in (interpreter, other / "bin" / "python")
+    )
+    Path(ours, "larder-peers.pth").write_text(f"{theirs}\n")
+
+
+def _environ() -> dict[str, str]:
+    """Of uv and of the proof: an environment that is active elsewhere has no say."""
+    return {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")
+        },
+        **QUIET,
+    }
+
+
+def _run(*command: str) -> None:
+    """uv's progress is shown as it comes; its complaint is told when it fails."""
+    done = subprocess.run(command, env=_environ(), stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 0:
+        return
+    hint = _NO_CPU_TORCH if "torch" in done.stderr and "no version" in done.stderr else _GO_ON
+    raise PeerError(f"{done.stderr.strip()}\n\n{hint}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, type=click.Choice(list(PEERS)), metavar="[lmcache] [vllm]")
+def main(names: tuple[str, ...]) -> None:
+    """Build the peers that tests marked `peer` and `make bench-peers` need."""
+    failed = []
+    for peer in [PEERS[name] for name in names] or PEERS.values():
+        if python(peer) is None:
+            click.echo(f"{peer.name}: building, about {peer.megabytes} MB")
+        try:
+            made = build(peer)
+        except PeerError as error:
+            click.echo(f"{peer.name}: not built\n{error}", err=True)
+            failed.append(peer.name)
+        else:
+            click.echo(f"{peer.name}: {'built' if made else 'already built'} in {folder() / peer.name}")
+    if failed:
+        raise click.ClickException(f"not built: {', '.join(failed)}; tests that need them are skipped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The gateways of this node: made as the settings say, or left out with one line in the log that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import zmq
+
+from dataplane.core.inprocess import InProcess
+from dataplane.core.node import Node
+from dataplane.protocol.join import is_loopback
+from dataplane.protocol.layout import H_MEMORY
+from dataplane.protocol.settings import SettingsError
+from dataplane.settings import Settings
+from dataplane.tiers.memory import NodeMemory
+from dataplane.transport.lmcache.instances import Patience
+from dataplane.transport.lmcache.server import LMCacheServer
+from dataplane.transport.loop import Loop
+
+REGISTRATIONS = "lmcache"
+"""Folder of the state directory that keeps who registered."""
+
+log = structlog.stdlib.get_logger()
+
+
+def lmcache(
+    settings: Settings,
+    context: zmq.Context[zmq.Socket[bytes]],
+    loop: Loop,
+    node: Node,
+    memory: NodeMemory,
+    clock: Callable[[], float],
+) -> LMCacheServer | None:
+    """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be.
+
+    Raises SettingsError when somebody asked for it.
+    """
+    if not settings.lmcache_port or memory.named is None:
+        return None
+    url = settings.lmcache_url
+    try:
+        server = LMCacheServer(
+            context,
+            loop,
+            url,
+            InProcess(node),
+            memory.named,
+            int(memory.index.cells[H_MEMORY]),
+            Path(settings.common.state_dir) / REGISTRATIONS,
+            clock,
+            allow_clear=settings.lmcache_allow_clear,
+            patience=Patience(settings.table.lmcache_silent_s, settings.table.lmcache_never_pinged_s),
+        )
+    except zmq.ZMQError as error:
+        reason = zmq.strerror(error.errno or 0)
+        if settings.common.lmcache_port is not None:
+            raise SettingsError(
+                f"lmcache_port: {url} cannot be listened at: {reason}; "
+                "name another port, or 0 for no LMCache gateway"
+            ) from None
+        log.warning("lmcache.off", url=url, reason=reason, effect="no LMCache client is served")
+        memory.drop_named()
+        return None
+    if not is_loopback(url):
+        log.warning(
+            "lmcache.open_to_others",
+            url=url,
+            effect="whoever reaches this address may read, write and clear what LMCache clients cache",
+        )
+    log.info("lmcache.serving", url=server.url, memory=memory.named.name, bytes=memory.named.nbytes)
+    return server

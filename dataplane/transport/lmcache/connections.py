@@ -1,0 +1,116 @@
+"""Connections of clients: what they speak, whose process they are of, and when they close.
+
+A ROUTER socket says nothing of connections that close, but its monitor does, by descriptor; and every message says
+which descriptor it came through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from dataplane.transport.lmcache.processes import UNKNOWN, Lookout, Owner, owners_of
+from dataplane.transport.lmcache.wire import DIALECT_053, Dialect
+
+MAX_CONNECTIONS = 16_384
+"""That are remembered; more of them are served, but not told apart by process."""
+_MONITOR = "inproc://lmcache-monitor"
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One client's connection."""
+
+    identity: bytes
+    fd: int
+    """Descriptor of its socket in this process, which belongs to libzmq; -1 where it is not known."""
+    dialect: Dialect = DIALECT_053
+    introduced: bool = False
+    """It said itself which dialect it speaks."""
+    found: Owner | None = None
+    """Whose it is, once that was looked for."""
+    told: set[int] = field(default_factory=set)
+    """Workers that were told to register."""
+    client: int = 0
+    """The core's engine of a scheduler that looks up here; 0 for none."""
+
+    @property
+    def owner(self) -> Owner:
+        """Its process; looked for now, where that did not happen yet."""
+        if self.found is None:
+            self.found = owners_of([self.fd]).get(self.fd, UNKNOWN) if self.fd >= 0 else UNKNOWN
+        return self.found
+
+
+class Connections:
+    """Those that are open."""
+
+    def __init__(self, socket: zmq.Socket[bytes], closed: Callable[[Connection], None]) -> None:
+        """Watches `socket`, which must not be bound yet."""
+        self._socket = socket
+        self._closed = closed
+        self._by_identity: dict[bytes, Connection] = {}
+        self._by_fd: dict[int, Connection] = {}
+        self._lookout = Lookout(self._found)
+        socket.monitor(_MONITOR, zmq.EVENT_DISCONNECTED)
+        self.monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+        self.monitor.connect(_MONITOR)
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._by_identity.values()))
+
+    def of(self, identity: zmq.Frame) -> Connection:
+        """The connection of a message, by its first frame."""
+        name = identity.bytes
+        known = self._by_identity.get(name)
+        if known is not None:
+            return known
+        # What closed before this message came is heard of first: its descriptor may be this one's now.
+        self.take_events()
+        connection = Connection(name, _descriptor(identity))
+        if len(self._by_identity) >= MAX_CONNECTIONS:
+            connection.found = UNKNOWN
+            return connection
+        self._by_identity[name] = connection
+        if connection.fd >= 0:
+            self._by_fd[connection.fd] = connection
+            self._lookout.ask(connection.fd)
+        return connection
+
+    def take_events(self) -> bool:
+        """Hear of connections that closed. False: there is nothing left to hear."""
+        while True:
+            try:
+                frames = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            event = parse_monitor_message(frames)
+            connection = self._by_fd.pop(event["value"], None)
+            if connection is not None:
+                del self._by_identity[connection.identity]
+                self._closed(connection)
+
+    def _found(self, owners: Mapping[int, Owner]) -> None:
+        """On the look-out's thread."""
+        for fd, owner in owners.items():
+            connection = self._by_fd.get(fd)
+            if connection is not None:
+                connection.found = owner
+
+    def close(self) -> None:
+        self._lookout.close()
+        self._socket.disable_monitor()
+        self.monitor.close(linger=0)
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return -1

@@ -1,0 +1,152 @@
+"""What workers ask that let this node copy: store and retrieve, answered when the copy ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dataplane.protocol.codes import ProtocolError
+from dataplane.transport.lmcache.cache import Pool
+from dataplane.transport.lmcache.copies import Blocks, Copier, CopyFailed
+from dataplane.transport.lmcache.copying import Copying
+from dataplane.transport.lmcache.counters import Moved
+from dataplane.transport.lmcache.failures import NOT_COPIED, Failed, Reason
+from dataplane.transport.lmcache.instances import Instance, Instances
+from dataplane.transport.lmcache.messages import Key, encode
+from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
+from dataplane.transport.lmcache.sessions import Sessions
+from dataplane.transport.lmcache.slots import Resolve
+from dataplane.transport.lmcache.transfers import Place, places_of
+
+COPIED = encode([b"", True])
+"""Without an event to wait for: the copy is done when this is sent."""
+
+
+class Driven:
+    """Operations of workers that let this node copy."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        instances: Instances,
+        sessions: Sessions,
+        resolve: Resolve,
+        moved: Moved,
+        copying: Copying,
+        clock: Callable[[], float],
+        failed: Callable[[str, Failed], None],
+    ) -> None:
+        """`failed` counts what failed after its request was served."""
+        self._pool = pool
+        self._instances = instances
+        self._sessions = sessions
+        self._resolve = resolve
+        self._moved = moved
+        self._copying = copying
+        self._clock = clock
+        self._failed = failed
+
+    def store(self, asked: Asked, key: Key, number: int, blocks: list[list[int]], event: bytes) -> Result:
+        chunks = self._resolve(asked, key, number)
+        instance, copier = chunks.instance, _copier(chunks.instance)
+        chunks = chunks.first(_real(copier, blocks, len(chunks)))
+        if not chunks.keys:
+            return COPIED
+        transfers = instance.transfers
+        store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, asked.now)
+        if not store.places:
+            if store.refused:
+                raise Failed(Reason.REFUSED, f"no room for {store.refused} chunks")
+            return COPIED
+        targets = self._views(instance, store.places)
+
+        def work() -> None:
+            for chunk, target in targets:
+                copier.gather(blocks, chunk, target)
+
+        def done(failed: CopyFailed | None) -> bytes:
+            now = self._clock()
+            if failed is not None or not instance.attached:
+                transfers.give_up(store, now)  # nobody but this process was writing there
+                raise Failed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
+            transfers.publish(store, now)
+            self._moved.stored(len(store.places), copier.chunk_bytes)
+            return NOT_COPIED if store.refused else COPIED
+
+        return self._copy(asked, instance, work, done)
+
+    def retrieve(
+        self,
+        asked: Asked,
+        key: Key,
+        number: int,
+        blocks: list[list[int]],
+        event: bytes,
+        skip_tokens: int = 0,
+    ) -> Result:
+        chunks = self._resolve(asked, key, number)
+        instance, copier = chunks.instance, _copier(chunks.instance)
+        if not chunks.keys:
+            raise Failed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
+        _real(copier, blocks, len(chunks))
+        transfers, transfer = instance.transfers, chunks.transfer
+        held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, asked.now)
+        sources = self._views(instance, places_of(held))
+
+        def work() -> None:
+            for chunk, source in sources:
+                copier.scatter(blocks, chunk, source, skip_tokens)
+
+        def done(failed: CopyFailed | None) -> bytes:
+            transfers.let_go(held)
+            self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+            if failed is not None:
+                raise Failed(Reason.COPY_FAILED, str(failed))
+            self._moved.read(len(chunks), copier.chunk_bytes)
+            return COPIED
+
+        return self._copy(asked, instance, work, done)
+
+    def _copy(
+        self,
+        asked: Asked,
+        instance: Instance,
+        work: Callable[[], None],
+        done: Callable[[CopyFailed | None], bytes],
+    ) -> Result:
+        """Copy off the loop; `done` makes the answer, or raises Failed or ProtocolError."""
+
+        def ended(failed: CopyFailed | None) -> None:
+            try:
+                result = done(failed)
+            except (Failed, ProtocolError) as error:
+                self._failed(asked.operation, as_failed(error))
+                result = NOT_COPIED
+            finally:
+                self._instances.copy_ended(instance)
+            asked.reply(result)
+
+        instance.copying += 1
+        if not self._copying.submit(work, ended):
+            ended(CopyFailed("too many copies wait"))
+        return LATER
+
+    def _views(self, instance: Instance, places: Sequence[Place]) -> list[tuple[int, memoryview]]:
+        """(chunk, its bytes in the named segment)."""
+        memory, size = self._pool.view(), instance.form.chunk_bytes
+        starts = [self._pool.base(place.segment) + place.offset for place in places]
+        return [
+            (place.chunk, memory[start : start + size]) for place, start in zip(places, starts, strict=True)
+        ]
+
+
+def _copier(instance: Instance) -> Copier:
+    if instance.form.copier is None:
+        raise Failed(Reason.UNSUPPORTED, "this worker registered to copy by itself")
+    return instance.form.copier
+
+
+def _real(copier: Copier, blocks: Blocks, wanted: int) -> int:
+    try:
+        return copier.chunks(blocks, wanted)
+    except CopyFailed as error:
+        raise Failed(Reason.BAD_ARGUMENTS, str(error)) from None

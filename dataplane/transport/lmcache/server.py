@@ -1,0 +1,285 @@
+"""The gateway's socket: requests of LMCache clients in, one answer for each out. Nothing a peer sends raises past it.
+
+The socket is open to everybody who reaches it; the wire knows no authentication.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+import zmq
+
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.events import GatewayStats
+from dataplane.protocol.keys import TokenError
+from dataplane.transport.lmcache.cache import Cache, Pool
+from dataplane.transport.lmcache.chains import Chain, Chains
+from dataplane.transport.lmcache.connections import Connection, Connections
+from dataplane.transport.lmcache.copying import Copying
+from dataplane.transport.lmcache.counters import UNKNOWN, Counters
+from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
+from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
+from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
+from dataplane.transport.lmcache.operations import Operations
+from dataplane.transport.lmcache.processes import Watch
+from dataplane.transport.lmcache.registrations import Registrations
+from dataplane.transport.lmcache.report import gateway_stats
+from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
+from dataplane.transport.lmcache.sessions import Sessions
+from dataplane.transport.lmcache.wire import (
+    DIALECTS,
+    MAX_ARGUMENTS,
+    Request,
+    introduced_by,
+    number_or_name,
+    split,
+)
+from dataplane.transport.loop import Loop
+
+MAX_FRAME_BYTES = 64 << 20
+"""libzmq closes the connection of whoever sends more in one frame: a request of a million tokens has a tenth of it."""
+MESSAGES_PER_TURN = 64
+WAITING_ANSWERS = 4096
+"""For a peer that does not read; more are dropped and counted."""
+TICK_S = 1.0
+
+log = structlog.stdlib.get_logger()
+
+
+class LMCacheServer:
+    """Serves LMCache clients on one TCP port."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: Loop,
+        url: str,
+        cache: Cache,
+        pool: Pool,
+        memory: int,
+        folder: Path,
+        clock: Callable[[], float],
+        *,
+        allow_clear: bool,
+        patience: Patience,
+    ) -> None:
+        """`memory` is the identity of the core's memory; `folder` keeps registrations. Raises zmq.ZMQError when the
+        port cannot be had."""
+        self._clock = clock
+        self._cache = cache
+        self._pool = pool
+        self.counters = Counters()
+        self.socket = context.socket(zmq.ROUTER)
+        try:
+            self._bind(url)
+        except zmq.ZMQError:
+            self.socket.close(linger=0)
+            raise
+        self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.chains = Chains()
+        self.sessions = Sessions(cache.let_go)
+        self._watch = Watch(loop)
+        self._copying = Copying(loop)
+        self.instances = Instances(
+            cache, memory, pool.identity, Registrations(folder), self._watch, clock, patience
+        )
+        self._operations = Operations(
+            cache,
+            pool,
+            self.instances,
+            self.sessions,
+            self.chains,
+            self._copying,
+            self.counters.moved,
+            clock,
+            self._count_failure,
+            allow_clear=allow_clear,
+        )
+        self._strangers = {engine.client for engine in cache.lost("lmcache")}
+        self._begun_at = clock()
+        self.instances.restore(self._begun_at)
+        self._strangers -= {instance.client for instance in self.instances}
+        try:
+            self._operations.lookups.attach_common(self._begun_at)
+        except ProtocolError as error:  # the node is draining, or full
+            log.warning("lmcache.no_common_engine", reason=error.message)
+        loop.register_zmq(self.socket, self.on_readable)
+        loop.register_zmq(self.connections.monitor, self.connections.take_events)
+        loop.every(TICK_S, self.tick)
+
+    def _bind(self, url: str) -> None:
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.setsockopt(zmq.SNDHWM, WAITING_ANSWERS)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.IPV6, int("[" in url))
+        self.connections = Connections(self.socket, self._closed)
+        self.socket.bind(url)
+
+    # ---- requests
+
+    def on_readable(self) -> bool:
+        """Answer waiting requests, a bounded number a turn. True when some may be left."""
+        for _ in range(MESSAGES_PER_TURN):
+            try:
+                identity = self.socket.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return False
+            frames = [identity.bytes]
+            more = identity.more
+            while more:
+                frame = self.socket.recv(zmq.NOBLOCK)
+                if len(frames) < MAX_ARGUMENTS:
+                    frames.append(frame)
+                more = bool(self.socket.getsockopt(zmq.RCVMORE))
+            request = split(frames)
+            if request is not None:
+                self._serve(request, self.connections.of(identity))
+        return True
+
+    def _serve(self, request: Request, peer: Connection) -> None:
+        began = time.perf_counter()
+        now = self._clock()
+        operation, arguments, same, wrong = self._understood(request, peer)
+        if operation is None:
+            self.counters.of(UNKNOWN).requests += 1
+            self._fail(
+                UNKNOWN, Failed(Reason.UNKNOWN_OPERATION, f"operation {request.operation[:32]!r}"), now
+            )
+            self._send(request, None)
+            return
+        tally = self.counters.of(operation)
+        tally.requests += 1
+        if wrong is not None:
+            result: Result = self._fail(operation, Failed(Reason.BAD_ARGUMENTS, wrong), now)
+        else:
+            asked = Asked(peer, operation, now, same, partial(self._send_later, request, operation, began))
+            result = self._called(asked, arguments)
+        if result is not LATER:
+            self._send(request, result)
+            tally.took(time.perf_counter() - began)
+
+    def _called(self, asked: Asked, arguments: list[Any]) -> Result:
+        """The result of an operation, or its failure answer. Raises nothing."""
+        try:
+            return self._operations.methods[asked.operation](asked, *arguments)
+        except (Failed, ProtocolError) as error:
+            return self._fail(asked.operation, as_failed(error), asked.now)
+        except TokenError as error:
+            return self._fail(asked.operation, Failed(Reason.BAD_ARGUMENTS, str(error)), asked.now)
+        except Exception as error:  # whatever it is: the client must not wait minutes for it
+            failed = Failed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+            if not self.counters.of(asked.operation).failures[
+                Reason.INTERNAL
+            ]:  # the first time, with its trace
+                log.exception("lmcache.internal", operation=asked.operation)
+            return self._fail(asked.operation, failed, asked.now)
+
+    def _understood(
+        self, request: Request, peer: Connection
+    ) -> tuple[str | None, list[Any], Chain | None, str | None]:
+        """The operation (None: there is no such one), its arguments, the tokens of its key where they were left out,
+        and what is wrong."""
+        said = number_or_name(request.operation)
+        if said is None:
+            return None, [], None, None
+        if isinstance(said, str):
+            if said not in SIGNATURES:
+                return None, [], None, None
+            return said, *self._decoded(said, request)
+        if not peer.introduced:
+            dialect = introduced_by(said, len(request.arguments))
+            if dialect is not None:
+                peer.dialect, peer.introduced = dialect, True
+        operation = peer.dialect.operations.get(said)
+        understood = (operation, *self._decoded(operation, request)) if operation else (None, [], None, None)
+        if peer.introduced or (operation and understood[3] is None):
+            return understood
+        # Requests of a client that spoke with the data plane before this one: their form tells what they are.
+        for dialect in DIALECTS:
+            other = dialect.operations.get(said)
+            if dialect is not peer.dialect and other:
+                decoded = self._decoded(other, request)
+                if decoded[2] is None:
+                    peer.dialect = dialect
+                    return other, *decoded
+        return understood
+
+    def _decoded(self, operation: str, request: Request) -> tuple[list[Any], Chain | None, str | None]:
+        frames = request.arguments
+        signature = SIGNATURES[operation]
+        same = None
+        if frames and signature.has_key:
+            first, same = self.chains.shortened(frames[0])
+            frames = [first, *frames[1:]]
+        try:
+            arguments = signature.decode(frames)
+        except BadArguments as error:
+            return [], None, str(error)
+        if same is not None and not _left_out(arguments[0]):
+            same = None
+        return arguments, same, None
+
+    # ---- answers
+
+    def _fail(self, operation: str, failed: Failed, now: float) -> bytes | None:
+        self.counters.failed(operation, failed.reason, str(failed), now)
+        return ANSWERS.get(operation)
+
+    def _count_failure(self, operation: str, failed: Failed) -> None:
+        self.counters.failed(operation, failed.reason, str(failed), self._clock())
+
+    def _send_later(self, request: Request, operation: str, began: float, result: bytes | None) -> None:
+        self._send(request, result)
+        self.counters.of(operation).took(time.perf_counter() - began)
+
+    def _send(self, request: Request, result: bytes | None) -> None:
+        try:
+            self.socket.send_multipart(request.answer(result), zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError:  # it is gone, or does not read
+            self.counters.unanswered += 1
+
+    def stats(self, now: float) -> GatewayStats:
+        """For people: what it is doing, and what it did."""
+        return gateway_stats(
+            self.url, self._pool, len(self.connections), self.sessions, self.instances, self.counters, now
+        )
+
+    # ---- connections and time
+
+    def _closed(self, connection: Connection) -> None:
+        now = self._clock()
+        self.sessions.end_scheduler(connection.identity)
+        if connection.client:
+            self._cache.goodbye(connection.client, now)
+        self.instances.disconnected(connection.identity, now)
+
+    def tick(self) -> None:
+        """What need not happen with every request. Called every second."""
+        now = self._clock()
+        self.sessions.expire(now)
+        self.instances.reap(now)
+        if self._strangers and now - self._begun_at > LOST_TTL_S:
+            # Schedulers of the data plane before this one, which held for workers that hold for themselves by now.
+            for client in self._strangers:
+                engine = self._cache.engines.get(client)
+                if engine is not None and not engine.expired:  # who was writing may be writing still
+                    self._cache.goodbye(client, now)
+            self._strangers.clear()
+
+    def close(self) -> None:
+        """Stop serving. Registrations stay: the next data plane goes on with them."""
+        self._copying.close()
+        self.connections.close()
+        self.socket.close()
+        self._watch.close()
+        self.instances.close()
+
+
+def _left_out(key: Key) -> bool:
+    return bytes(key.token_ids) == b"\x90"

@@ -1,0 +1,240 @@
+"""LMCache's HTTP interface over a real data plane that serves its clients: objects, prefetches, status, metrics."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.client import Space, attach
+from dataplane.protocol.keys import chain
+from dataplane.protocol.salts import shown
+from tests.app.plane import Plane
+from tests.app.real_node import governing
+from tests.dataplane.plane import Plane as DataPlane
+from tests.lmcache.client import CHUNK_BYTES, Client, prompt
+from tests.lmcache.planes import gateway_plane, url_of
+
+pytestmark = pytest.mark.anyio
+RANK = 1 << 24 | 1 << 8
+"""The only rank of a world of one."""
+
+
+@dataclass
+class Serving:
+    """A management plane, its node, and a worker of the node's gateway."""
+
+    plane: Plane
+    node: DataPlane
+    worker: Client
+
+    async def ask(self, method: str, path: str, status: int = 200, **more: Any) -> Any:
+        answer = await self.plane.http.request(method, path, **more)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def objects(self, **params: Any) -> list[dict[str, Any]]:
+        """All pages."""
+        found: list[dict[str, Any]] = []
+        token: str | None = None
+        while True:
+            more = {} if token is None else {"page_token": token}
+            page = await self.ask("GET", "/cache/objects", params={"tier": "l1", **params, **more})
+            found += page["entries"]
+            token = page["next_page_token"]
+            if token is None:
+                return found
+
+    def names(self, tokens: list[int], salt: str = "") -> list[dict[str, Any]]:
+        """The objects of a prompt, as this interface names them."""
+        return [
+            {
+                "chunk_hash_hex": key.hex(),
+                "model_name": "llama",
+                "kv_rank": RANK,
+                "object_group_id": 0,
+                "cache_salt": salt,
+            }
+            for key in chain(tokens, salt)
+        ]
+
+
+@pytest.fixture
+async def serving(socket_dir: Path) -> AsyncIterator[Serving]:
+    (socket_dir / "app").mkdir()
+    with gateway_plane(socket_dir) as node, Client(url_of(node)) as worker:
+        worker.register()
+        async with governing(node, socket_dir / "app") as plane:
+            await plane.until(lambda: any(stats.gateway for stats in plane.app.parts.fleet.stats()))
+            yield Serving(plane, node, worker)
+
+
+async def test_what_clients_stored_is_listed_page_by_page(serving: Serving) -> None:
+    serving.worker.store(prompt(5))
+    serving.worker.store(prompt(2, 9), cache_salt="acme")
+    expected = [*serving.names(prompt(5)), *serving.names(prompt(2, 9), "acme")]
+    first = await serving.ask("GET", "/cache/objects?tier=l1&page_size=2")
+    assert (first["adapter"], first["shared"], len(first["entries"])) == ("dram", False, 2)
+    for size in (1, 2, 500, 5000):
+        found = await serving.objects(page_size=size)
+        assert sorted(each["key"]["chunk_hash_hex"] for each in found) == sorted(
+            each["chunk_hash_hex"] for each in expected
+        )
+        assert all(each["key"] in expected and each["size_bytes"] == CHUNK_BYTES for each in found)
+    assert await serving.objects(model_name="another") == []
+
+
+async def test_blocks_of_larders_own_engines_are_no_objects(serving: Serving) -> None:
+    engine = attach(serving.node.socket, [Space(model="llama", block_bytes=4096)], timeout_s=20)
+    try:
+        keys = chain(prompt(2, 3), "")
+        with engine.reserve(keys, 4096) as reservation:
+            assert reservation.commit().blocks == 2
+        assert await serving.objects() == []
+        await serving.ask("POST", "/cache/clear", json={"force": True})
+        assert engine.lookup(keys) == 2
+    finally:
+        engine.close()
+
+
+async def test_deleted_objects_are_misses_and_are_counted_once(serving: Serving) -> None:
+    serving.worker.store(prompt(3))
+    serving.worker.store(prompt(3), cache_salt="acme")
+    last = serving.names(prompt(3))[2]
+    absent = {**last, "chunk_hash_hex": "00" * 32}
+    wrong_rank = {**last, "kv_rank": RANK + 1}
+    body = {"keys": [last, last, absent, wrong_rank], "tier": "l1"}
+    assert await serving.ask("DELETE", "/cache/objects", json=body) == {
+        "deleted": 1,
+        "skipped": 0,
+        "ok": True,
+    }
+    assert serving.worker.lookup(prompt(3), "again") == 2
+    assert serving.worker.lookup(prompt(3), "theirs", cache_salt="acme") == 3
+    entry = (await serving.plane.get("/api/v1/audit"))["items"][0]
+    assert (entry["action"], entry["kind"]) == ("invalidate", "blocks")
+
+
+async def test_what_is_held_is_deleted_by_force_alone(serving: Serving) -> None:
+    serving.worker.store(prompt(2))
+    assert serving.worker.lookup(prompt(2), "reader") == 2
+    body = {"keys": serving.names(prompt(2)), "tier": "all"}
+    assert await serving.ask("DELETE", "/cache/objects", json=body) == {
+        "deleted": 0,
+        "skipped": 2,
+        "ok": True,
+    }
+    assert serving.worker.lookup(prompt(2), "another") == 2
+    forced = {**body, "force": True}
+    assert await serving.ask("DELETE", "/cache/objects", json=forced) == {
+        "deleted": 2,
+        "skipped": 0,
+        "ok": True,
+    }
+    assert serving.worker.lookup(prompt(2), "third") == 0
+
+
+async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None:
+    serving.worker.store(prompt(2))
+    serving.worker.store(prompt(2, 5))
+    assert serving.worker.lookup(prompt(2), "reader") == 2
+    cleared = {"status": "ok", "cleared": {"tier": "l1"}}
+    assert await serving.ask("POST", "/cache/clear") == cleared
+    assert serving.worker.lookup(prompt(2, 5), "gone") == 0
+    assert serving.worker.lookup(prompt(2), "kept") == 2
+    assert await serving.ask("POST", "/cache/clear", json={"tier": "l1", "force": True}) == cleared
+    assert serving.worker.lookup(prompt(2), "gone too") == 0
+    entries = (await serving.plane.get("/api/v1/audit"))["items"][:2]
+    assert [(entry["action"], entry["after"]["force"]) for entry in entries] == [
+        ("clear", True),
+        ("clear", False),
+    ]
+
+
+async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
+    serving.worker.store(prompt(3))
+    asked = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
+    begun = await serving.ask("POST", "/cache/prefetches", 202, json=asked)
+    assert (begun["status"], begun["chunks"]) == ("submitted", 5)
+    path = f"/cache/prefetches/{begun['request_id']}"
+    done = await serving.ask("GET", path)
+    assert (done["status"], done["found_keys"], done["total_keys"]) == ("completed", 3, 5)
+    await serving.ask("GET", path, 404)
+    short = {**asked, "token_ids": [1, 2, 3]}
+    assert await serving.ask("POST", "/cache/prefetches", 202, json=short) == {"chunks": 0, "status": "noop"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "detail"),
+    [
+        ({"model_name": "another"}, 503, "no layout registered for model_name='another' world_size=1"),
+        ({"world_size": 2}, 503, "no layout registered"),
+        ({"token_ids": [-1] * 300}, 400, "token_ids"),
+        ({"token_ids": [1 << 32] * 300}, 400, "token_ids"),
+        ({"token_ids": [0] * 1_000_001}, 400, "token_ids: expected at most 1000000"),
+        ({"cache_salt": "a/b"}, 400, "cache_salt"),
+        ({"source_tier": "l1"}, 400, "unsupported prefetch direction 'l1'->'l1'"),
+    ],
+)
+async def test_a_prefetch_that_cannot_be_is_refused(
+    serving: Serving, change: dict[str, Any], status: int, detail: str
+) -> None:
+    asked = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
+    answer = await serving.ask("POST", "/cache/prefetches", status, json={**asked, **change})
+    assert answer["detail"].startswith(detail)
+
+
+async def test_status_has_what_lmcaches_describe_reads(serving: Serving) -> None:
+    serving.worker.store(prompt(4))
+    serving.worker.lookup(prompt(4), "open")
+    fleet = serving.plane.app.parts.fleet
+    await serving.plane.until(lambda: any(s.gateway and s.gateway.lookups for s in fleet.stats()))
+    status = await serving.ask("GET", "/status")
+    assert (status["is_healthy"], status["chunk_size"], status["active_sessions"]) == (True, 256, 1)
+    manager = status["storage_manager"]["l1_manager"]
+    assert manager["total_object_count"] == 4
+    assert manager["memory_used_bytes"] >= 4 * CHUNK_BYTES
+    assert manager["memory_usage_ratio"] == manager["memory_used_bytes"] / manager["memory_total_bytes"]
+    assert status["storage_manager"]["l1_eviction_controller"]["eviction_policy"] == "lru"
+    assert status["cache_context_meta"]["7"]["model_name"] == "llama"
+    assert status["registered_non_cuda_instance_ids"] == [7]
+    assert await serving.ask("GET", "/healthcheck") == {"status": "healthy"}
+    config = await serving.ask("GET", "/config")
+    assert f"tcp://{config['mp']['host']}:{config['mp']['port']}" == url_of(serving.node)
+    assert (
+        config["storage_manager"]["l1_manager_config"]["memory_config"]["size_in_bytes"]
+        == (manager["memory_total_bytes"])
+    )
+
+
+async def test_usage_of_a_salt_is_what_its_clients_keep(serving: Serving) -> None:
+    serving.worker.store(prompt(4), cache_salt="acme")
+    await serving.ask("PUT", "/quota/acme", json={"limit_gb": 1})
+    fleet = serving.plane.app.parts.fleet
+    await serving.plane.until(lambda: any(t.bytes for s in fleet.stats() for t in s.tenants))
+    usage = (await serving.ask("GET", "/quota/acme"))["current_usage_gb"]
+    assert usage * (1 << 30) >= 4 * CHUNK_BYTES
+    assert (await serving.ask("GET", "/quota"))["users"]["acme"]["current_usage_gb"] == usage
+
+
+async def test_a_quota_set_over_this_interface_binds_clients_at_once(serving: Serving) -> None:
+    limit = 2 * CHUNK_BYTES
+    await serving.ask("PUT", f"/quota/{shown('acme')}", json={"limit_gb": limit / (1 << 30)})
+    serving.worker.store(prompt(1), cache_salt="acme", request="one")
+    serving.worker.store(prompt(1, 2), cache_salt="acme", request="two")
+    serving.worker.store(prompt(1, 3), cache_salt="acme", request="three")
+    kept = [entry for entry in await serving.objects() if entry["key"]["cache_salt"] == "acme"]
+    assert len(kept) == 2
+
+
+async def test_metrics_have_lmcaches_names(serving: Serving) -> None:
+    serving.worker.store(prompt(4))
+    serving.worker.lookup(prompt(6), "reader")
+    fleet = serving.plane.app.parts.fleet
+    await serving.plane.until(lambda: any(s.gateway and s.gateway.hit_chunks for s in fleet.stats()))
+    text = (await serving.plane.http.get("/metrics")).text
+    name = fleet.stats()[0].node
+    assert f'lmcache_mp_l1_write_chunks_total{{l1_tag="_default",node="{name}"}} 4.0' in text
+    assert f'lmcache_mp_lookup_hit_tokens_total{{node="{name}"}} 1024.0' in text
+    assert f'lmcache_mp_num_finished_stores_total{{device="cpu",node="{name}"}} 1.0' in text

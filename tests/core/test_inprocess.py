@@ -1,0 +1,214 @@
+"""Engines that a gateway of this process attaches: what they do is what engines of the socket do."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.core.inprocess import InProcess
+from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.spaces import LMCACHE, Space
+from tests.core.gateway import peer, space
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import RING_ENTRIES, Bench
+
+SLOT = 64 << 10
+BLOCKS = 32
+
+
+def bench(blocks: int = BLOCKS) -> Bench:
+    return Bench(blocks * SLOT, named_bytes=blocks * SLOT)
+
+
+def test_what_is_held_stays_until_it_is_let_go() -> None:
+    made = bench()
+    engine = peer(made, space())
+    chain = make.keys(20)
+    assert engine.store(chain, SLOT) == 20
+    held = engine.hold(chain)
+    assert len(held) == 20
+    assert len(set(zip(held.segments, held.offsets, strict=True))) == 20
+    assert engine.core.held(engine.client) == sorted(held.descriptors)
+    assert engine.store(make.keys(BLOCKS, "other"), SLOT) == BLOCKS - 20
+    engine.let_go(held)
+    assert engine.store(make.keys(BLOCKS, "third"), SLOT) == BLOCKS
+    assert engine.core.held(engine.client) == []
+    assert made.node.stats(made.now).engines[0].leased_blocks == 0
+    assert made.faults() == []
+
+
+def test_no_more_is_held_than_is_wanted() -> None:
+    made = bench()
+    engine = peer(made, space())
+    chain = make.keys(6)
+    engine.store(chain, SLOT)
+    asked = [*chain, make.key("missing")]
+    assert [len(engine.hold(asked, most=most)) for most in (None, 3, 0, -1)] == [6, 3, 0, 0]
+    assert len(engine.core.held(engine.client)) == 9
+
+
+def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
+    made = bench()
+    engine = peer(made, space())
+    chain = make.keys(4)
+    engine.store(chain, SLOT, tenant="a")
+    engine.hold([*chain, *make.keys(2, "missing")], tenant="a", asked=True)
+    made.pass_time(0.1)
+    tenant = made.tenant("a")
+    assert (tenant.requested_blocks, tenant.hit_blocks) == (6, 4)
+    assert made.node.pool.totals.bytes_out == 4 * SLOT
+    assert [block.hits for block in made.node.pool.table.blocks.values()] == [1] * 4
+    assert [prefix.hits for prefix in made.node.hot_prefixes("hits", None, 5, made.now)] == [1]
+    (usage,), _ = made.node.read_usage(0.0, 0, made.now)
+    assert (usage.requested_tokens, usage.served_tokens) == (6 * 256, 4 * 256)
+    assert made.node.stats(made.now).engines[0].ring_invalid == 0
+
+
+def test_what_is_only_held_counts_once_it_is_used() -> None:
+    made = bench()
+    engine = peer(made, space())
+    chain = make.keys(4)
+    engine.store(chain, SLOT)
+    held = engine.hold(chain, used=False)
+    made.pass_time(0.1)
+    assert made.node.pool.totals.bytes_out == 0
+    engine.core.use(engine.client, held.descriptors, made.now)
+    made.pass_time(0.1)
+    assert made.node.pool.totals.bytes_out == 4 * SLOT
+
+
+def test_a_full_ring_is_drained_and_nothing_is_dropped() -> None:
+    made = bench()
+    engine = peer(made, space())
+    chain = make.keys(BLOCKS)
+    engine.store(chain, SLOT)
+    rounds = 3 * RING_ENTRIES // BLOCKS + 1
+    for _ in range(rounds):
+        engine.let_go(engine.hold(chain))
+    made.pass_time(0.1)
+    assert made.node.pool.totals.bytes_out == rounds * BLOCKS * SLOT
+    stats = made.node.stats(made.now).engines[0]
+    assert (stats.ring_dropped, stats.ring_invalid) == (0, 0)
+
+
+def test_an_engine_without_spaces_holds_blocks_of_all_spaces_of_its_gateway() -> None:
+    made = bench(2 * BLOCKS)
+    scheduler = peer(made)
+    worker, own = peer(made, space(rank=1)), made.attach(make.space())
+    chain = make.keys(5)
+    worker.store(chain, SLOT)
+    own.store(chain, SLOT)
+    held = scheduler.hold(chain, number=worker.spaces[0])
+    made.pass_time(0.1)
+    assert len(held) == 5
+    assert made.node.pool.totals.bytes_out == 5 * SLOT
+    for number in (own.spaces[0], 99):
+        with pytest.raises(ProtocolError) as refused:
+            scheduler.hold(chain, number=number)
+        assert refused.value.code is Code.UNKNOWN_SPACE
+
+
+def test_a_lost_peer_publishes_nothing_and_its_bytes_wait_for_its_process() -> None:
+    made = bench()
+    engine = peer(made, space(), pid=7)
+    granted = engine.reserve(make.keys(4), SLOT)
+    assert granted.outcomes.tolist() == [Outcome.WRITE] * 4
+    engine.detach()
+    assert [each.client for each in engine.core.lost(LMCACHE)] == [engine.client]
+    for ask in (
+        lambda: engine.commit(granted.reservation),
+        lambda: engine.abort(granted.reservation),
+        lambda: engine.reserve(make.keys(4), SLOT),
+        lambda: engine.hold(make.keys(4)),
+    ):
+        with pytest.raises(ProtocolError) as refused:
+            ask()
+        assert refused.value.code is Code.NOT_ATTACHED
+    assert made.node.pool.quarantined_bytes == 4 * SLOT
+    engine.die()
+    assert made.node.pool.used_bytes == 0
+    assert made.node.engines == {}
+    engine.die()
+    engine.core.goodbye(engine.client, made.now)
+    engine.core.let_go(engine.client, [0])
+    assert engine.core.held(engine.client) == []
+    assert made.faults() == []
+
+
+def test_engines_of_the_socket_are_none_of_a_gateway() -> None:
+    made = bench()
+    own = made.attach(make.space())
+    with pytest.raises(ProtocolError) as refused:
+        InProcess(made.node).hold(own.client, own.spaces[0], make.key(1), "", made.now, asked=False)
+    assert refused.value.code is Code.NOT_ATTACHED
+
+
+@pytest.mark.parametrize("gateway", ["lmcache", "other"])
+def test_engines_of_the_socket_cannot_attach_a_space_of_a_gateway(gateway: str) -> None:
+    made = bench()
+    engine = peer(made, space(), pid=100, group="g")
+    engine.detach()
+    wanted = Space(model=make.MODEL, world_size=2, gateway=gateway)
+    for message in (
+        Attach(1, VERSION, "mine", [SpaceRequest(make.space()), SpaceRequest(wanted)]),
+        Attach(1, VERSION, "g", [SpaceRequest(wanted)], resume=engine.client),
+    ):
+        with pytest.raises(ProtocolError) as refused:
+            made.node.attach(message, 100, made.now)
+        assert refused.value.code is Code.BAD_SPACE
+        assert refused.value.field == f"spaces[{len(message.spaces) - 1}].space.gateway"
+
+
+def test_engines_of_the_socket_cannot_go_on_as_one_of_a_gateway() -> None:
+    made = bench()
+    engine = peer(made, pid=100, group="g")
+    engine.detach()
+    with pytest.raises(ProtocolError) as refused:
+        made.node.attach(Attach(1, VERSION, "g", [], resume=engine.client), 100, made.now)
+    assert (refused.value.code, refused.value.field) == (Code.BAD_SPACE, "spaces")
+
+
+def test_a_gateway_cannot_attach_a_space_of_the_socket() -> None:
+    with pytest.raises(ProtocolError) as refused:
+        peer(bench(), make.space())
+    assert (refused.value.code, refused.value.field) == (Code.BAD_SPACE, "spaces[0].space.gateway")
+
+
+def test_spaces_with_and_without_a_gateway_never_meet() -> None:
+    made = bench(2 * BLOCKS)
+    own, engine = made.attach(Space(model=make.MODEL, world_size=2)), peer(made, space())
+    chain = make.keys(3)
+    own.store(chain, SLOT)
+    assert len(engine.hold(chain)) == 0
+    assert engine.store(chain, SLOT) == 3
+    assert made.index.find(pack_keys(chain), own.spaces[0])[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
+    made = bench(3 * BLOCKS)
+    own, engine = made.attach(make.space()), peer(made, space())
+    chain, leased, writing = make.keys(3), make.keys(3, "leased"), make.keys(3, "writing")
+    own.store(chain, SLOT)
+    engine.store(chain, SLOT)
+    engine.store(leased, SLOT)
+    held = engine.hold(leased)
+    open_one = engine.reserve(writing, SLOT).reservation
+    engine.core.clear_gateway(LMCACHE, made.now, force=force)
+    assert len(engine.hold(chain)) == 0
+    assert own.lookup(chain) == 3
+    assert len(engine.hold(leased)) == (0 if force else 3)
+    if force:
+        with pytest.raises(ProtocolError) as refused:
+            engine.commit(open_one)
+        assert refused.value.code is Code.INVALIDATED
+    else:
+        assert engine.commit(open_one) == 3
+    made.pass_time(0.1)
+    assert len(made.node.pool.table.blocks) == (6 if force else 9)
+    engine.let_go(held)
+    made.pass_time(0.1)
+    made.pass_time(0.1)
+    assert made.faults() == []
+    assert len(made.node.pool.table.blocks) == (3 if force else 9)

@@ -1,0 +1,40 @@
+"""`gateway` is one over a core on bytearrays; `make_gateway` takes options of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lmcache.client import Client
+from tests.lmcache.gateway import Gateway
+
+
+@pytest.fixture
+def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+    """Gateways with these options; the books of each are in order at the end."""
+    made: list[Gateway] = []
+
+    def new(**options: Any) -> Gateway:
+        made.append(Gateway(tmp_path / f"lmcache-{len(made)}", **options))
+        return made[-1]
+
+    yield new
+    faults = [fault for each in made for fault in each.bench.faults()]
+    for each in made:
+        each.close()
+    assert not faults
+
+
+@pytest.fixture
+def gateway(make_gateway: Callable[..., Gateway]) -> Gateway:
+    """8 MiB of memory."""
+    return make_gateway()
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Client:
+    """A connection to it."""
+    return gateway.client()

@@ -1,0 +1,117 @@
+"""A gateway in the test's own process, over a core on bytearrays: it works when it is given a turn, and time is the
+test's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dataplane.core.inprocess import InProcess
+from dataplane.protocol.layout import H_MEMORY
+from dataplane.transport.lmcache.instances import Patience
+from dataplane.transport.lmcache.server import LMCacheServer
+from dataplane.transport.loop import Loop
+from tests.dataplane.bench_node import Bench
+from tests.lmcache.client import Client
+
+SHM_NAME = "lmcache_l1_pool_bench"
+
+
+class PlainPool:
+    """The named segment as a bytearray."""
+
+    name = SHM_NAME
+    identity = 1
+
+    def __init__(self, bench: Bench, nbytes: int) -> None:
+        self._bench = bench
+        self.bytes = bytearray(nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.bytes)
+
+    def base(self, segment: int) -> int:
+        return self._bench.memory.bases[segment]
+
+    def view(self) -> memoryview:
+        return memoryview(self.bytes)
+
+
+class Gateway:
+    """One gateway and its core. `restart` is a new gateway over the same core and folder, as after a `kill -9`."""
+
+    def __init__(
+        self, folder: Path, capacity_bytes: int = 8 << 20, *, allow_clear: bool = True, **options: Any
+    ) -> None:
+        self.folder = folder
+        self.bench = Bench(capacity_bytes, named_bytes=capacity_bytes, **options)
+        self.bench.index.header[H_MEMORY] = 12_345
+        self.pool = PlainPool(self.bench, capacity_bytes)
+        self._allow_clear = allow_clear
+        self._clients: list[Client] = []
+        self.begin("tcp://127.0.0.1:*")
+
+    def begin(self, url: str) -> None:
+        """Another gateway at this URL; all engines of before have lost their peer."""
+        for engine in self.bench.node.engines.values():
+            engine.connected = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.loop = Loop()
+        self.server = LMCacheServer(
+            self._context,
+            self.loop,
+            url,
+            InProcess(self.bench.node),
+            self.pool,
+            int(self.bench.index.cells[H_MEMORY]),
+            self.folder,
+            lambda: self.bench.now,
+            allow_clear=self._allow_clear,
+            patience=Patience(),
+        )
+
+    def client(self, *, greet: bool = True) -> Client:
+        client = Client(self.server.url, self.turn, greet=greet)
+        self._clients.append(client)
+        return client
+
+    def turn(self) -> None:
+        """Let it serve what has come."""
+        self.loop.once(0.0, self.loop.stop)
+        self.loop.run()
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes for the core and the gateway."""
+        self.bench.pass_time(seconds)
+        self.server.tick()
+
+    def stop(self) -> str:
+        """End the gateway, as a process that is killed does: nobody is told. Its URL."""
+        url = self.server.url
+        self.server.close()
+        self.loop.close()
+        self._context.term()
+        return url
+
+    def restart(self) -> None:
+        self.begin(self.stop())
+
+    def leased(self) -> int:
+        """Counters that are up, of all engines together."""
+        return sum(int(area.counters.sum()) for area in self.bench.memory.areas.values())
+
+    def until(self, condition: Any, what: str) -> None:
+        """Give turns until something holds."""
+        for _ in range(5000):
+            if condition():
+                return
+            self.turn()
+        raise AssertionError(what)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.stop()

@@ -1,0 +1,388 @@
+"""Registered workers: who they are, and what becomes of those that are silent, lost, gone, or of before a restart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.transport.lmcache import processes
+from dataplane.transport.lmcache.instances import LOST_TTL_S
+from dataplane.transport.lmcache.registrations import Registrations
+from dataplane.transport.lmcache.sessions import LEASE_TTL_S
+from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
+from tests.lmcache.gateway import SHM_NAME, Gateway
+
+NO_POOL = {"shm_name": "", "pool_size": 0}
+
+
+@pytest.fixture(autouse=True)
+def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
+    """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
+    here, nobody's unless told."""
+    owner = {"owner": processes.UNKNOWN}
+
+    def owners_of(fds: list[int]) -> dict[int, processes.Owner]:
+        return dict.fromkeys(fds, owner["owner"])
+
+    monkeypatch.setattr("dataplane.transport.lmcache.connections.owners_of", owners_of)
+    monkeypatch.setattr("dataplane.transport.lmcache.processes.owners_of", owners_of)
+    return owner
+
+
+def kept(gateway: Gateway) -> list[Path]:
+    return sorted(gateway.folder.glob("*.registration"))
+
+
+def groups(gateway: Gateway) -> list[str]:
+    return [
+        engine.group for engine in gateway.bench.node.engines.values() if engine.group != "lmcache:schedulers"
+    ]
+
+
+def test_a_worker_that_registers_again_is_the_same(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.prepare_store(prompt(1))
+    assert client.register()["shm_name"] == SHM_NAME
+    assert groups(gateway) == ["lmcache:7"]
+    assert client.commit_store(prompt(1)) is True
+
+
+def test_a_worker_that_registers_as_something_else_is_another(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(1))
+    client.register(num_layers=4)
+    assert client.prepare_retrieve(prompt(1))["success"] is False
+    assert client.prepare_store(prompt(1))["slots"][0]["shape"] == [2, 4, 256, 8]
+    assert groups(gateway) == ["lmcache:7"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"instance_id": -1},
+        {"instance_id": 2**64},
+        {"world_size": 0},
+        {"world_size": 100_000},
+        {"world_size": -1},
+        {"num_layers": 0},
+        {"num_layers": 2**40},
+        {"hidden_dim_size": -5},
+        {"num_physical_slots": 0},
+        {"num_physical_slots": 2**24, "num_layers": 2**24, "hidden_dim_size": 2**24},
+        {"block_size": 0},
+        {"dtype_str": "Tensor"},
+        {"dtype_str": "float9"},
+        {"dtype_str": ""},
+        {"model_name": ""},
+        {"model_name": "x" * 300},
+        {"model_name": "a\nb"},
+        {"num_layers": "2"},
+        {"use_mla": None},
+    ],
+    ids=str,
+)
+def test_a_wrong_registration_gets_no_segment(
+    client: Client, gateway: Gateway, fields: dict[str, Any]
+) -> None:
+    assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
+    assert client.ask("noop") == "OK"
+    assert kept(gateway) == []
+    assert groups(gateway) == []
+
+
+@pytest.mark.parametrize("instance", [-1, -(2**63)])
+def test_a_number_that_no_worker_has_gets_no_segment(client: Client, instance: int) -> None:
+    assert client.register(instance) == NO_POOL
+
+
+@pytest.mark.parametrize("instance", [0, 1, 2**31, 2**63, 2**64 - 1])
+def test_any_other_number_is_served(client: Client, instance: int) -> None:
+    assert client.register(instance)["shm_name"] == SHM_NAME
+    assert client.store(prompt(1), instance=instance) is True
+
+
+def test_a_worker_that_unregisters_leaves_nothing(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(1))
+    assert len(kept(gateway)) == 1
+    assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
+    assert (kept(gateway), groups(gateway)) == ([], [])
+    assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
+    assert client.prepare_store(prompt(2)) == {}
+    client.register()
+    assert client.lookup(prompt(1)) == 1
+
+
+def test_what_an_unregistered_worker_was_writing_is_never_published(client: Client, gateway: Gateway) -> None:
+    client.register(1)
+    client.register(2)
+    client.prepare_store(prompt(2), instance=1)
+    client.ask("unregister_kv_cache_engine_driven_context", 1)
+    assert client.lookup(prompt(2)) == 0
+    assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
+    assert client.store(prompt(2), instance=2) is True
+    assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
+    gateway.pass_time(LOST_TTL_S + 1)
+    assert gateway.bench.pool.quarantined_bytes == 0
+    assert client.lookup(prompt(2)) == 2
+
+
+def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
+    gateway: Gateway, strangers: dict[str, processes.Owner]
+) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    strangers["owner"] = child, 0
+    client = gateway.client()
+    client.register()
+    client.prepare_store(prompt(2))
+    client.close()
+    gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is lost")
+    gateway.pass_time(10 * LOST_TTL_S)
+    assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
+    assert len(kept(gateway)) == 1
+    os.close(writing)
+    os.waitpid(child, 0)
+    gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 0, "its process is gone")
+    assert (kept(gateway), groups(gateway)) == ([], [])
+
+
+def test_two_processes_may_give_the_same_number(
+    gateway: Gateway, strangers: dict[str, processes.Owner]
+) -> None:
+    strangers["owner"] = os.getpid(), 0
+    one = gateway.client()
+    one.register(1000)
+    strangers["owner"] = 1, 0
+    two = gateway.client()
+    two.register(1000, num_layers=4)
+    assert groups(gateway) == ["lmcache:1000", "lmcache:1000"]
+    assert one.prepare_store(prompt(1), instance=1000)["slots"][0]["shape"] == [2, 2, 256, 8]
+    assert two.prepare_store(prompt(1), instance=1000)["slots"][0]["shape"] == [2, 4, 256, 8]
+    two.ask("unregister_kv_cache_engine_driven_context", 1000)
+    assert one.commit_store(prompt(1), instance=1000) is True
+
+
+def test_a_worker_whose_connection_closed_goes_on_with_another(gateway: Gateway) -> None:
+    one = gateway.client()
+    one.register()
+    one.store(prompt(1))
+    one.close()
+    gateway.until(lambda: not gateway.bench.node.engines[2].connected, "its connection is gone")
+    two = gateway.client()
+    assert two.ask("ping", 7) is True
+    assert gateway.bench.node.engines[2].connected
+    assert two.prepare_retrieve(prompt(1))["success"] is True
+
+
+class TestSilence:
+    def test_one_that_pinged_is_lost_after_two_minutes_and_found_again_by_a_word(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.ask("ping", 7)
+        client.prepare_store(prompt(2))
+        gateway.pass_time(119)
+        assert gateway.bench.node.engines[2].connected
+        gateway.pass_time(2)
+        assert not gateway.bench.node.engines[2].connected
+        assert client.lookup(prompt(2)) == 0
+        assert client.commit_store(prompt(2)) is False
+        assert gateway.bench.node.engines[2].connected
+        assert client.store(prompt(2)) is True
+
+    def test_one_that_never_pinged_has_an_hour(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        gateway.pass_time(3599)
+        assert gateway.bench.node.engines[2].connected
+        gateway.pass_time(2)
+        assert not gateway.bench.node.engines[2].connected
+
+    def test_work_counts_as_a_word(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.ask("ping", 7)
+        for at in range(10):
+            gateway.pass_time(100)
+            assert client.store(prompt(1, at)) is True
+        assert gateway.bench.node.engines[2].connected
+
+    def test_one_that_is_lost_does_not_lessen_what_others_find(self, gateway: Gateway) -> None:
+        one, two = gateway.client(), gateway.client()
+        one.register(1)
+        one.ask("ping", 1)
+        two.register(2, num_layers=4)
+        two.store(prompt(2), instance=2, end=512)
+        assert two.lookup(prompt(2)) == 0
+        gateway.pass_time(121)
+        assert two.lookup(prompt(2)) == 2
+        one.ask("ping", 1)
+        assert two.lookup(prompt(2)) == 0
+
+    def test_one_that_is_not_registered_is_told_once_so_that_it_registers(self, client: Client) -> None:
+        # Its client takes that for a server that is not well, and registers when it is well again.
+        for instance in (0, -1, 2**64 - 1, 12_345):
+            assert [client.ask("ping", instance) for _ in range(3)] == [False, True, True]
+        assert client.ask("ping", None) is True
+        assert client.call(22) == [b"\xc3"]
+        client.register(12_346)
+        assert client.ask("ping", 12_346) is True
+
+
+class TestRestart:
+    def test_workers_are_known_to_the_next_data_plane(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2))
+        gateway.restart()
+        assert groups(gateway) == ["lmcache:7"]
+        assert client.prepare_retrieve(prompt(2))["success"] is True
+        assert client.lookup(prompt(2)) == 2
+        assert client.store(prompt(3)) is True
+        assert gateway.bench.node.engines[2].connected
+
+    def test_workers_that_map_the_memory_of_before_a_cold_start_are_made_to_register_again(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.store(prompt(2))
+        gateway.pool.identity = 2
+        gateway.restart()
+        assert kept(gateway) == []
+        assert client.prepare_store(prompt(1)) == {}
+        assert client.prepare_retrieve(prompt(2))["success"] is False
+        assert [client.ask("ping", 7) for _ in range(3)] == [False, True, True]
+        client.register()
+        assert client.ask("ping", 7) is True
+        assert client.store(prompt(3)) is True
+        gateway.restart()
+        assert client.prepare_retrieve(prompt(3))["success"] is True
+
+    def test_requests_that_waited_are_answered(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2))
+        url = gateway.stop()
+        client.send([b"\x01", b"\x16", b"\x07"])
+        gateway.begin(url)
+        assert client.receive() == [b"\x01", b"\x16", b"\xc3"]
+
+    def test_what_was_being_written_stays_quarantined_until_the_worker_says_that_it_is_done(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.prepare_store(prompt(2))
+        for engine in list(gateway.bench.node.engines.values()):
+            gateway.bench.node.detach(engine.client, "killed", gateway.bench.now)
+        gateway.restart()
+        assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
+        assert client.lookup(prompt(2)) == 0
+        assert client.commit_store(prompt(2)) is False
+        assert gateway.bench.pool.quarantined_bytes == 0
+        assert client.store(prompt(2)) is True
+
+    def test_leases_of_before_end_after_a_time(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2))
+        client.lookup(prompt(2))
+        client.prepare_retrieve(prompt(2))
+        gateway.restart()
+        assert gateway.leased() == 4
+        gateway.pass_time(LEASE_TTL_S + 1)
+        gateway.pass_time(1)
+        assert gateway.leased() == 0
+
+    def test_a_retrieve_that_it_interrupted_is_whole_when_it_was_held_all_the_time(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        client.register()
+        client.store(prompt(3))
+        client.prepare_retrieve(prompt(2))
+        gateway.restart()
+        assert client.commit_retrieve(prompt(3)) is False
+        assert client.commit_retrieve(prompt(2)) is True
+        assert client.commit_retrieve(prompt(2)) is False
+        assert gateway.leased() == 0
+        client.prepare_retrieve(prompt(2))
+        gateway.restart()
+        gateway.pass_time(LEASE_TTL_S + 1)
+        gateway.pass_time(1)
+        assert client.commit_retrieve(prompt(2)) is False
+
+    def test_a_worker_whose_process_ended_meanwhile_is_not_restored(
+        self, gateway: Gateway, strangers: dict[str, processes.Owner]
+    ) -> None:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        strangers["owner"] = os.getpid(), 0
+        client = gateway.client()
+        client.register()
+        (path,) = kept(gateway)
+        path.unlink()
+        registered = next(iter(gateway.server.instances)).registered
+        registered.pid = child
+        Registrations(gateway.folder).keep(registered)
+        gateway.restart()
+        assert len(gateway.server.instances) == 0
+        assert kept(gateway) == []
+
+    @pytest.mark.parametrize(
+        "damage",
+        [b"", b"LARDERLM1\n", b"rubbish" * 100, b"LARDERLM1\n" + bytes(32) + b"\x90"],
+        ids=["empty", "cut", "rubbish", "wrong digest"],
+    )
+    def test_a_damaged_registration_is_set_aside(
+        self, client: Client, gateway: Gateway, damage: bytes
+    ) -> None:
+        client.register(1)
+        client.register(2)
+        kept(gateway)[0].write_bytes(damage)
+        gateway.restart()
+        assert len(gateway.server.instances) == 1
+        assert len(list(gateway.folder.glob("*.corrupt"))) == 1
+        assert client.prepare_store(prompt(1), instance=1) == {}
+        assert "slots" in client.prepare_store(prompt(1), instance=2)
+
+    def test_a_folder_that_cannot_be_written_costs_the_memory_alone(
+        self, make_gateway: Callable[..., Gateway], tmp_path: Path
+    ) -> None:
+        gateway = make_gateway()
+        gateway.folder.parent.mkdir(exist_ok=True)
+        gateway.folder.write_text("a file where a folder should be")
+        client = gateway.client()
+        assert client.register()["shm_name"] == SHM_NAME
+        assert client.store(prompt(1)) is True
+
+
+def test_a_connection_of_another_process_is_found_in_the_kernels_tables() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            with socket.create_connection(("127.0.0.1", port)):
+                os.close(writing)
+                os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+        connection, _ = listener.accept()
+        with connection:
+            real = _real_owners([connection.fileno(), 10**6])
+            assert real[connection.fileno()][0] == child
+            assert real[connection.fileno()][1] > 0
+            assert real[10**6] == processes.UNKNOWN
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
+_real_owners = processes.owners_of

@@ -1,0 +1,298 @@
+"""Look-ups: what they promise, and for how long they hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dataplane.core.inprocess import InProcess
+from dataplane.protocol.spaces import LMCACHE
+from dataplane.transport.lmcache.sessions import LEASE_TTL_S, Lock, Lookup, Sessions
+from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
+from tests.lmcache.gateway import Gateway
+
+
+def test_a_look_up_finds_what_was_stored_and_holds_it(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(3))
+    assert client.lookup(prompt(4)) == 3
+    assert gateway.leased() == 3
+    assert client.ask("end_session", "r") is NOTHING
+    assert gateway.leased() == 0
+
+
+def test_its_result_is_told_once(client: Client) -> None:
+    client.register()
+    client.store(prompt(1))
+    assert client.lookup(prompt(1)) == 1
+    assert client.status("r") == 0
+    assert client.status("nobody") == 0
+
+
+def test_waiting_for_a_result_waits_for_nothing(client: Client) -> None:
+    client.register()
+    client.store(prompt(1))
+    assert client.ask("lookup", lookup_key(prompt(1)), 1) is NOTHING
+    assert client.ask("wait_prefetch_status", "r", 100.0) == 1
+    assert client.ask("wait_prefetch_status", "r", 100) == 0
+
+
+def test_the_same_request_asked_again_keeps_one_set_of_leases(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    for _ in range(5):
+        assert client.lookup(prompt(2)) == 2
+        assert gateway.leased() == 2
+    client.store(prompt(3))
+    assert client.lookup(prompt(3)) == 3
+    assert gateway.leased() == 3
+    assert client.lookup(prompt(1)) == 1
+    assert gateway.leased() == 1
+
+
+def test_a_request_that_comes_back_with_other_tokens_lets_the_first_go(
+    client: Client, gateway: Gateway
+) -> None:
+    client.register()
+    client.store(prompt(2, 1))
+    assert client.lookup(prompt(2, 1)) == 2
+    assert client.lookup(prompt(2, 2)) == 0
+    assert gateway.leased() == 0
+
+
+def test_two_schedulers_with_the_same_request_name_have_a_look_up_each(gateway: Gateway) -> None:
+    one, two = gateway.client(), gateway.client()
+    one.register()
+    one.store(prompt(2, 1))
+    assert one.ask("lookup", lookup_key(prompt(2, 1)), 1) is NOTHING
+    assert two.ask("lookup", lookup_key(prompt(2, 9)), 1) is NOTHING
+    assert (one.status("r"), two.status("r")) == (2, 0)
+    two.ask("end_session", "r")
+    assert gateway.leased() == 2
+
+
+def test_every_rank_must_have_a_chunk(client: Client, gateway: Gateway) -> None:
+    for rank in range(3):
+        client.register(rank, world_size=3)
+    for rank, chunks in ((0, 4), (1, 2), (2, 3)):
+        client.store(prompt(chunks), instance=rank, world_size=3, worker_id=rank)
+    assert client.lookup(prompt(4), world_size=3) == 2
+    assert gateway.leased() == 6
+
+
+def test_a_rank_that_has_nothing_means_no_hit_and_no_lease(client: Client, gateway: Gateway) -> None:
+    client.register(0, world_size=2)
+    client.store(prompt(2), instance=0, world_size=2)
+    assert client.lookup(prompt(2), world_size=2) == 0
+    assert gateway.leased() == 0
+
+
+def test_two_forms_of_one_model_never_promise_what_only_one_has(client: Client, gateway: Gateway) -> None:
+    client.register(1)
+    client.register(2, dtype_str="float8_e4m3fn")
+    client.store(prompt(2), instance=1)
+    assert client.lookup(prompt(2)) == 0
+    client.store(prompt(1), instance=2)
+    assert client.lookup(prompt(2)) == 1
+    assert gateway.leased() == 2
+    client.ask("unregister_kv_cache_engine_driven_context", 2)
+    assert client.lookup(prompt(2)) == 2
+
+
+def test_salts_share_nothing(client: Client) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    assert client.lookup(prompt(2), cache_salt="b") == 0
+    assert client.lookup(prompt(2)) == 0
+    assert client.lookup(prompt(2), cache_salt="a") == 2
+
+
+def test_only_whole_chunks_up_to_the_end_are_asked_for(client: Client) -> None:
+    client.register()
+    client.store(prompt(3))
+    assert client.lookup(prompt(3), end=600) == 2
+    assert client.lookup(prompt(3), end=255) == 0
+    assert client.lookup(prompt(3), end=10**9) == 3
+
+
+def test_a_model_that_nobody_registered_is_a_miss(client: Client) -> None:
+    assert client.lookup(prompt(2)) == 0
+    client.register()
+    client.store(prompt(2))
+    assert client.lookup(prompt(2), model_name="other") == 0
+    assert client.lookup(prompt(2), world_size=8) == 0
+
+
+def test_a_look_up_that_cannot_be_ends_the_one_before(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    client.lookup(prompt(2))
+    assert client.lookup(prompt(2), model_name="other") == 0
+    assert gateway.leased() == 0
+
+
+class TestTheEndOfLeases:
+    def test_freed_chunks_are_let_go_and_the_others_stay(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(4))
+        client.lookup(prompt(4))
+        assert client.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1) is NOTHING
+        assert gateway.leased() == 2
+        client.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1)
+        assert gateway.leased() == 2
+        client.ask("free_lookup_locks", lookup_key(prompt(4), start=512, end=1024), 1)
+        assert gateway.leased() == 0
+        assert len(gateway.server.sessions) == 0
+
+    def test_locks_of_nobody_are_freed_without_a_word(self, client: Client) -> None:
+        client.register()
+        assert client.ask("free_lookup_locks", lookup_key(prompt(4)), 1) is NOTHING
+
+    def test_each_rank_that_read_lets_its_chunks_go(self, client: Client, gateway: Gateway) -> None:
+        for rank in range(2):
+            client.register(rank, world_size=2)
+            client.store(prompt(2), instance=rank, world_size=2, worker_id=rank)
+        client.lookup(prompt(2), world_size=2)
+        assert gateway.leased() == 4
+        for rank, left in ((0, 2), (1, 0)):
+            fields: dict[str, Any] = {"instance": rank, "world_size": 2, "worker_id": rank}
+            assert client.prepare_retrieve(prompt(2), **fields)["success"]
+            assert client.commit_retrieve(prompt(2), **fields) is True
+            assert gateway.leased() == left
+
+    def test_blocks_that_several_workers_read_stay_until_the_last_of_them(
+        self, client: Client, gateway: Gateway
+    ) -> None:
+        for worker in range(3):
+            client.register(worker)
+        client.store(prompt(2), instance=0)
+        client.lookup(prompt(2), num_kv_readers=3)
+        for worker, left in ((0, 2), (1, 2), (2, 0)):
+            assert client.prepare_retrieve(prompt(2), instance=worker)["success"]
+            assert client.commit_retrieve(prompt(2), instance=worker) is True
+            assert gateway.leased() == left
+
+    def test_clients_too_old_to_say_how_many_read_are_served(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(1))
+        assert client.ask("lookup", lookup_key(prompt(1), num_kv_readers=0), 2) is NOTHING
+        assert client.status("r") == 1
+        for left in (1, 0):
+            client.prepare_retrieve(prompt(1))
+            client.commit_retrieve(prompt(1))
+            assert gateway.leased() == left
+
+    def test_a_retrieve_of_a_part_lets_that_part_go(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(4))
+        client.lookup(prompt(4))
+        assert client.prepare_retrieve(prompt(4), start=256, end=768)["success"]
+        assert client.commit_retrieve(prompt(4), start=256, end=768) is True
+        assert gateway.leased() == 2
+
+    def test_the_scheduler_is_gone(self, gateway: Gateway) -> None:
+        worker, scheduler = gateway.client(), gateway.client()
+        worker.register()
+        worker.store(prompt(2))
+        scheduler.lookup(prompt(2))
+        assert gateway.leased() == 2
+        scheduler.close()
+        gateway.until(lambda: gateway.leased() == 0, "its leases end with its connection")
+        assert len(gateway.server.sessions) == 0
+
+    def test_nobody_comes_for_them_in_time(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2))
+        client.lookup(prompt(2))
+        gateway.pass_time(LEASE_TTL_S - 1)
+        assert gateway.leased() == 2
+        gateway.pass_time(2)
+        assert gateway.leased() == 0
+        assert client.status("r") == 0
+
+    def test_what_is_held_is_not_evicted(self, make_gateway: Callable[..., Gateway]) -> None:
+        gateway = make_gateway(capacity_bytes=2 << 20)
+        client = gateway.client()
+        client.register()
+        client.store(prompt(4), "kept")
+        assert client.lookup(prompt(4), "kept") == 4
+        for at in range(100):
+            client.store(prompt(3, 1 + at), f"r{at}")
+        assert client.lookup(prompt(4), "other") == 4
+        client.ask("end_session", "kept")
+        client.ask("end_session", "other")
+        for at in range(100):
+            client.store(prompt(3, 1 + at), f"r{at}")
+        assert client.lookup(prompt(4)) == 0
+
+
+def test_a_million_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
+    released: list[int] = []
+    sessions = Sessions(lambda client, numbers: released.extend(numbers))
+    for at in range(1_000_000):
+        lookup = Lookup(b"a", f"r{at}", 1, b"", 1, 1e9)
+        lookup.locks[1] = Lock([at], [1])
+        sessions.begin(lookup)
+    assert len(sessions) == 4096
+    assert len(released) == 1_000_000 - 4096
+    assert sessions.ended == {"crowded_out": 1_000_000 - 4096}
+    for scheduler in range(20):
+        for at in range(4096):
+            sessions.begin(Lookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
+    assert len(sessions) == 32_768
+    for name in (b"a", *(b"s%d" % each for each in range(20))):
+        sessions.end_scheduler(name)
+    assert len(sessions) == 0
+    assert len(released) == 1_000_000
+
+
+def test_a_scheduler_beyond_what_the_core_takes_holds_in_a_common_name(
+    make_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = make_gateway(max_clients=4)
+    clients = [gateway.client() for _ in range(8)]
+    clients[0].register()
+    clients[0].store(prompt(1))
+    assert [client.lookup(prompt(1), f"r{at}") for at, client in enumerate(clients)] == 8 * [1]
+    assert gateway.leased() == 8
+    assert len(gateway.bench.node.engines) == 4
+    for client in clients[1:]:
+        client.close()
+    gateway.until(lambda: gateway.leased() == 1, "leases end with the connections that took them")
+
+
+def test_look_ups_and_hits_count_for_the_tenant(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    client.lookup(prompt(3), cache_salt="a")
+    gateway.pass_time(0.1)
+    tenant = gateway.bench.tenant("a")
+    assert (tenant.requested_blocks, tenant.hit_blocks, tenant.stored_blocks) == (3, 2, 2)
+
+
+def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> None:
+    client.register(42)
+    client.lookup(prompt(1))
+    groups = [engine.group for engine in gateway.bench.node.stats(gateway.bench.now).engines]
+    assert f"{LMCACHE}:42" in groups
+    assert any(group.startswith(f"{LMCACHE}:scheduler:") for group in groups)
+    assert InProcess(gateway.bench.node).lost(LMCACHE) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"start": -1}, {"end": -1}, {"start": 300, "end": 200}, {"cache_salt": "a/b"}]
+)
+def test_a_wrong_key_is_a_miss(client: Client, fields: dict[str, Any]) -> None:
+    client.register()
+    client.store(prompt(1))
+    assert client.lookup(prompt(1), **fields) == 0
+    assert client.ask("free_lookup_locks", {**lookup_key(prompt(1)), **fields}, 1) is NOTHING
+
+
+def test_a_worker_may_look_up_under_its_own_name_too(client: Client) -> None:
+    client.register()
+    client.store(prompt(1))
+    assert client.ask("lookup", key(prompt(1)), 1) is NOTHING
+    assert client.status("r") == 1

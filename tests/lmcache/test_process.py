@@ -1,0 +1,350 @@
+"""A real data plane with its gateway: memory that clients map, processes that end, a `kill -9` of the node."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from tests.dataplane.plane import Plane, line, wait_for
+from tests.lmcache.client import CHUNK_BYTES, Client, Lost, key, lookup_key, packed, prompt
+from tests.lmcache.engine_memory import EngineMemory
+from tests.lmcache.planes import (
+    FOLDER,
+    check,
+    content,
+    free_port,
+    gateway_plane,
+    gateway_stats,
+    leased,
+    listed,
+    mapped,
+    store,
+    supervised_gateway,
+    url_of,
+)
+
+WORKER = """
+import os, signal, sys
+from tests.lmcache.client import *
+client = Client(sys.argv[1])
+client.register(int(sys.argv[2]))
+slots = client.prepare_store(prompt(2, 50), instance=int(sys.argv[2]))["slots"]
+sys.stdout.write(f"{len(slots)}\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def plane(socket_dir: Path) -> Iterator[Plane]:
+    """16 MiB."""
+    with gateway_plane(socket_dir) as running:
+        yield running
+
+
+@pytest.fixture
+def client(plane: Plane) -> Iterator[Client]:
+    with Client(url_of(plane)) as connected:
+        yield connected
+
+
+def test_bytes_that_one_client_wrote_are_read_by_another(plane: Plane, client: Client) -> None:
+    with mapped(client.register()) as segment:
+        assert store(client, segment, prompt(3), 0, "one")
+    with Client(url_of(plane)) as other, mapped(other.register(8)) as segment:
+        assert other.lookup(prompt(3), "two") == 3
+        assert check(other, segment, prompt(3), 0, "two", instance=8)
+        assert leased(plane.describe()) == 0
+
+
+def test_larders_keys_and_lists_name_what_clients_cache(plane: Plane, client: Client) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    blocks = listed(plane, tenant="a")
+    assert [(each.model, each.state, each.bytes) for each in blocks] == 2 * [("llama", "ready", CHUNK_BYTES)]
+    assert listed(plane, tenant="b") == []
+
+
+def test_the_segment_is_removed_when_the_node_stops(plane: Plane, client: Client) -> None:
+    name = client.register()["shm_name"]
+    assert (FOLDER / name).exists()
+    assert plane.stop() == 0
+    assert not (FOLDER / name).exists()
+
+
+class TestAWorkerThatIsKilled:
+    def test_what_it_was_writing_is_given_back_with_its_end_and_never_published(
+        self, plane: Plane, client: Client
+    ) -> None:
+        client.register()
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, url_of(plane), "9"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert line(worker) == "2"
+            stats = plane.describe()
+            assert stats.pool.reserved_bytes == 2 * CHUNK_BYTES
+            assert worker.pid in [engine.pid for engine in stats.engines]
+        finally:
+            worker.kill()
+            worker.wait()
+            for stream in (worker.stdin, worker.stdout):
+                assert stream is not None
+                stream.close()
+        plane.wait_stats(
+            lambda stats: stats.pool.used_bytes == 0 and "lmcache:9" not in [e.group for e in stats.engines],
+            "its bytes come back with its end",
+        )
+        assert client.lookup(prompt(2, 50)) == 0
+        assert [each.instance for each in gateway_stats(plane).instances] == [7]
+
+    def test_a_worker_that_is_stopped_keeps_its_bytes_quarantined_until_it_is_gone(
+        self, socket_dir: Path
+    ) -> None:
+        with gateway_plane(
+            socket_dir, dataplane__lmcache_silent_s="0.3", dataplane__lmcache_never_pinged_s="0.3"
+        ) as plane:
+            worker = subprocess.Popen(
+                [sys.executable, "-c", WORKER, url_of(plane), "9"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            try:
+                assert line(worker) == "2"
+                plane.wait_stats(
+                    lambda stats: stats.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is taken for lost"
+                )
+            finally:
+                worker.kill()
+                worker.wait()
+                for stream in (worker.stdin, worker.stdout):
+                    assert stream is not None
+                    stream.close()
+            plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back with its end")
+
+
+class TestAKilledDataPlane:
+    def test_its_clients_find_registrations_answers_and_chunks_again(self, socket_dir: Path) -> None:
+        with (
+            supervised_gateway(socket_dir) as plane,
+            Client(url_of(plane)) as worker,
+            Client(url_of(plane)) as scheduler,
+            mapped(worker.register()) as segment,
+        ):
+            for name in range(20):
+                assert store(worker, segment, prompt(3, name), name, f"r{name}")
+            assert scheduler.lookup(prompt(3, 5), "held") == 3
+            wait_for(plane.spare_waits, "a spare waits")
+            first = plane.plane_pid
+            plane.kill_plane()
+            worker.wait_lost()
+            scheduler.wait_lost()
+            # Asked of nobody: the next data plane answers.
+            worker.send([b"\x51", b"\x12", packed(key(prompt(3, 7), "r7")), packed(7)])
+            scheduler.send([b"\x52", b"\x08", packed(lookup_key(prompt(4, 8), "late")), b"\x01"])
+            assert worker.receive()[:2] == [b"\x51", b"\x12"]
+            assert scheduler.receive() == [b"\x52", b"\x08"]
+            assert plane.plane_pid != first
+            assert scheduler.status("late") == 3
+            assert worker.commit_retrieve(prompt(3, 7), "r7") is True
+            for name in range(20):
+                assert check(worker, segment, prompt(3, name), name, f"again{name}")
+            assert store(worker, segment, prompt(5, 3), 3, "more")
+            assert check(worker, segment, prompt(5, 3), 3, "more")
+            (instance,) = gateway_stats(plane).instances
+            assert (instance.instance, instance.attached) == (7, True)
+            assert plane.describe().adopted_blocks == 60
+
+    def test_a_store_that_it_interrupted_is_not_published(self, socket_dir: Path) -> None:
+        with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as worker:
+            worker.register()
+            assert worker.store(prompt(1, 1), "before")
+            assert len(worker.prepare_store(prompt(2))["slots"]) == 2
+            wait_for(plane.spare_waits, "a spare waits")
+            plane.kill_plane()
+            worker.wait_lost()
+            assert worker.commit_store(prompt(2)) is False
+            assert worker.lookup(prompt(2)) == 0
+            assert worker.lookup(prompt(1, 1), "after") == 1
+            plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "the worker said it was done")
+            assert worker.store(prompt(2)) is True
+
+    def test_workers_that_are_copied_for_are_copied_for_again(self, socket_dir: Path) -> None:
+        with (
+            supervised_gateway(socket_dir) as plane,
+            Client(url_of(plane)) as worker,
+            EngineMemory() as memory,
+        ):
+            memory.fill(9)
+            worker.ask("register_kv_cache", *memory.registration())
+            old, new = list(range(1, 33)), list(range(32, 64))
+            wanted = memory.blocks(old)
+            assert worker.ask("store", key(prompt(2)), 7, [old], b"event") == [b"", True]
+            wait_for(plane.spare_waits, "a spare waits")
+            plane.kill_plane()
+            worker.wait_lost()
+            assert worker.ask("retrieve", key(prompt(2)), 7, [new], b"event", 0) == [b"", True]
+            assert np.array_equal(memory.blocks(new), wanted)
+
+    def test_many_kills_under_load_lose_no_chunk_and_no_byte(self, socket_dir: Path) -> None:
+        with (
+            supervised_gateway(socket_dir) as plane,
+            Client(url_of(plane)) as worker,
+            mapped(worker.register()) as segment,
+        ):
+            stored: list[int] = []
+            name = lost = 0
+            for _ in range(3):
+                wait_for(plane.spare_waits, "a spare waits")
+                killer = threading.Timer(0.05, plane.kill_plane)
+                killer.start()
+                last = name + 60  # more than the time until the kill, and goes on behind it
+                while name < last:
+                    name += 1
+                    try:
+                        if store(worker, segment, prompt(2, name), name, f"r{name}"):
+                            stored.append(name)
+                        for old in stored[-4:]:
+                            assert check(worker, segment, prompt(2, old), old, f"r{old}")
+                    except Lost:
+                        lost += 1
+                killer.join()
+            assert lost <= 3
+            assert len(stored) >= name - 6
+            for old in stored:
+                assert check(worker, segment, prompt(2, old), old, f"last{old}")
+            assert gateway_stats(plane).instances[0].attached
+
+
+def test_a_thousand_connections_are_served(plane: Plane) -> None:
+    count = 1000
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, count + 24)
+    sockets = []
+    try:
+        for _ in range(count):
+            sockets.append(context.socket(zmq.DEALER))
+            sockets[-1].linger = 0
+            sockets[-1].connect(url_of(plane))
+        for at, each in enumerate(sockets):
+            request = lookup_key(prompt(1), f"r{at}")
+            each.send_multipart([packed(at), b"\x08", packed(request), b"\x01"])
+            each.send_multipart([packed(at), b"\x16", b"\xc0"])
+        for at, each in enumerate(sockets):
+            for answer in ([packed(at), b"\x08"], [packed(at), b"\x16", b"\xc3"]):
+                assert each.poll(60_000)
+                assert each.recv_multipart() == answer
+        assert gateway_stats(plane).connections == count
+    finally:
+        for each in sockets:
+            each.close()
+        context.term()
+    wait_for(lambda: gateway_stats(plane).connections == 0, "connections are forgotten when they close")
+    assert plane.alive
+
+
+def test_a_thousand_schedulers_hold_what_they_found_and_let_it_go(plane: Plane) -> None:
+    count = 600
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, count + 24)
+    with Client(url_of(plane)) as worker:
+        worker.register()
+        worker.store(prompt(1))
+        sockets = []
+        try:
+            for at in range(count):
+                sockets.append(context.socket(zmq.DEALER))
+                sockets[-1].linger = 0
+                sockets[-1].connect(url_of(plane))
+                sockets[-1].send_multipart(
+                    [b"\x01", b"\x08", packed(lookup_key(prompt(1), f"r{at}")), b"\x01"]
+                )
+                sockets[-1].send_multipart([b"\x02", b"\x09", packed(f"r{at}")])
+            for each in sockets:
+                assert each.poll(60_000)
+                assert each.recv_multipart() == [b"\x01", b"\x08"]
+                assert each.poll(60_000)
+                assert each.recv_multipart() == [b"\x02", b"\x09", b"\x01"]
+            assert gateway_stats(plane).lookups == count
+        finally:
+            for each in sockets:
+                each.close()
+            context.term()
+        wait_for(lambda: gateway_stats(plane).lookups == 0, "look-ups end with their schedulers")
+        plane.wait_stats(lambda stats: leased(stats) == 0, "so do their leases")
+
+
+class DefaultPort(Plane):
+    """A data plane that nobody told a port."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {name: value for name, value in super().environ.items() if name != "LARDER_LMCACHE_PORT"}
+
+
+class TestThePort:
+    def test_a_named_port_that_is_taken_fails_the_start_with_one_line(self, socket_dir: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            plane = Plane(socket_dir, {"lmcache_port": str(port), "dataplane__lmcache_shm_name": f"t{port}"})
+            done = subprocess.run(
+                [sys.executable, "-m", "dataplane"],
+                env=plane.environ,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == 2
+        last = done.stderr.strip().splitlines()[-1]
+        assert "lmcache_port" in last
+        assert f"tcp://127.0.0.1:{port}" in last
+        assert "already in use" in last
+        assert "Traceback" not in done.stderr
+        assert not (FOLDER / f"lmcache_l1_pool_t{port}").exists()
+
+    def test_the_default_port_that_is_taken_leaves_the_gateway_out(self, socket_dir: Path) -> None:
+        listener = None
+        with suppress(OSError):  # somebody has it already
+            listener = socket.create_server(("127.0.0.1", 5555))
+        plane = DefaultPort(socket_dir)
+        try:
+            plane.start()
+            wait_for(lambda: '"lmcache.off"' in plane.log(), "the log says so")
+            assert plane.describe().gateway is None
+        finally:
+            plane.kill()
+            if listener is not None:
+                listener.close()
+
+    def test_no_gateway_means_no_socket_and_no_segment(self, socket_dir: Path) -> None:
+        plane = Plane(socket_dir)
+        try:
+            plane.start()
+            assert plane.describe().gateway is None
+            assert "lmcache" not in plane.log()
+        finally:
+            plane.kill()
+
+    def test_an_address_that_others_reach_is_told_in_the_log(self, socket_dir: Path) -> None:
+        with gateway_plane(socket_dir, dataplane__lmcache_host="0.0.0.0") as plane:
+            with Client(url_of(plane)) as client:
+                client.register()
+                client.store(prompt(1))
+                client.ask("clear", True)  # off loopback nobody may, unless told
+                assert client.lookup(prompt(1)) == 1
+            wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
+
+
+def test_content_is_what_it_says() -> None:
+    assert content(1, 2, 10) == b"1:2;1:2;1:"
+    assert free_port() != free_port()

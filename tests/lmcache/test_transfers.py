@@ -1,0 +1,287 @@
+"""Storing and retrieving by workers that copy by themselves: what is granted, published, held and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dataplane.protocol.events import BlocksStored
+from dataplane.transport.lmcache.sessions import LEASE_TTL_S
+from tests.dataplane import factories as make
+from tests.lmcache.client import CHUNK_BYTES, Client, prompt
+from tests.lmcache.gateway import Gateway
+
+REFUSED: dict[str, object] = {}
+"""A context without slots: to the client, no room."""
+MISSED = {"success": False, "data": b"", "context": {}}
+
+
+def failures(gateway: Gateway, operation: str) -> dict[str, int]:
+    return dict(gateway.server.counters.of(operation).failures)
+
+
+def test_bytes_come_back_as_they_were_written(client: Client, gateway: Gateway) -> None:
+    client.register()
+    memory = gateway.pool.view()
+    written = {}
+    for chunk, slot in enumerate(client.prepare_store(prompt(3))["slots"]):
+        written[chunk] = bytes([chunk + 1]) * slot["length"]
+        memory[slot["offset"] : slot["offset"] + slot["length"]] = written[chunk]
+    assert client.commit_store(prompt(3)) is True
+    answer = client.prepare_retrieve(prompt(3), "other")
+    assert answer["success"] is True
+    assert answer["data"] == b""
+    for chunk, slot in enumerate(answer["context"]["slots"]):
+        assert bytes(memory[slot["offset"] : slot["offset"] + slot["length"]]) == written[chunk]
+    assert client.commit_retrieve(prompt(3), "other") is True
+    assert gateway.leased() == 0
+
+
+def test_nothing_is_readable_before_its_commit(client: Client) -> None:
+    client.register()
+    client.prepare_store(prompt(2))
+    assert client.lookup(prompt(2)) == 0
+    assert client.prepare_retrieve(prompt(2)) == MISSED
+    client.commit_store(prompt(2))
+    assert client.lookup(prompt(2)) == 2
+
+
+def test_only_what_is_missing_has_slots(client: Client) -> None:
+    client.register()
+    client.store(prompt(2))
+    answer = client.prepare_store(prompt(4))
+    assert answer["chunk_indices"] == [2, 3]
+    assert len(answer["slots"]) == 2
+    assert client.commit_store(prompt(4)) is True
+    assert client.prepare_store(prompt(4)) == {"slots": [], "chunk_indices": []}
+
+
+def test_a_part_of_a_request_is_stored_behind_what_came_before(client: Client) -> None:
+    client.register()
+    client.store(prompt(4), start=0, end=512)
+    answer = client.prepare_store(prompt(4), start=512, end=1024)
+    assert answer["chunk_indices"] == [0, 1]
+    assert client.commit_store(prompt(4), start=512, end=1024) is True
+    assert client.lookup(prompt(4)) == 4
+
+
+def test_a_request_shorter_than_a_chunk_has_nothing_to_store(client: Client) -> None:
+    client.register()
+    assert client.prepare_store(prompt(1)[:200]) == {"slots": [], "chunk_indices": []}
+    assert client.prepare_store(prompt(2), start=256, end=256) == {"slots": [], "chunk_indices": []}
+
+
+def test_a_question_that_is_asked_twice_has_one_reservation(client: Client, gateway: Gateway) -> None:
+    client.register()
+    first = client.prepare_store(prompt(2))
+    assert client.prepare_store(prompt(2)) == first
+    assert gateway.bench.pool.reserved_bytes == 2 * CHUNK_BYTES
+    assert client.commit_store(prompt(2)) is True
+    assert client.commit_store(prompt(2)) is False
+    assert client.lookup(prompt(2)) == 2
+
+
+def test_what_another_worker_is_writing_has_no_slot(client: Client) -> None:
+    client.register(1)
+    client.register(2)
+    client.prepare_store(prompt(2), instance=1)
+    assert client.prepare_store(prompt(3), instance=2)["chunk_indices"] == [2]
+    assert client.commit_store(prompt(3), instance=2) is True
+    assert client.commit_store(prompt(2), instance=1) is True
+    assert client.lookup(prompt(3)) == 3
+
+
+def test_a_full_pool_is_told_as_such(make_gateway: Callable[..., Gateway]) -> None:
+    gateway = make_gateway(capacity_bytes=2 << 20)
+    client = gateway.client()
+    client.register()
+    held = 0
+    for at in range(40):  # 160 chunks, of which 128 fit
+        client.store(prompt(4, at), f"r{at}")
+        held += client.lookup(prompt(4, at), f"r{at}")
+    assert held == 128
+    assert client.prepare_store(prompt(4, 99), "late") == REFUSED
+    assert client.commit_store(prompt(4, 99), "late") is False
+    assert failures(gateway, "prepare_store")["refused"] > 0
+    client.ask("end_session", "r0")
+    assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
+
+
+def test_a_store_that_found_room_for_a_part_publishes_it_and_says_so(
+    make_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = make_gateway(capacity_bytes=2 << 20)
+    client = gateway.client()
+    client.register()
+    for at in range(31):
+        client.store(prompt(4, at), f"r{at}")
+        assert client.lookup(prompt(4, at), f"r{at}") == 4
+    answer = client.prepare_store(prompt(8, 99))
+    assert answer["chunk_indices"] == [0, 1, 2, 3]
+    assert client.commit_store(prompt(8, 99)) is False
+    assert client.lookup(prompt(8, 99)) == 4
+
+
+def test_a_tenant_over_its_limit_is_refused(client: Client, gateway: Gateway) -> None:
+    gateway.bench.apply(make.quotas({"a": 2 * CHUNK_BYTES}))
+    client.register()
+    client.store(prompt(2), "one", cache_salt="a")
+    client.lookup(prompt(2), "one", cache_salt="a")
+    assert client.prepare_store(prompt(2, 5), "two", cache_salt="a") == REFUSED
+    assert client.store(prompt(2, 5), "three", cache_salt="b") is True
+
+
+def test_a_draining_node_stores_nothing_and_serves_what_it_has(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    gateway.bench.node.drain(on=True)
+    assert client.prepare_store(prompt(3)) == REFUSED
+    assert client.lookup(prompt(3)) == 2
+    assert client.prepare_retrieve(prompt(2))["success"] is True
+    assert client.register(8) == {"shm_name": "", "pool_size": 0}
+
+
+def test_bytes_that_come_in_the_message_are_refused_unread(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.prepare_store(prompt(1))
+    # What would run `os.abort()` where somebody unpickles it.
+    assert client.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
+    assert failures(gateway, "commit_store") == {"pickled": 1}
+    assert client.lookup(prompt(1)) == 0
+    assert gateway.bench.pool.reserved_bytes == 0
+
+
+def test_what_took_too_long_is_never_published(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.prepare_store(prompt(2))
+    gateway.pass_time(31)
+    assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
+    assert client.commit_store(prompt(2)) is False
+    assert gateway.bench.pool.quarantined_bytes == 0
+    assert client.lookup(prompt(2)) == 0
+    assert client.store(prompt(2)) is True
+
+
+def test_a_worker_that_begins_again_gets_new_room(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.prepare_store(prompt(2))
+    gateway.pass_time(31)
+    assert len(client.prepare_store(prompt(2))["slots"]) == 2
+    assert gateway.bench.pool.quarantined_bytes == 0
+    assert client.commit_store(prompt(2)) is True
+
+
+def test_a_retrieve_holds_its_blocks_until_its_commit(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    first = client.prepare_retrieve(prompt(2))
+    assert gateway.leased() == 2
+    assert client.prepare_retrieve(prompt(2)) == first
+    assert gateway.leased() == 2
+    assert client.commit_retrieve(prompt(2)) is True
+    assert client.commit_retrieve(prompt(2)) is False
+    assert gateway.leased() == 0
+
+
+def test_a_retrieve_that_is_never_committed_ends_after_a_time(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    client.prepare_retrieve(prompt(2))
+    gateway.pass_time(LEASE_TTL_S + 1)
+    assert gateway.leased() == 0
+
+
+def test_a_retrieve_of_more_than_there_is_holds_nothing(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    assert client.prepare_retrieve(prompt(3)) == MISSED
+    assert client.prepare_retrieve(prompt(1)[:100]) == MISSED
+    assert gateway.leased() == 0
+    assert failures(gateway, "prepare_retrieve") == {"not_cached": 1, "bad_arguments": 1}
+
+
+def test_what_is_read_counts_as_read(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    client.prepare_retrieve(prompt(2), cache_salt="a")
+    gateway.pass_time(0.1)
+    assert gateway.bench.node.stats(gateway.bench.now).totals.bytes_out == 2 * CHUNK_BYTES
+
+
+def test_stores_are_told_with_their_tenant(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    (stored,) = gateway.bench.events(BlocksStored)
+    assert (stored.tenant, stored.blocks, stored.bytes) == ("a", 2, 2 * CHUNK_BYTES)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"worker_id": None},
+        {"worker_id": 1},
+        {"worker_id": -1},
+        {"model_name": "other"},
+        {"world_size": 2},
+        {"start": 100},
+        {"start": -256},
+        {"end": 10_000},
+        {"start": 512, "end": 256},
+        {"cache_salt": "a/b"},
+        {"request_id": "x" * 600},
+        {"token_ids": [-1] * 512},
+        {"token_ids": "tokens"},
+        {"token_ids": None},
+        {"end": "512"},
+        {"request_id": 5},
+    ],
+    ids=str,
+)
+def test_a_wrong_key_is_refused_everywhere(client: Client, gateway: Gateway, fields: dict[str, Any]) -> None:
+    client.register()
+    assert client.prepare_store(prompt(2), **fields) == REFUSED
+    assert client.commit_store(prompt(2), **fields) is False
+    assert client.prepare_retrieve(prompt(2), **fields) == MISSED
+    assert client.commit_retrieve(prompt(2), **fields) is False
+    assert failures(gateway, "prepare_store") == {"bad_arguments": 1}
+    assert gateway.bench.pool.used_bytes == 0
+
+
+def test_a_worker_that_nobody_registered_is_refused(client: Client, gateway: Gateway) -> None:
+    client.register(7)
+    for instance in (8, -7, 2**63, 2**64 - 1, 0):
+        assert client.prepare_store(prompt(1), instance=instance) == REFUSED
+        assert client.commit_store(prompt(1), instance=instance) is False
+        assert client.prepare_retrieve(prompt(1), instance=instance) == MISSED
+        assert client.commit_retrieve(prompt(1), instance=instance) is False
+    assert failures(gateway, "prepare_store") == {"unknown_instance": 5}
+
+
+class TestClear:
+    def test_clear_takes_everything_that_is_not_held(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2, 1), "one")
+        client.store(prompt(2, 2), "two")
+        client.lookup(prompt(2, 1), "one")
+        client.ask("clear", False)
+        gateway.pass_time(1)
+        assert client.lookup(prompt(2, 2), "two") == 0
+        assert client.lookup(prompt(2, 1), "one") == 2
+
+    def test_clear_by_force_takes_that_too(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(2))
+        client.lookup(prompt(2))
+        client.ask("clear", True)
+        assert client.lookup(prompt(2)) == 0
+
+    def test_an_operator_may_forbid_it(self, make_gateway: Callable[..., Gateway]) -> None:
+        gateway = make_gateway(allow_clear=False)
+        client = gateway.client()
+        client.register()
+        client.store(prompt(2))
+        client.ask("clear", True)
+        assert client.lookup(prompt(2)) == 2
+        assert failures(gateway, "clear") == {"not_allowed": 1}

@@ -1,0 +1,200 @@
+"""Frames: what goes over the wire, byte for byte, and how operations are told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane.transport.lmcache.wire import (
+    DIALECT_050,
+    DIALECT_053,
+    Request,
+    introduced_by,
+    number_or_name,
+    split,
+)
+from tests.lmcache.client import NOTHING, Client, context, key, lookup_key, packed, prompt
+from tests.lmcache.gateway import SHM_NAME, Gateway
+
+
+def frames(text: str) -> list[bytes]:
+    return [bytes.fromhex(each) for each in text.split()]
+
+
+GOLDEN = {
+    "get_chunk_size": ("02 15", "02 15 cd0100"),
+    "get_chunk_size by name": (
+        "06 ae6765745f6368756e6b5f73697a65",
+        "06 ae6765745f6368756e6b5f73697a65 cd0100",
+    ),
+    "ping": ("03 16 c0", "03 16 c3"),
+    "noop": ("04 18", "04 18 a24f4b"),
+    "get_experimental": ("05 20", "05 20 90"),
+    "query_prefetch_status of nobody": ("0b 09 a27231", "0b 09 00"),
+    "clear": ("0f 14 c3", "0f 14"),
+    "clear without an argument": ("0f 14", "0f 14"),
+    "end_session": ("cd1234 0d a27231", "cd1234 0d"),
+}
+
+
+@pytest.mark.parametrize(("request_", "answer"), GOLDEN.values(), ids=GOLDEN.keys())
+def test_a_request_is_answered_byte_for_byte(client: Client, request_: str, answer: str) -> None:
+    client.send(frames(request_))
+    assert client.receive() == frames(answer)
+
+
+def test_a_look_up_and_its_status_are_answered_byte_for_byte(client: Client) -> None:
+    client.register()
+    client.store(prompt(2))
+    client.send([b"\x0a", b"\x08", packed(lookup_key(prompt(2), "r1")), b"\x01"])
+    assert client.receive() == [b"\x0a", b"\x08"]
+    client.send([b"\x0b", b"\x09", b"\xa2r1"])
+    assert client.receive() == [b"\x0b", b"\x09", b"\x02"]
+
+
+def test_a_commit_from_shared_memory_is_answered_byte_for_byte(client: Client) -> None:
+    client.register()
+    assert client.prepare_store(prompt(1))["slots"]
+    client.send([b"\x09", b"\x11", packed(key(prompt(1))), b"\x07", b"\xc4\x00"])
+    assert client.receive() == [b"\x09", b"\x11", b"\xc3"]
+
+
+def test_a_registration_names_the_segment_and_its_size(client: Client, gateway: Gateway) -> None:
+    assert client.register() == {"shm_name": SHM_NAME, "pool_size": gateway.pool.nbytes}
+
+
+def test_slots_say_where_and_what_belongs_there(client: Client, gateway: Gateway) -> None:
+    client.register()
+    answer = client.prepare_store(prompt(2))
+    assert answer["chunk_indices"] == [0, 1]
+    first, second = answer["slots"]
+    assert first == {"offset": first["offset"], "length": 16_384, "shape": [2, 2, 256, 8], "dtype": "float16"}
+    assert first["offset"] % 4096 == second["offset"] % 4096 == 0
+    assert abs(first["offset"] - second["offset"]) >= 16_384
+
+
+def test_a_model_with_one_plane_has_slots_of_one_plane(client: Client) -> None:
+    client.register(use_mla=True, num_physical_slots=None)
+    (slot,) = client.prepare_store(prompt(1))["slots"]
+    assert (slot["shape"], slot["length"]) == ([2, 256, 8], 8192)
+
+
+def test_operations_by_name_are_those_by_number(client: Client) -> None:
+    assert client.ask_by_name("noop") == "OK"
+    assert client.ask_by_name("ping", None) is True
+    assert client.ask_by_name("lookup", lookup_key(prompt(1)), 1) is NOTHING
+    assert client.ask_by_name("query_prefetch_status", "r") == 0
+
+
+@pytest.mark.parametrize("operation", [0, 11, 25, 33, 99, 2**40, "cb_reorder_plan", "", "call", "__init__"])
+def test_an_unknown_operation_is_answered_without_a_result(client: Client, operation: int | str) -> None:
+    assert client.call(operation, packed(1)) == []
+
+
+@pytest.mark.parametrize(
+    "operation", [b"\xc0", b"\xc3", b"\x91\x01", b"\xc1", b"\xff", b"\xd9\xff", b"\xa2\xff\xff"]
+)
+def test_what_is_no_operation_is_answered_all_the_same(client: Client, operation: bytes) -> None:
+    client.send([b"\x01", operation])
+    assert client.receive() == [b"\x01", operation]
+
+
+def test_words_about_streams_are_no_requests(client: Client) -> None:
+    client.send([b"\x01", b"", b"ack"])
+    client.send([b"\x02", b"", b"cancel"])
+    assert client.ask("noop") == "OK"
+
+
+def test_a_uid_alone_is_given_back(client: Client) -> None:
+    client.send([b"\x05"])
+    assert client.receive() == [b"\x05", b""]
+
+
+def test_any_uid_is_echoed(client: Client) -> None:
+    for uid in (b"\x00", packed(2**64 - 1), b"\xc0", b"x" * 300, b""):
+        client.send([uid, b"\x18"])
+        assert client.receive() == [uid, b"\x18", packed("OK")]
+
+
+def test_an_uid_that_is_used_twice_has_two_answers(client: Client) -> None:
+    for _ in range(2):
+        client.send([b"\x07", b"\x18"])
+    assert [client.receive() for _ in range(2)] == 2 * [[b"\x07", b"\x18", packed("OK")]]
+
+
+def test_more_frames_than_any_operation_has_are_one_wrong_request(client: Client) -> None:
+    client.send([b"\x01", b"\x18", *[b"\x00"] * 3000])
+    assert client.receive() == [b"\x01", b"\x18"]
+    assert client.ask("noop") == "OK"
+
+
+class TestDialects:
+    def test_the_first_request_says_which_numbers_a_client_uses(self) -> None:
+        assert introduced_by(21, 0) is DIALECT_053
+        assert introduced_by(18, 0) is DIALECT_050
+        assert introduced_by(18, 2) is None
+        assert introduced_by(99, 0) is None
+
+    def test_a_client_of_0_5_0_is_served_by_its_own_numbers(self, gateway: Gateway) -> None:
+        with gateway.client(greet=False) as old:
+            assert old.call(18) == [packed(256)]
+            (answer,) = old.call(11, packed(_old_context()))
+            assert msgspec.msgpack.decode(answer)["shm_name"] == SHM_NAME
+            tokens = packed(_old_key(prompt(1)))
+            (answer,) = old.call(13, tokens, packed(3))
+            assert len(msgspec.msgpack.decode(answer)["context"]["slots"]) == 1
+            assert old.call(14, tokens, packed(3), packed(b"")) == [b"\xc3"]
+            assert old.call(5, packed({**_old_key(prompt(1)), "worker_id": None}), packed(1)) == []
+            assert old.call(6, packed("r")) == [packed(1)]
+            (answer,) = old.call(15, tokens, packed(3))
+            assert msgspec.msgpack.decode(answer)["success"] is True
+            assert old.call(16, tokens, packed(3)) == [b"\xc3"]
+            assert old.call(19, packed(3)) == [b"\xc3"]
+            assert old.call(21) == [packed("OK")]
+            assert old.call(10, packed("r")) == []
+            assert old.call(12, packed(3)) == []
+
+    def test_requests_that_waited_for_a_new_data_plane_tell_their_dialect_by_their_form(
+        self, gateway: Gateway
+    ) -> None:
+        with gateway.client() as new, gateway.client(greet=False) as old:
+            new.register(3)
+            new.store(prompt(1), instance=3)
+            # 5 is a look-up since 0.5.0, and a store of hidden states since 0.5.3.
+            assert old.call(5, packed({**_old_key(prompt(1)), "worker_id": None}), packed(1)) == []
+            assert old.call(6, packed("r")) == [packed(1)]
+            (answer,) = old.call(15, packed(_old_key(prompt(1))), packed(3))
+            assert msgspec.msgpack.decode(answer)["success"] is True
+
+    def test_numbers_that_a_dialect_lacks_are_unknown(self, client: Client) -> None:
+        assert client.call(11, packed({"instance_id": 1})) == []
+
+
+def _old_context() -> dict[str, object]:
+    return {name: value for name, value in context(3).items() if name != "num_physical_slots"}
+
+
+def _old_key(tokens: list[int]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in key(tokens).items()
+        if name not in ("request_configs", "num_kv_readers", "cache_salt")
+    }
+
+
+class TestSplitting:
+    def test_a_message_without_a_uid_wants_no_answer(self) -> None:
+        assert split([b"id"]) is None
+
+    def test_an_answer_repeats_the_bytes_that_came(self) -> None:
+        request = split([b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"x"])
+        assert request == Request(b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
+        assert request.answer(b"r") == [b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"r"]
+        assert request.answer(None) == [b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15"]
+
+    def test_numbers_count_in_every_form(self) -> None:
+        assert [number_or_name(each) for each in (b"\x15", b"\xcc\x15", b"\xd2\x00\x00\x00\x15")] == 3 * [21]
+        assert number_or_name(b"\xa4noop") == "noop"
+        assert number_or_name(b"") is None

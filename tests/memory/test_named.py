@@ -1,0 +1,356 @@
+"""The named segment: whose name it is, what dead owners leave, and what a full `/dev/shm` means."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dataplane.protocol.checksums import checksum
+from dataplane.tiers.memory import NodeMemory
+from dataplane.tiers.named import PREFIX, CannotName, Header, NamedFile, discard, free_bytes
+from dataplane.tiers.prefault import Prefault
+from dataplane.transport.peers import maps_device, may_pin
+from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
+
+FOLDER = Path("/dev/shm")
+SIZE = 4 * make.MIB
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """One that nobody else has; nothing of it is left."""
+    chosen = f"larder-test-{os.getpid()}"
+    yield chosen
+    (FOLDER / (PREFIX + chosen)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def named(name: str) -> Iterator[NamedFile]:
+    made = NamedFile.create(name, SIZE, os.getpid(), 1)
+    yield made
+    made.remove()
+    made.close()
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / (PREFIX + name)
+
+
+def owner(name: str, then: str = "sys.stdin.read()") -> subprocess.Popen[bytes]:
+    """A process that owns the name, until something is done to it."""
+    program = [
+        "import os, sys",
+        "from dataplane.tiers.named import NamedFile",
+        f"named = NamedFile.create({name!r}, {SIZE}, os.getpid(), 1)",
+        "print(named.name, flush=True)",
+        then,
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == (PREFIX + name).encode()
+    return process
+
+
+def pages(named: NamedFile) -> int:
+    """Bytes that the machine has given, without the header."""
+    return os.fstat(named.file.fd).st_blocks * 512 - 4096
+
+
+def test_clients_find_a_sparse_file_of_the_right_size_that_is_its_owners_alone(
+    named: NamedFile, name: str
+) -> None:
+    status = path_of(name).stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_size == SIZE + 4096
+    assert (named.name, named.nbytes, pages(named)) == (PREFIX + name, SIZE, 0)
+    assert named.present
+    view = named.view()
+    assert len(view) == SIZE
+    with path_of(name).open("r+b") as file:
+        file.write(b"a client")
+    assert bytes(view[:8]) == b"a client"
+    named.remove()
+    assert not path_of(name).exists()
+    assert not named.present
+    named.remove()
+
+
+def test_a_living_owners_name_is_never_taken(name: str) -> None:
+    with owner(name) as process:
+        before = path_of(name).stat()
+        with pytest.raises(CannotName, match=f"made by process {process.pid}"):
+            NamedFile.create(name, SIZE, os.getpid(), 1)
+        free_bytes()
+        assert os.path.samestat(before, path_of(name).stat())
+
+
+def test_a_dead_owners_name_is_taken_and_its_memory_comes_back(name: str) -> None:
+    with owner(name) as process:
+        process.kill()
+    left = path_of(name).stat()
+    named = NamedFile.create(name, SIZE, os.getpid(), 1)
+    assert not os.path.samestat(left, path_of(name).stat())
+    named.remove()
+    named.close()
+
+
+def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
+    with owner(name) as process:
+        process.kill()
+    assert path_of(name).exists()
+    free_bytes()
+    assert not path_of(name).exists()
+
+
+def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
+    """As a supervisor does when its data plane was killed."""
+    child = "if not os.fork(): sys.stdin.read(); os._exit(0)"
+    with owner(name, then=f"{child}\nos.kill(os.getpid(), 9)") as process:
+        process.wait()
+        with pytest.raises(CannotName, match="belongs to another data plane or its supervisor"):
+            NamedFile.create(name, SIZE, os.getpid(), 1)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.stdout is not None
+        process.stdout.read()  # the child is gone
+    named = NamedFile.create(name, SIZE, os.getpid(), 1)
+    named.remove()
+    named.close()
+
+
+@pytest.mark.parametrize("what", ["file", "link", "folder", "torn"])
+def test_what_is_not_larders_stays_as_it_is(name: str, what: str, tmp_path: Path) -> None:
+    path = path_of(name)
+    target = tmp_path / "target"
+    target.write_bytes(b"x" * 8192)
+    if what == "file":
+        path.write_bytes(b"another server's" * 1024)
+    elif what == "link":
+        path.symlink_to(target)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(Header(1, 1, 1, 4096, PREFIX + name).packed())
+    try:
+        with pytest.raises(CannotName):
+            NamedFile.create(name, SIZE, os.getpid(), 1)
+        free_bytes()
+        assert path.is_symlink() or path.exists()
+        assert target.read_bytes() == b"x" * 8192
+    finally:
+        if what == "folder":
+            path.rmdir()
+
+
+def test_a_file_that_a_predecessor_handed_over_makes_way(named: NamedFile, name: str) -> None:
+    status = os.fstat(named.file.fd)
+    later = NamedFile.create(name, SIZE, os.getpid(), 1, inherited={(status.st_dev, status.st_ino)})
+    assert later.present
+    assert not named.present
+    assert later.identity != named.identity
+    named.remove()
+    assert later.present, "a name is removed by the file that has it"
+    later.remove()
+    later.close()
+
+
+def test_a_segment_has_its_pages_before_anybody_writes_and_gives_them_back(named: NamedFile) -> None:
+    named.part(1, 0, make.MIB)
+    file = named.part(2, make.MIB, 2 * make.MIB)
+    assert pages(named) == 3 * make.MIB
+    assert (named.base(1), named.base(2), file.base, file.nbytes) == (0, make.MIB, make.MIB, 2 * make.MIB)
+    view = named.view()
+    view[: 3 * make.MIB] = b"x" * (3 * make.MIB)
+    named.retire(1)
+    assert pages(named) == 2 * make.MIB
+    assert bytes(view[: make.MIB]) == bytes(make.MIB)
+    assert bytes(view[make.MIB : 3 * make.MIB]) == b"x" * (2 * make.MIB)
+    with pytest.raises(KeyError):
+        named.base(1)
+
+
+def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile) -> None:
+    busy = True
+    named.may_give_back = lambda: not busy
+    for number in (1, 2, 3):
+        named.part(number, (number - 1) * make.MIB, make.MIB)
+    named.retire(1)
+    named.retire(3)
+    named.give_back()
+    assert pages(named) == 3 * make.MIB
+    named.part(4, 0, make.MIB // 2)
+    busy = False
+    named.give_back()
+    assert pages(named) == make.MIB + make.MIB // 2
+
+
+def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
+    named.part(1, 0, make.MIB)
+    named.view()[:5] = b"bytes"
+    named.part(2, make.MIB, make.MIB)
+    duplicate = named.file.of(named.name, os.dup(named.file.fd))
+    after = NamedFile.adopt(duplicate, 7, 8)
+    assert (after.name, after.nbytes, after.identity) == (named.name, named.nbytes, named.identity)
+    after.known_part(1, 0, make.MIB)
+    after.give_back()
+    assert pages(after) == make.MIB
+    assert bytes(after.view()[:5]) == b"bytes"
+    header = Header.read(after.file.fd)
+    assert header is not None
+    assert (header.pid, header.started) == (7, 8)
+    after.close()
+
+
+def test_a_file_whose_name_is_gone_is_not_gone_on_with(named: NamedFile, name: str) -> None:
+    path_of(name).unlink()
+    path_of(name).write_bytes(b"somebody else's")
+    duplicate = named.file.of(named.name, os.dup(named.file.fd))
+    with pytest.raises(CannotName, match="was removed, or is another file now"):
+        NamedFile.adopt(duplicate, 7, 8)
+    discard(duplicate)
+    assert path_of(name).read_bytes() == b"somebody else's"
+
+
+def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(named: NamedFile) -> None:
+    made: list[tuple[str, int]] = []
+    dropped: list[tuple[str, int]] = []
+    memory = NodeMemory(
+        64,
+        on_made=lambda kind, number, file: made.append((kind, number)),
+        on_dropped=lambda kind, number: dropped.append((kind, number)),
+        named=named,
+    )
+    memory.create_segment(1, make.MIB)
+    memory.create_segment(2, make.MIB, 2 * make.MIB)
+    assert made == [("segment", 1), ("part", 2)]
+    assert [(kind, number) for kind, number, _ in memory.files()] == [
+        ("index", 0),
+        ("named", 0),
+        ("segment", 1),
+    ]
+    named.view()[2 * make.MIB + 4096 : 2 * make.MIB + 8192] = b"y" * 4096
+    assert memory.digest(2, 4096, 4096) == checksum(b"y" * 4096)
+    memory.retire_segment(2)
+    memory.retire_segment(1)
+    assert dropped == [("part", 2), ("segment", 1)]
+    assert pages(named) == 0
+    assert named.present
+
+
+def test_pages_of_a_segment_are_touched_ahead_and_no_others(named: NamedFile) -> None:
+    failures: list[str] = []
+    prefault = Prefault(lambda file, error: failures.append(f"{file}: {error}"), capacity_bytes=SIZE)
+    try:
+        first, second = named.part(1, make.MIB, make.MIB), named.part(2, 3 * make.MIB, make.MIB)
+        named.view()[make.MIB : make.MIB + 5] = b"bytes"
+        prefault.submit(1, first)
+        prefault.submit(2, second)
+        wait_for(lambda: prefault.prefaulted_bytes == 2 * make.MIB, "both are taken")
+        assert failures == []
+        assert pages(named) == 2 * make.MIB
+        assert bytes(named.view()[make.MIB : make.MIB + 5]) == b"bytes"
+        prefault.cancel(1)
+        named.retire(1)
+        assert pages(named) == make.MIB
+    finally:
+        prefault.stop()
+
+
+def test_a_node_that_needs_it_no_more_gives_it_up(name: str) -> None:
+    dropped: list[tuple[str, int]] = []
+    memory = NodeMemory(
+        64,
+        on_dropped=lambda kind, number: dropped.append((kind, number)),
+        named=NamedFile.create(name, SIZE, os.getpid(), 1),
+    )
+    memory.create_segment(1, make.MIB, 0)
+    memory.drop_named()
+    assert not path_of(name).exists()
+    assert [kind for kind, _, _ in memory.files()] == ["index", "named"], "something is in it still"
+    memory.retire_segment(1)
+    memory.drop_named()
+    assert dropped == [("part", 1), ("named", 0)]
+    assert [kind for kind, _, _ in memory.files()] == ["index"]
+    memory.give_back()
+    memory.close()
+
+
+def test_a_node_without_one_refuses_segments_of_it() -> None:
+    memory = NodeMemory(64)
+    with pytest.raises(MemoryError):
+        memory.create_segment(1, make.MIB, 0)
+    memory.close()
+
+
+FULL = """
+    import os, subprocess, sys
+    from pathlib import Path
+    folder = Path(sys.argv[1])
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], check=True)
+    from dataplane.tiers.memory import NodeMemory
+    from dataplane.tiers.named import NamedFile, free_bytes
+    named = NamedFile.create("full", 8 << 20, os.getpid(), 1, folder=folder)
+    memory = NodeMemory(64, named=named)
+    memory.create_segment(1, 1 << 20, 0)
+    before = free_bytes(folder)
+    try:
+        memory.create_segment(2, 4 << 20, 1 << 20)
+    except MemoryError as error:
+        print(error)
+    print(named.short, free_bytes(folder) == before, 2 in memory.segments)
+    memory.create_segment(3, 512 << 10, 1 << 20)
+    print(named.short)
+"""
+
+
+def test_a_process_that_maps_a_device_may_write_by_address() -> None:
+    assert not may_pin(os.getpid())
+    assert may_pin(0), "nobody knows who it is"
+    script = (
+        "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not may_pin(process.pid), "that is plain memory"
+    assert not may_pin(process.pid), "it is gone"
+
+
+@pytest.mark.parametrize(
+    "line", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128"]
+)
+def test_devices_are_known_by_what_a_process_maps(line: str) -> None:
+    assert maps_device(f"7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        {line}\n")
+    assert not maps_device(
+        "7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n"
+    )
+    assert not maps_device("7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /home/dev/nvidia0\n")
+
+
+def test_a_full_file_system_refuses_a_segment_and_takes_nothing_for_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"4194304 bytes of {tmp_path}/{PREFIX}full: No space left on device",
+        "True True False",
+        "False",
+    ]

@@ -1,0 +1,266 @@
+"""The named segment of real data planes that are killed, stopped, and started again with other settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.client import attach
+from dataplane.tiers.named import FOLDER, PREFIX
+from tests.dataplane import factories as make
+from tests.dataplane.plane import contents, wait_for
+from tests.restart.gateway_plane import CHAIN, HELD, NBYTES
+from tests.restart.relay import Relay
+
+SEGMENT = 2 * make.MIB
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@dataclass
+class Gateway(Relay):
+    """One that says what its engine found, before `start` returns."""
+
+    def said(self) -> list[dict[str, Any]]:
+        path = self.folder / "said"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def start(self) -> Gateway:
+        before = len(self.said())
+        super().start()
+        wait_for(lambda: len(self.said()) > before or not self.alive, "the engine says what it found", 30)
+        assert self.alive, self.log()
+        return self
+
+
+@pytest.fixture
+def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
+    made: list[Gateway] = []
+    names = []
+
+    def new(**settings: str) -> Gateway:
+        folder = socket_dir / str(len(made))
+        folder.mkdir()
+        name = f"larder-test-{os.getpid()}-{len(made)}"
+        names.append(name)
+        settings = {"lmcache_port": free_port(), "dataplane__lmcache_shm_name": name, **settings}
+        made.append(Gateway(folder, settings, module="tests.restart.gateway_plane"))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
+    for name in names:
+        (FOLDER / (PREFIX + name)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def plane(make_plane: Callable[..., Gateway]) -> Gateway:
+    return make_plane().start()
+
+
+def path_of(plane: Gateway) -> Path:
+    return FOLDER / (PREFIX + plane.settings["dataplane__lmcache_shm_name"])
+
+
+def said(plane: Gateway) -> dict[str, Any]:
+    """What the last one wrote, before it served."""
+    return plane.said()[-1]
+
+
+def again(plane: Gateway, **settings: str) -> dict[str, Any]:
+    """Kill it, start the next one, and hear what it found."""
+    plane.kill()
+    plane.settings.update(settings)
+    plane.start()
+    return said(plane)
+
+
+def test_what_a_gateway_cached_outlives_a_kill_where_clients_map_it(plane: Gateway) -> None:
+    first = said(plane)
+    assert (first["named"], first["stored"], first["faults"]) == (path_of(plane).name, len(CHAIN), [])
+    for _ in range(3):
+        after = again(plane)
+        assert after["adopted"]
+        assert after["resumed"]
+        assert after["faults"] == []
+        assert after["inode"] == first["inode"] == path_of(plane).stat().st_ino
+        assert (after["held"], after["found"], after["again"]) == (HELD, len(CHAIN), len(CHAIN))
+        assert after["stored"] == 5
+        assert after["open"] == 0, "what was being written is never published"
+    assert plane.stop() == 0
+    assert not path_of(plane).exists()
+
+
+def test_own_engines_and_a_gateways_outlive_a_kill_together(plane: Gateway) -> None:
+    chain = make.keys(30, "own")
+    client = attach(plane.socket, [make.space()], timeout_s=5)
+    with client.reserve(chain, NBYTES) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, NBYTES)[at]
+        assert reservation.commit().blocks == len(chain)
+    after = again(plane)
+    assert after["again"] == len(CHAIN)
+    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
+    with client.acquire(chain) as lease:
+        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, NBYTES)
+    client.close()
+
+
+def test_a_name_whose_owners_are_dead_is_taken_by_the_next_one(plane: Gateway) -> None:
+    first = said(plane)
+    plane.kill()
+    plane.kept.clear()
+    assert path_of(plane).exists()
+    plane.start()
+    after = said(plane)
+    assert not after["adopted"]
+    assert after["inode"] != first["inode"]
+    assert after["inode"] == path_of(plane).stat().st_ino
+    assert after["stored"] == len(CHAIN)
+
+
+def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Another data plane that is to have the same name."""
+    folder.mkdir()
+    settings = {**plane.settings, "lmcache_port": free_port()}
+    return subprocess.run(
+        [sys.executable, "-m", "dataplane"],
+        env=Gateway(folder, settings).environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
+    plane: Gateway, tmp_path: Path
+) -> None:
+    first = said(plane)
+    failed = rival(plane, tmp_path / "one")
+    assert failed.returncode == 2
+    assert f"the LMCache gateway: {path_of(plane)} belongs to another data plane" in failed.stderr
+    assert "dataplane.lmcache_shm_name" in failed.stderr
+    plane.kill()
+    assert rival(plane, tmp_path / "two").returncode == 2
+    plane.start()
+    assert said(plane)["inode"] == first["inode"]
+
+
+def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Gateway) -> None:
+    chain = make.keys(5, "own")
+    client = attach(plane.socket, [make.space()], timeout_s=5)
+    with client.reserve(chain, NBYTES) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, NBYTES)[at]
+        assert reservation.commit().blocks == len(chain)
+    after = again(plane, lmcache_port="0")
+    assert after == {"named": None, "engines": [], "faults": []}
+    assert not path_of(plane).exists()
+    assert plane.wait_logged("memory.incomplete")[-1]["blocks"] == len(CHAIN)
+    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
+    client.close()
+
+
+def test_a_name_that_somebody_removed_costs_the_gateways_cache_alone(plane: Gateway) -> None:
+    chain = make.keys(5, "own")
+    client = attach(plane.socket, [make.space()], timeout_s=5)
+    with client.reserve(chain, NBYTES) as reservation:
+        assert reservation.commit().blocks == len(chain)
+    path_of(plane).unlink()
+    after = again(plane)
+    assert (after["adopted"], after["resumed"], after["found"]) == (False, False, 0)
+    assert after["faults"] == []
+    assert "was removed" in plane.wait_logged("lmcache.memory_lost")[-1]["reason"]
+    assert path_of(plane).stat().st_ino == after["inode"]
+    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
+    client.close()
+
+
+def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Gateway) -> None:
+    first = said(plane)
+    after = again(plane, dataplane__max_blocks="999")
+    assert not after["adopted"]
+    assert after["inode"] != first["inode"]
+    assert (after["found"], after["stored"]) == (0, len(CHAIN))
+    assert path_of(plane).stat().st_ino == after["inode"]
+
+
+def test_after_a_stop_in_good_order_the_next_start_is_cold_whatever_is_handed_over(plane: Gateway) -> None:
+    first = said(plane)
+    assert plane.stop() == 0
+    after = again(plane)
+    assert (after["adopted"], after["found"], after["stored"]) == (False, 0, len(CHAIN))
+    assert after["inode"] != first["inode"]
+    assert path_of(plane).stat().st_ino == after["inode"]
+    assert "gave it up" in plane.wait_logged("memory.not_adopted")[-1]["reason"]
+
+
+def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway) -> None:
+    path = path_of(plane)
+    after = again(
+        plane, dataplane__lmcache_pool_bytes="4MiB", dataplane__lmcache_shm_name="larder-test-other"
+    )
+    assert (after["named"], after["nbytes"], after["found"]) == (path.name, 16 * make.MIB, len(CHAIN))
+    assert plane.stop() == 0
+    assert not path.exists()
+
+
+def test_more_than_dev_shm_has_is_told_in_one_line(make_plane: Callable[..., Gateway]) -> None:
+    plane = make_plane(dataplane__lmcache_pool_bytes="512TiB")
+    failed = subprocess.run(
+        [sys.executable, "-m", "dataplane"],
+        env=plane.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert failed.returncode == 2
+    (line,) = [line for line in failed.stderr.splitlines() if "LMCache" in line]
+    assert "free, and dataplane.lmcache_pool_bytes says 512 TiB" in line
+    assert "--shm-size" in line
+    assert not path_of(plane).exists()
+
+
+def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
+    make_plane: Callable[..., Gateway],
+) -> None:
+    small = make_plane().start()
+    assert said(small)["nbytes"] == 16 * make.MIB
+    large = make_plane(pool_bytes="512TiB").start()
+    assert large.wait_logged("lmcache.pool_smaller")
+    assert said(large)["nbytes"] == large.logged("lmcache.pool_smaller")[-1]["bytes"] // 4096 * 4096
+    assert said(large)["stored"] == len(CHAIN)
+
+
+def test_a_start_that_fails_later_leaves_no_name(make_plane: Callable[..., Gateway]) -> None:
+    plane = make_plane(control_url="ipc:///proc/nowhere/control.sock")
+    failed = subprocess.run(
+        [sys.executable, "-m", "dataplane"], env=plane.environ, capture_output=True, check=False, timeout=60
+    )
+    assert failed.returncode == 1
+    assert not path_of(plane).exists()
+
+
+def test_a_taken_range_has_its_pages_and_a_stopped_node_leaves_nothing(plane: Gateway) -> None:
+    status = path_of(plane).stat()
+    assert status.st_size == 16 * make.MIB + 4096
+    assert SEGMENT <= status.st_blocks * 512 < 2 * SEGMENT
+    assert plane.stop() == 0
+    assert not path_of(plane).exists()
