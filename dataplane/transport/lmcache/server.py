@@ -22,6 +22,7 @@ from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
+from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
 from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
@@ -102,6 +103,7 @@ class LMCacheServer:
             self._count_failure,
             allow_clear=allow_clear,
         )
+        self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
         self.instances.restore(self._begun_at)
