@@ -139,6 +139,8 @@ class DataPlane:
             self._drained,
             gate if _is_tcp(settings.common.control_url) else None,
         )
+        if self._lmcache is not None:
+            self._control.digest = self._lmcache.digests.begin
         self._loop.register_zmq(self._control.socket, self._control.on_readable)
         self._join()
         self._bus.subscribe(log_event)

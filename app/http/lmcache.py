@@ -19,6 +19,7 @@ from app.http.health import ping
 from app.http.problems import KINDS, REFUSAL, AnyRequest, headers_of
 from app.observe.trace import span
 from app.schemas.lmcache import (
+    ChecksumPost,
     ClearPost,
     Json,
     ObjectsDelete,
@@ -32,7 +33,7 @@ from app.schemas.lmcache import (
     Tier,
 )
 from app.services.fields import field_error
-from app.services.lmcache import Lmcache
+from app.services.lmcache import Lmcache, Unsupported
 from app.services.lmcache_quotas import LmcacheQuotas
 from app.services.lmcache_status import SPOKEN, LmcacheStatus
 from app.store.database import Database
@@ -103,6 +104,12 @@ async def clear(request: StrictRequest, lmcache: NamedDependency[Lmcache]) -> Js
 async def prefetch(request: StrictRequest, lmcache: NamedDependency[Lmcache]) -> Json:
     with span("lmcache.prefetch"):
         return await lmcache.prefetch(await _body(request, PrefetchPost), caller())
+
+
+@post("/cache/checksums", opt={"role": "operator"}, status_code=200)
+async def checksums(request: StrictRequest, lmcache: NamedDependency[Lmcache]) -> Json:
+    with span("lmcache.checksums"):
+        return await lmcache.checksums(await _body(request, ChecksumPost), caller())
 
 
 @get("/cache/prefetches/{request_id:str}", opt=_READS_OWN)
@@ -185,7 +192,7 @@ async def _body(request: StrictRequest, kind: type[T], empty: bytes = b"") -> T:
 
 def _on_larder_error(request: AnyRequest, error: LarderError) -> Response[Json]:
     request.scope["state"][REFUSAL] = error
-    status = KINDS[error.code].status
+    status = 501 if isinstance(error, Unsupported) else KINDS[error.code].status
     if request.url.path.startswith("/quota") and isinstance(error, Invalid):
         status = 400
     headers = headers_of(error, status)
@@ -214,6 +221,7 @@ router = Router(
         clear,
         prefetch,
         prefetched,
+        checksums,
         healthcheck,
         threads,
         status,

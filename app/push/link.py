@@ -30,6 +30,7 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    DigestEngine,
     Drain,
     Hello,
     Invalidate,
@@ -63,6 +64,7 @@ Question = (
     | Resize
     | Clear
     | ClearGateway
+    | DigestEngine
     | Lookup
     | ListBlocks
     | Verify

@@ -11,9 +11,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.errors import Invalid, Malformed, NodeUnreachable, NotFound
+from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
+from app.ingest.fleet import Node
 from app.schemas.actions import ScopePost
 from app.schemas.lmcache import (
+    ChecksumPost,
     ClearPost,
     Json,
     ObjectEntry,
@@ -31,7 +33,16 @@ from app.services.callers import Caller
 from app.services.changes import Changes
 from app.services.lookups import Lookups
 from app.services.targets import Targets
-from dataplane.protocol.control import CachedBlock, ClearGateway, ListBlocks, SpaceHits, Swept
+from dataplane.protocol.control import (
+    CachedBlock,
+    ClearGateway,
+    DigestEngine,
+    EngineDigests,
+    ListBlocks,
+    SpaceHits,
+    Swept,
+)
+from dataplane.protocol.events import GatewayInstance
 from dataplane.protocol.keys import KEY_BYTES, TokenError, chain
 from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import LMCACHE
@@ -52,6 +63,10 @@ _Named = tuple[str, int, int]
 
 class Unavailable(NodeUnreachable):
     """What was asked for is not there to be asked now."""
+
+
+class Unsupported(LarderError):
+    """There is no way to do this for what was named."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +249,46 @@ class Lmcache:
             "total_keys": found.total_keys,
         }
 
+    # ---- engines' own memory
+
+    async def checksums(self, asked: ChecksumPost, by: Caller) -> Json:
+        """MD5 of blocks in the memory of an engine for which a node copies. Raises Malformed, Forbidden, NotFound,
+        Unsupported, NodeRefused, NodeUnreachable."""
+        by.check_whole("an engine's memory")
+        node, instance = self._engine(asked.instance_id)
+        if not instance.copies:
+            raise Unsupported("checksum not supported for this engine type")
+        if not asked.block_ids:
+            raise Malformed("block_ids is required")
+        if asked.chunk_size <= 0:
+            raise Malformed("chunk_size must be positive")
+        answer = await self._targets.operations.ask(
+            node,
+            lambda nonce: DigestEngine(
+                nonce, LMCACHE, asked.instance_id, asked.block_ids, asked.chunk_size, asked.layerwise
+            ),
+            EngineDigests,
+        )
+        layers = {f"layer_{number}": digests for number, digests in enumerate(answer.digests)}
+        return {
+            "status": "success",
+            "chunk_size": asked.chunk_size,
+            "num_chunks": -(-len(asked.block_ids) // asked.chunk_size),
+            "chunk_checksums": layers if asked.layerwise else answer.digests[0],
+            "layerwise": asked.layerwise,
+            "block_id_ranges": _ranges(asked.block_ids),
+        }
+
+    def _engine(self, number: int) -> tuple[Node, GatewayInstance]:
+        for node in self._targets.operations.connected():
+            stats = node.live_stats
+            for instance in (
+                stats.gateway.instances if stats is not None and stats.gateway is not None else ()
+            ):
+                if instance.instance == number:
+                    return node, instance
+        raise NotFound(f"instance_id {number} not registered")
+
     async def _resident(self, asked: PrefetchPost, keys: bytes) -> int | None:
         """Blocks of all ranks on the node that has most of them; None when no worker of the model was ever there."""
         said = await self._targets.each(
@@ -285,6 +340,19 @@ def _by_owner(keys: Sequence[ObjectKey]) -> dict[tuple[str, str], set[_Named]]:
 
 def _name(block: CachedBlock) -> _Named:
     return block.key, kv_rank(block.world_size, block.rank), block.kv_group
+
+
+def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
+    """Three or more numbers that follow each other as first and last, in order."""
+    found: list[int | list[int]] = []
+    run: list[int] = []
+    for number in [*numbers, None]:
+        if run and number != run[-1] + 1:
+            found += [[run[0], run[-1]]] if len(run) > 2 else run
+            run = []
+        if number is not None:
+            run.append(number)
+    return found
 
 
 def _all_did(errors: Iterable[str | None]) -> None:

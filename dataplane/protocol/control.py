@@ -174,6 +174,22 @@ class ClearGateway(msgspec.Struct, tag_field="op", tag="clear_gateway", forbid_u
     """Also what is leased or being written at this moment."""
 
 
+class DigestEngine(msgspec.Struct, tag_field="op", tag="digest_engine", forbid_unknown_fields=True):
+    """MD5 of what an engine holds in its own memory, for who wants to know whether the right bytes came back into it.
+    Only engines for which this node copies can be read. Answered with `EngineDigests`, as soon as it is read."""
+
+    nonce: str
+    gateway: str
+    instance: int
+    """As the engine calls itself."""
+    blocks: list[int]
+    """Its block numbers."""
+    chunk_blocks: int
+    """So many blocks make one digest."""
+    layerwise: bool = False
+    """A list of digests for each layer; else one list, of all layers together."""
+
+
 class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
     """What an engine of a model would find of a chain, space by space. Touches nothing. Answered with `Looked`."""
 
@@ -276,6 +292,7 @@ ControlRequest = (
     | Demote
     | Clear
     | ClearGateway
+    | DigestEngine
     | Lookup
     | ListBlocks
     | Verify
@@ -363,6 +380,12 @@ class Swept(msgspec.Struct, tag_field="op", tag="swept"):
     nonce: str
     sweep: int
     """Number of the sweep, as events and `NodeStats.sweeps` name it."""
+
+
+class EngineDigests(msgspec.Struct, tag_field="op", tag="engine_digests"):
+    nonce: str
+    digests: list[list[str]]
+    """Hex."""
 
 
 class SpaceHits(msgspec.Struct):
@@ -521,6 +544,7 @@ ControlReply = (
     | NeedBodies
     | Description
     | Swept
+    | EngineDigests
     | Looked
     | Blocks
     | Verified

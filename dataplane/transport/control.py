@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    DigestEngine,
     Drain,
     Drained,
     Fault,
@@ -125,6 +127,8 @@ class ControlServer:
         self._drained = drained
         self._pending: dict[tuple[bytes, bool], _Pending] = {}
         """By peer, and whether it is a trial: a trial must not end what is meant."""
+        self.digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None = None
+        """Reads an engine's memory and answers later. Raises ProtocolError. None: this node copies for no engine."""
 
     def on_readable(self) -> bool:
         """Answer waiting messages, a bounded number a turn: engines go first. True when some may be left."""
@@ -178,6 +182,11 @@ class ControlServer:
             return self._snapshot(peer, message)
         if isinstance(message, Bodies):
             return self._bodies(peer, message)
+        if isinstance(message, DigestEngine):
+            if self.digest is None:
+                raise ProtocolError(Code.UNSUPPORTED, "this node copies for no engine", "gateway")
+            self.digest(message, partial(self._send, peer))
+            return None
         if isinstance(message, Act):
             return self._act(message)
         return self._look(message)

@@ -28,6 +28,7 @@ from dataplane.protocol.control import (
     Demote,
     Describe,
     Description,
+    DigestEngine,
     Drain,
     Drained,
     Fault,
@@ -72,6 +73,7 @@ Operation = (
     | Resize
     | Clear
     | ClearGateway
+    | DigestEngine
     | Lookup
     | ListBlocks
     | Verify
@@ -251,7 +253,9 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
-        if isinstance(message, Clear | ClearGateway | Lookup | ListBlocks | Verify | Verification):
+        if isinstance(
+            message, Clear | ClearGateway | DigestEngine | Lookup | ListBlocks | Verify | Verification
+        ):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:
             return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)

@@ -14,6 +14,7 @@ from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
 from tests.lmcache.client import CHUNK_BYTES, Client, prompt
+from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import gateway_plane, url_of
 
 pytestmark = pytest.mark.anyio
@@ -238,3 +239,47 @@ async def test_metrics_have_lmcaches_names(serving: Serving) -> None:
     assert f'lmcache_mp_l1_write_chunks_total{{l1_tag="_default",node="{name}"}} 4.0' in text
     assert f'lmcache_mp_lookup_hit_tokens_total{{node="{name}"}} 1024.0' in text
     assert f'lmcache_mp_num_finished_stores_total{{device="cpu",node="{name}"}} 1.0' in text
+
+
+async def test_checksums_are_of_the_engines_own_memory(serving: Serving) -> None:
+    with EngineMemory() as memory:
+        memory.fill(1)
+        serving.worker.ask("register_kv_cache", *memory.registration(8))
+        fleet = serving.plane.app.parts.fleet
+        await serving.plane.until(
+            lambda: any(s.gateway and len(s.gateway.instances) == 2 for s in fleet.stats())
+        )
+        body = {"block_ids": [3, 4, 5, 9], "chunk_size": 2, "instance_id": 8}
+        first = await serving.ask("POST", "/cache/checksums", json=body)
+        digests = first.pop("chunk_checksums")
+        assert first == {
+            "status": "success",
+            "chunk_size": 2,
+            "num_chunks": 2,
+            "layerwise": False,
+            "block_id_ranges": [[3, 5], 9],
+        }
+        assert len(set(digests)) == 2
+        memory.fill(2)
+        second = await serving.ask("POST", "/cache/checksums", json=body)
+        assert set(second["chunk_checksums"]).isdisjoint(digests)
+        layers = await serving.ask("POST", "/cache/checksums", json={**body, "layerwise": True})
+        assert {name: len(each) for name, each in layers["chunk_checksums"].items()} == {
+            "layer_0": 2,
+            "layer_1": 2,
+        }
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        ({"instance_id": 99, "block_ids": [1], "chunk_size": 1}, 404, "instance_id 99 not registered"),
+        ({"instance_id": 7, "block_ids": [1], "chunk_size": 1}, 501, "checksum not supported"),
+        ({"instance_id": "x"}, 422, "instance_id"),
+    ],
+)
+async def test_checksums_that_cannot_be_are_refused(
+    serving: Serving, body: dict[str, Any], status: int, detail: str
+) -> None:
+    answer = await serving.ask("POST", "/cache/checksums", status, json=body)
+    assert answer["detail"].startswith(detail)

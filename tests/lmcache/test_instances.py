@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     here, nobody's unless told."""
     owner = {"owner": processes.UNKNOWN}
 
-    def owners_of(fds: list[int]) -> dict[int, processes.Owner]:
+    def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:
         return dict.fromkeys(fds, owner["owner"])
 
     monkeypatch.setattr("dataplane.transport.lmcache.connections.owners_of", owners_of)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.peers.servers import Server
 from tests.peers.scripting import ran
 
@@ -41,8 +43,9 @@ def test_every_operation_of_the_engine_driven_path_has_its_answer(lmcache_python
     }
 
 
-def test_the_adapters_of_two_ranks_get_their_own_bytes_back(lmcache_python: Path, server: Server):
-    assert ran(lmcache_python, "adapters", server.rpc_url) == {
+@pytest.mark.parametrize("mode", ["engine_driven", "lmcache_driven"])
+def test_the_adapters_of_two_ranks_get_their_own_bytes_back(lmcache_python: Path, server: Server, mode: str):
+    assert ran(lmcache_python, "adapters", server.rpc_url, mode) == {
         "miss": 0,
         "half_stored": 0,
         "hit": 1024,

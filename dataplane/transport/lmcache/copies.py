@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import md5, sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,8 @@ SHM_PREFIX = "lmcache_kv_"
 MAX_TENSORS = 4096
 MAX_GROUPS = 64
 MAX_CHUNK_BYTES = 1 << 36
+MAX_DIGESTED_BYTES = 1 << 30
+"""Of one question: half a second, or a few."""
 NULL_BLOCK = 0
 """What engines put where they have no block."""
 ENGINE_TYPES = ("vllm", "mock")
@@ -59,6 +61,10 @@ class Copier(Protocol):
     def scatter(self, blocks: Blocks, chunk: int, source: memoryview, skip_tokens: int) -> None:
         """Copy a chunk into the engine's cache, but not into its blocks that end within the first `skip_tokens` of all
         chunks. Raises CopyFailed."""
+
+    def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
+        """MD5 of what some blocks of the engine's cache hold now, for each of the chunks: one list for each layer, or
+        one of all layers together. Raises CopyFailed."""
 
     def close(self) -> None: ...
 
@@ -107,11 +113,14 @@ class CpuShmCopier:
             raise Unsupported(f"expected 1 to {MAX_TENSORS} tensors, got {len(tensors)}")
         self._fds: dict[str, int] = {}
         layout = "" if hints is None or hints.kv_layout is None else hints.kv_layout[:16]
+        groups = groups or [Group(layer_indices=list(range(len(tensors))))]
         try:
-            self._groups = [
-                self._group(tensors, group, layout)
-                for group in groups or [Group(layer_indices=list(range(len(tensors))))]
-            ]
+            self._groups = [self._group(tensors, group, layout) for group in groups]
+            self._layers = {
+                index: planes
+                for group, form in zip(groups, self._groups, strict=True)
+                for index, planes in zip(group.layer_indices, form.tensors, strict=True)
+            }
             self.chunk_bytes = sum(group.chunk_bytes for group in self._groups)
             if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES:
                 raise Unsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {self.chunk_bytes}")
@@ -225,6 +234,19 @@ class CpuShmCopier:
                         _whole(os.pwritev, tensor.fd, source[at : at + size], offset)
                         at += size
 
+    def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
+        last = min(group.blocks for group in self._groups) - 1
+        numbers = [number for chunk in chunks for number in chunk]
+        if min(numbers) < 0 or max(numbers) > last:
+            raise CopyFailed(f"expected blocks from 0 to {last}")
+        tensors = [self._layers[index] for index in sorted(self._layers)]
+        size = len(numbers) * sum(len(tensor.starts) * tensor.nbytes for tensor in tensors)
+        if size > MAX_DIGESTED_BYTES:
+            raise CopyFailed(f"expected blocks of at most {MAX_DIGESTED_BYTES} bytes, got {size}")
+        buffer = memoryview(bytearray(max(tensor.nbytes for tensor in tensors)))
+        layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
+        return [[_digest_of(chunk, layer, buffer) for chunk in chunks] for layer in layers]
+
     def close(self) -> None:
         for fd in self._fds.values():
             with suppress(OSError):
@@ -246,6 +268,18 @@ def _whole(call: _Call, fd: int, buffer: memoryview, offset: int) -> None:
             buffer, offset = buffer[done:], offset + done
     except OSError as error:
         raise CopyFailed(f"copying failed: {error.strerror}") from None
+
+
+def _digest_of(numbers: Sequence[int], tensors: Sequence[_Planes], buffer: memoryview) -> str:
+    """Of some blocks, tensor by tensor, plane by plane. Raises CopyFailed."""
+    digest = md5(usedforsecurity=False)
+    for tensor in tensors:
+        piece = buffer[: tensor.nbytes]
+        for start in tensor.starts:
+            for number in numbers:
+                _whole(os.preadv, tensor.fd, piece, start + number * tensor.step)
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 def _runs(numbers: Sequence[int], *, merge: bool) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.engine import VERSION, Abort, Attach, SpaceRequest
+from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.connections import Connection
@@ -100,6 +100,8 @@ class Instances:
         self._clock = clock
         self._patience = patience
         self._by_number: dict[int, dict[Owner, Instance]] = {}
+        self._layouts: dict[tuple[str, int], list[list[int]]] = {}
+        """Answers of `layouts` while nothing changes."""
         self._leaving: dict[int, float] = {}
         """Engines in the core that are lost and whose process cannot be watched, with the time of their loss."""
 
@@ -118,10 +120,12 @@ class Instances:
             raise Failed(
                 Reason.BAD_ARGUMENTS, f"instance_id: expected 0 to 2**64 - 1, got {registered.instance}"
             )
+        if not connection.open:
+            raise Failed(Reason.UNKNOWN_INSTANCE, "the connection of this worker is closed")
         before = self._find(registered.instance, connection)
         if before is not None:
-            same = before.registered
-            if (same.engine, same.device) == (registered.engine, registered.device):
+            # Memory that is named again may be another one under the same name.
+            if registered.engine is not None and before.registered.engine == registered.engine:
                 self._heard(before, connection, now)
                 return before
             self._end(before, "registered anew", now)
@@ -206,6 +210,7 @@ class Instances:
         instance.spaces = spaces
         instance.transfers.client = engine.client
         instance.attached = instance.counts = True
+        self._layouts.clear()
 
     # ---- they speak
 
@@ -215,6 +220,8 @@ class Instances:
         if instance is None:
             raise Failed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
         self._heard(instance, connection, now)
+        if not instance.attached:
+            raise Failed(Reason.UNKNOWN_INSTANCE, f"worker {number} is lost")
         return instance
 
     def ping(self, number: int, connection: Connection, now: float) -> bool:
@@ -242,9 +249,14 @@ class Instances:
         return max(unknown, key=lambda each: each.seen, default=None)
 
     def _heard(self, instance: Instance, connection: Connection, now: float) -> None:
+        if not connection.open:
+            return
         instance.seen = now
         instance.connection = connection.identity
+        if instance.attached and instance.counts:
+            return
         instance.counts = True
+        self._layouts.clear()
         if instance.attached:
             return
         engine = self._cache.engines.get(instance.client)
@@ -280,6 +292,7 @@ class Instances:
             patience = self._patience.silent_s if patient else self._patience.never_pinged_s
             if instance.counts and now - instance.seen > patience:
                 instance.counts = False
+                self._layouts.clear()
                 log.warning(
                     "lmcache.worker_silent",
                     instance=instance.registered.instance,
@@ -345,6 +358,7 @@ class Instances:
 
     def _forget(self, instance: Instance) -> None:
         instance.over, instance.attached, instance.counts = True, False, False
+        self._layouts.clear()
         number, owner = instance.key
         owners = self._by_number.get(number, {})
         if owners.get(owner) is instance:
@@ -386,19 +400,17 @@ class Instances:
 
     def layouts(self, model: str, world_size: int) -> list[list[int]]:
         """The spaces of a model, rank by rank, for each form of chunks that its workers have."""
+        known = self._layouts.get((model, world_size))
+        if known is not None:
+            return known
         found: dict[str, list[int]] = {}
-        for instance in self:
+        for instance in sorted(self, key=lambda each: not each.attached):
             registered = instance.registered
             if instance.counts and (registered.model_name, registered.world_size) == (model, world_size):
                 found.setdefault(f"{instance.form.layout} {instance.form.dtype}", instance.spaces)
+        if found:  # what nobody registered is not kept: its name is the peer's to choose
+            self._layouts[model, world_size] = list(found.values())
         return list(found.values())
-
-    def abort(self, instance: Instance, reservation: int, now: float) -> None:
-        """Give up what this process was writing for a worker; nobody else was."""
-        try:
-            self._cache.abort(instance.client, Abort(0, reservation), now)
-        except ProtocolError as error:
-            log.info("lmcache.abort_refused", instance=instance.registered.instance, reason=error.message)
 
     def close(self) -> None:
         for instance in self:

@@ -47,7 +47,7 @@ class Lookups:
                 Reason.UNKNOWN_INSTANCE,
                 f"no worker of model {key.model_name[:64]!r} and world size {key.world_size} is registered",
             )
-        if not keys:
+        if not keys or not asked.peer.open:
             return None
         client = self._scheduler(asked)
         # One set of leases: the new one is taken before that of an earlier look-up of this request goes.

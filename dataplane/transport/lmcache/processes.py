@@ -28,8 +28,8 @@ _PREFIX = "socket:["
 
 def owners_of(fds: Iterable[int]) -> dict[int, Owner]:
     """The peers of connected sockets, by descriptor; UNKNOWN for those that cannot be found. Raises nothing."""
-    wanted = {fd: ends for fd in fds if (ends := _ends_of(fd)) is not None}
     found = dict.fromkeys(fds, UNKNOWN)
+    wanted = {fd: ends for fd in found if (ends := _ends_of(fd)) is not None}
     inodes = _inodes(set(wanted.values()))
     holders = _holders(set(inodes.values()))
     for fd, ends in wanted.items():
@@ -118,25 +118,27 @@ def _sockets_of(pid: str) -> set[int]:
 class Lookout:
     """Finds the owners of connections on a thread: a look at all processes takes milliseconds."""
 
-    def __init__(self, found: Callable[[Mapping[int, Owner]], None]) -> None:
-        """`found` is called on the thread, with owners by descriptor."""
+    def __init__(self, found: Callable[[Mapping[bytes, Owner]], None]) -> None:
+        """`found` is called on the thread, with owners by the names of connections."""
         self._found = found
-        self._wanted: SimpleQueue[int | None] = SimpleQueue()
+        self._wanted: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, fd: int) -> None:
+    def ask(self, name: bytes, fd: int) -> None:
+        """Look for the owner of a connection soon."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lmcache-lookout", daemon=True)
             self._thread.start()
-        self._wanted.put(fd)
+        self._wanted.put((name, fd))
 
     def _run(self) -> None:
-        while (fd := self._wanted.get()) is not None:
-            fds = {fd}
+        while (wanted := self._wanted.get()) is not None:
+            fds = dict([wanted])
             with suppress(Empty):
                 while (more := self._wanted.get_nowait()) is not None:
-                    fds.add(more)
-            self._found(owners_of(fds))
+                    fds.update([more])
+            owners = owners_of(fds.values())
+            self._found({name: owners[fd] for name, fd in fds.items()})
 
     def close(self) -> None:
         if self._thread is not None:

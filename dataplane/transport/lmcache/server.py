@@ -22,6 +22,7 @@ from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
+from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
 from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
@@ -44,6 +45,8 @@ from dataplane.transport.loop import Loop
 MAX_FRAME_BYTES = 64 << 20
 """libzmq closes the connection of whoever sends more in one frame: a request of a million tokens has a tenth of it."""
 MESSAGES_PER_TURN = 64
+TURN_S = 0.005
+"""In which a turn begins requests, before others of this process have theirs."""
 WAITING_ANSWERS = 4096
 """For a peer that does not read; more are dropped and counted."""
 TICK_S = 1.0
@@ -100,6 +103,7 @@ class LMCacheServer:
             self._count_failure,
             allow_clear=allow_clear,
         )
+        self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
         self.instances.restore(self._begun_at)
@@ -125,7 +129,10 @@ class LMCacheServer:
 
     def on_readable(self) -> bool:
         """Answer waiting requests, a bounded number a turn. True when some may be left."""
+        until = time.perf_counter() + TURN_S
         for _ in range(MESSAGES_PER_TURN):
+            if time.perf_counter() > until:
+                return True
             try:
                 identity = self.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -1,4 +1,4 @@
-"""The adapters that LMCache's vLLM connector is made of: a scheduler's and one for each rank. Argument: the URL.
+"""The adapters that LMCache's vLLM connector is made of: a scheduler's and one for each rank. Arguments: URL and mode.
 
 Two ranks store a request of four chunks, other memory takes it back, and the bytes are compared.
 """
@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
@@ -19,15 +20,16 @@ from lmcache.integration.vllm.vllm_multi_process_adapter import (
 )
 from lmcache.v1.multiprocess.group_view import EngineGroupInfo
 
-MODEL = "tests/adapters"
+url, mode = sys.argv[1:]
+MODEL = f"tests/adapters/{mode}"
 BLOCK_TOKENS, BLOCKS, LAYERS, HEADS, HEAD_SIZE, RANKS = 16, 128, 3, 2, 32, 2
 TOKENS = list(range(11, 11 + 1100))
-CONFIG = {"lmcache.mp.mp_transfer_mode": "engine_driven", "lmcache.mp.mq_timeout": 20.0}
 STORED, LOADED = list(range(64)), list(range(64, 128))
 WAIT_S = 20.0
 
 found: dict[str, Any] = {}
-url = sys.argv[1]
+probes = count()
+CONFIG = {"lmcache.mp.mp_transfer_mode": mode, "lmcache.mp.mq_timeout": 20.0}
 context = zmq.Context()
 
 
@@ -60,6 +62,15 @@ def looked_up(request: str, salt: str = "") -> int:
     return int(tokens)
 
 
+def published() -> bool:
+    request = f"look-{next(probes)}"
+    found_tokens = looked_up(request)
+    scheduler.free_lookup_locks(TOKENS, 0, 1024, request)
+    scheduler.end_session(request)
+    scheduler.cleanup_lookup_result(request)
+    return found_tokens == 1024
+
+
 def stored(worker: LMCacheMPWorkerAdapter) -> None:
     until(lambda: worker.get_finished({"first"})[0] or not worker.store_futures, "the store")
 
@@ -89,16 +100,19 @@ found["miss"] = looked_up("first")
 scheduler.end_session("first")
 scheduler.cleanup_lookup_result("first")
 for rank, worker in enumerate(workers):
-    worker.submit_store_request("first", LoadStoreOp(TOKENS, [STORED], 0, 1024), None)
+    event = worker.create_recorded_event()
+    worker.submit_store_request("first", LoadStoreOp(TOKENS, [STORED], 0, 1024), event)
     if rank == 0:
         found["half_stored"] = looked_up("between")
         scheduler.end_session("between")
         scheduler.cleanup_lookup_result("between")
 for worker in workers:
     stored(worker)
+until(published, "the stored chunks are found")  # LMCache's server answers a store before it publishes it
 found["hit"] = looked_up("second")
 for worker in workers:
-    worker.submit_retrieve_request("second", LoadStoreOp(TOKENS, [LOADED], 0, 1024), None)
+    event = worker.create_recorded_event()
+    worker.submit_retrieve_request("second", LoadStoreOp(TOKENS, [LOADED], 0, 1024), event)
 for worker in workers:
     retrieved(worker)
 found["load_errors"] = sorted(set().union(*(worker.get_block_ids_with_load_errors() for worker in workers)))
