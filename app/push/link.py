@@ -26,6 +26,7 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Count,
     Demote,
     Describe,
     Description,
@@ -61,6 +62,7 @@ Question = (
     | ReadUsage
     | Resize
     | Clear
+    | Count
     | Lookup
     | ListBlocks
     | Verify

@@ -165,6 +165,18 @@ class Clear(msgspec.Struct, tag_field="op", tag="clear", forbid_unknown_fields=T
     """Also what permanent pins hold; the pins stay, and hold what is stored anew."""
 
 
+class Count(msgspec.Struct, tag_field="op", tag="count", forbid_unknown_fields=True):
+    """How many blocks an invalidation, a demotion or a clearing would be about now. Touches nothing. Answered with
+    `Counted`."""
+
+    nonce: str
+    kind: Literal["invalidate", "demote", "clear"]
+    scope: Scope
+    """Without a field for `clear` alone."""
+    permanent: bool = False
+    """As in `Clear`."""
+
+
 class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
     """What an engine of a model would find of a chain, space by space. Touches nothing. Answered with `Looked`."""
 
@@ -261,6 +273,7 @@ ControlRequest = (
     | Invalidate
     | Demote
     | Clear
+    | Count
     | Lookup
     | ListBlocks
     | Verify
@@ -348,6 +361,18 @@ class Swept(msgspec.Struct, tag_field="op", tag="swept"):
     nonce: str
     sweep: int
     """Number of the sweep, as events and `NodeStats.sweeps` name it."""
+    blocks: int | None = None
+    """That it was begun for; null from nodes that do not tell."""
+    bytes: int | None = None
+    """Stored in them."""
+
+
+class Counted(msgspec.Struct, tag_field="op", tag="counted"):
+    """What a scope is about now."""
+
+    nonce: str
+    blocks: int
+    bytes: int
 
 
 class SpaceHits(msgspec.Struct):
@@ -503,6 +528,7 @@ ControlReply = (
     | NeedBodies
     | Description
     | Swept
+    | Counted
     | Looked
     | Blocks
     | Verified

@@ -24,6 +24,8 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Count,
+    Counted,
     Demote,
     Describe,
     Description,
@@ -70,6 +72,7 @@ Operation = (
     | ReadUsage
     | Resize
     | Clear
+    | Count
     | Lookup
     | ListBlocks
     | Verify
@@ -94,6 +97,8 @@ class FakeNode:
         self.asked: list[str] = []
         self.described = 0
         self.swept: list[Invalidate | Demote] = []
+        self.covered = (3, 12 << 10)
+        """Blocks and bytes of every scope."""
         self.prefixes: list[Prefix] = []
         """With their keys, which `PrefixKeys` alone gives out."""
         self.labels: list[str] = []
@@ -229,7 +234,9 @@ class FakeNode:
             return Drained(message.nonce, message.on)
         if isinstance(message, Invalidate | Demote):
             self.swept.append(message)
-            return Swept(message.nonce, len(self.swept))
+            return Swept(message.nonce, len(self.swept), *self.covered)
+        if isinstance(message, Count):
+            return Counted(message.nonce, *self.covered)
         if isinstance(message, ListPrefixes):
             listed = [p for p in self.prefixes if message.tenant in (None, p.tenant)][: message.limit]
             return Prefixes(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])
