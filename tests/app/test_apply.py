@@ -557,6 +557,13 @@ async def test_the_file_of_a_start_is_applied_and_a_bad_one_keeps_what_was(
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: many}}\n")
     with pytest.raises(BadFile, match=r"quotas\.acme\.limit_bytes: .*\(line 2\); the database is new"):
         await (await boot(store, file)).start()
+    file.write_text(
+        "apiVersion: larder/v1\nquotas: {a: {limit_bytes: many}, b: {weight: 0}, c: {floor_bytes: x}}\n"
+    )
+    with pytest.raises(
+        BadFile, match=r"quotas\.a\.limit_bytes: .*; quotas\.b\.weight: .*; quotas\.c\.floor_bytes: "
+    ):
+        await (await boot(store, file)).start()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}, b: {weight: 2}}\n")
     good = await boot(store, file)
     await good.start()
