@@ -90,6 +90,8 @@ def locate(**options: Any) -> None:
         for place in answer["items"]
     ]
     show.table(_title(answer), ["node", "hit tokens ", "engine socket", "control"], rows)
+    if not answer["items"]:
+        click.echo("no node holds the start of this prefix for this tenant and model")
     for silent in answer["silent"]:
         click.echo(f"{silent['node']}: {silent['error']}")
 

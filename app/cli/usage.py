@@ -61,6 +61,8 @@ def usage(
     ]
     rows.append(["total", "", *_row(report["totals"])])
     show.table("Usage", ["from (UTC)", group_by, *_COLUMNS], rows)
+    if not report["items"]:
+        click.echo(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
     unrated = report["totals"]["unrated_tokens"]
     if unrated:
         click.echo(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
