@@ -149,18 +149,18 @@ class Apply:
         result = await asyncio.to_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
         )
-        self._check_floors(declared, held, result)
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
+        self._check_floors(declared, held, result, by)
         return result
 
-    def _check_floors(self, declared: Declared, held: Held, result: Outcome) -> None:
+    def _check_floors(self, declared: Declared, held: Held, result: Outcome, by: Caller) -> None:
         """Of the whole outcome: one floor may grow by what another gives up."""
         before = {key: _floor(row) for key, row in held["quotas"].items()}
         after = dict(before)
         for step in result.of("quotas", "create", "update", "delete"):
             after[step.key] = _floor(step.after)
-        message = excess(before, after, self._fleet.connected())
+        message = excess(before, after, self._fleet.connected(), whole=by.salts is None)
         if message is None:
             return
         records = declared.records["quotas"]
