@@ -35,6 +35,17 @@ async def test_deletions_take_yes_and_errors_name_options(plane: Plane, node: Fa
     assert (await larder(plane, "usage", "--from", "2026-11-01", "--to", "2026-11-02"))[0] == 0
 
 
+async def test_events_pushes_and_replicas_are_listed(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 1)
+    code, out, err = await larder(plane, "pushes", "--type", "quotas", "--state", "acked")
+    assert (code, err, "quotas 1" in out) == (0, "", True)
+    code, out, err = await larder(plane, "replicas")
+    assert (code, err, "this one" in out) == (0, "", True)
+    code, out, err = await larder(plane, "events", "--since", "1h")
+    assert err == ""
+    assert (code, err, out[:8]) == (0, "", "Events (")
+
+
 def test_what_others_wrote_does_not_steer_the_terminal() -> None:
     assert show.plain("a\u202eb\x1b[1m") == "a\\u202eb\\x1b[1m"
     assert (show.plain(" "), show.plain("naïve 名"), show.plain("a\nb")) == ("' '", "naïve 名", "a\nb")
