@@ -158,14 +158,12 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
 
     walk = Walk(expect)
     try:
-        with click.open_file(file, "r", encoding="utf-8") as lines:
+        with click.open_file(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
-                except ValueError as error:
-                    raise click.ClickException(
-                        f"{file}:{number}: not an entry of the audit: {error}"
-                    ) from None
+                except (ValueError, RecursionError) as error:
+                    walk.fault = f"line {number} is no entry of the audit: {error}"
                 if walk.fault:
                     break
     except OSError as error:

@@ -99,9 +99,9 @@ class Edge:
                 if isinstance(known, Caller) and method in _SAFE and time.perf_counter() >= sure_until:
                     # Nor an answer that was waited for: what changed meanwhile is not for who was revoked meanwhile.
                     await still(known, "request")
+                if message["status"] in (401, 403):
+                    await self._keep_refusal(message["status"], known, attempt, scope)
                 status = message["status"]
-                if status in (401, 403):
-                    await self._refused(status, known, attempt, scope)
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
             elif isinstance(known, Caller) and message.get("more_body") and time.perf_counter() >= sure_until:
@@ -161,6 +161,17 @@ class Edge:
                     "expected the header X-CSRF-Token with the token that GET /api/v1/session tells"
                 )
         return known
+
+    async def _keep_refusal(
+        self, status: int, known: Caller | LarderError | None, attempt: Attempt, scope: Any
+    ) -> None:
+        """A refusal stays one, whether it can be written down or not."""
+        try:
+            await self._refused(status, known, attempt, scope)
+        except LarderError as error:
+            self._log.warning("audit.failed", reason=error.message)
+        except Exception as error:  # noqa: BLE001 - the answer goes on
+            self._log.exception("audit.failed", path=scope["path"], exc_info=error)
 
     async def _refused(
         self, status: int, known: Caller | LarderError | None, attempt: Attempt, scope: Any
