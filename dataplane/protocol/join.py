@@ -9,7 +9,6 @@ it can be reached may have changed. From `Joined` on, it accepts control connect
 import binascii
 import ipaddress
 import re
-import socket
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 from typing import Literal
@@ -33,6 +32,7 @@ _TCP = re.compile(
     r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z",
     re.ASCII,
 )
+_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))*\Z", re.ASCII)
 
 JoinCode = Literal[
     "malformed",
@@ -179,10 +179,9 @@ def is_loopback(url: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        try:  # "127.1", "0x7f000001", "2130706433"
-            address = ipaddress.IPv4Address(socket.inet_aton(host))
-        except OSError:
-            return host in ("localhost", "ip6-localhost", "ip6-loopback") or host.endswith(".localhost")
+        if _NUMBERS.match(host):  # "127.1", "0x7f000001", "2130706433": whatever it is, it is no name
+            return True
+        return host in ("localhost", "ip6-localhost", "ip6-loopback") or host.endswith(".localhost")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.is_loopback
