@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 wrong settings."""
     # structlog takes rich, which costs a quarter of the start, wherever it is installed; this process never draws.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-    parser = argparse.ArgumentParser(prog="python -m dataplane", description="Run a Larder data plane.")
+    parser = argparse.ArgumentParser(prog="larder dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
     parser.add_argument(
         "--join-token-file", help="file with the token that lets this node into a fleet; needed once"

@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 
 from app.settings import AppSettings
-from dataplane.protocol.settings import PREFIX, Common
+from dataplane.protocol.settings import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    TIMEOUT_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    Common,
+)
 from dataplane.settings import DataPlaneTable
 
 SECRETS = frozenset({"database_url", "app.admin_token"})
@@ -45,6 +52,18 @@ def page(note: str) -> str:
         "From `larder.toml` (or the file that `--config` or `LARDER_CONFIG` names), then from the environment, which "
         "wins. Sizes may be written as `4GiB`. `larder up --print-config` shows what is in force, without secrets; a "
         "name that nobody knows is an error. Settings marked as secret are printed nowhere and written to no log.",
+    ]
+    lines += [
+        "",
+        "## Of the command line alone",
+        "",
+        "| environment | default | means |",
+        "|---|---|---|",
+        f"| `{URL_VARIABLE}` | from `http_host` and `http_port` | Where the API is, such as `http://127.0.0.1:8470`; "
+        "`--url` wins. |",
+        f"| `{TOKEN_VARIABLE}` | what `larder login` keeps | The token to ask with. **Secret.** |",
+        f"| `{TIMEOUT_VARIABLE}` | `60s` | How long to wait for an answer; `--timeout` wins. |",
+        f"| `{CONFIG_VARIABLE}` | `larder.toml` | The file of settings. |",
     ]
     for section, title, kind in TABLES:
         lines += ["", f"## {title}", "", "| name | environment | default | means |", "|---|---|---|---|"]

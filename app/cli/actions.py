@@ -90,6 +90,8 @@ def locate(**options: Any) -> None:
         for place in answer["items"]
     ]
     show.table(_title(answer), ["node", "hit tokens ", "engine socket", "control"], rows)
+    if not answer["items"]:
+        click.echo("no node holds the start of this prefix for this tenant and model")
     for silent in answer["silent"]:
         click.echo(f"{silent['node']}: {silent['error']}")
 
@@ -119,10 +121,10 @@ def demote(**options: Any) -> None:
 @json_option
 def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, as_json: bool) -> None:
     """Drop everything that is cached. Permanent pins keep their blocks, unless told otherwise."""
+    body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
         what = "everything, also under permanent pins," if permanent else "everything"
-        _ask(f"drop {what} on {_where(nodes)}?")
-    body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
+        _ask(f"drop {what} on {_where(nodes)}{_about(url, 'clear', body)}?")
     _told("clear", call(url, "POST", "/api/v1/actions/clear", body), as_json)
 
 
@@ -207,6 +209,24 @@ def _aimed(nodes: tuple[str, ...]) -> dict[str, Any]:
     return {"nodes": list(nodes)} if nodes else {}
 
 
+def _matched(node: dict[str, Any]) -> str:
+    """What of a node is meant."""
+    if node["blocks"] is None:
+        return "blocks not told"
+    return f"{node['blocks']:,} block{'' if node['blocks'] == 1 else 's'} ({show.size(node['bytes'])})"
+
+
+def _about(url: str | None, verb: str, body: dict[str, Any]) -> str:
+    """How much it would be now, for a question; nodes that do not tell are left out."""
+    answer = call(url, "POST", f"/api/v1/actions/{verb}", {**body, "dry_run": True})
+    told = [node for node in answer["items"] if node["blocks"] is not None]
+    if not told:
+        return ""
+    silent = len(answer["items"]) - len(told)
+    more = f", and what {silent} node{'' if silent == 1 else 's'} did not tell" if silent else ""
+    return f": {_matched(answer)} now{more}"
+
+
 def _where(nodes: tuple[str, ...]) -> str:
     return ", ".join(nodes) if nodes else "every connected node"
 
@@ -222,7 +242,7 @@ def _act(
     if not yes:
         words = [*named, *(f"a prefix of {len(body[name])} {name}" for name in given if name != "text")]
         words += ["a text"] if "text" in given else []
-        _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}?")
+        _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}{_about(url, verb, body)}?")
     _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), as_json)
 
 
@@ -231,7 +251,9 @@ def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:
         print_json(answer)
     else:
         for node in answer["items"]:
-            click.echo(f"{node['node']}: {node['error'] or 'sweep ' + str(node['sweep'])}")
+            click.echo(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
+        if not answer["blocks"] and all(node["blocks"] == 0 for node in answer["items"]):
+            click.echo(f"0 blocks match: there is nothing to {verb}")
     if any(node["error"] for node in answer["items"]):
         raise click.ClickException(f"not every node did it: {verb} again when they can")
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from dataplane.protocol.settings import SettingsError
 
 BROKEN = 3
 """Exit code of `verify` when the journal is not what was written."""
+_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @click.group()
@@ -96,6 +99,8 @@ def export(url: str | None) -> None:
 def verify(expect: str, database: str | None, file: str | None, url: str | None, as_json: bool) -> None:
     """Check that no entry was changed, removed, moved or added. Exit code 3 when one was."""
     expect = expect.strip().lower()
+    if expect and _HASH.fullmatch(expect) is None:
+        raise click.UsageError(f"--expect: expected a hash of 64 hex digits, got {expect[:80]!r}")
     if database is not None and file is not None:
         raise click.UsageError("expected at most one of --database and --file")
     if database is not None:
@@ -118,19 +123,27 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
 
 async def _of_database(given: str, expect: str) -> dict[str, Any]:
     import msgspec
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     from app.errors import LarderError
     from app.services.audit import Audit
-    from app.store.database import Database
+    from app.store.database import Database, full_url
 
     try:
+        url = full_url(given)
+        # To look must not make a database where there is none.
+        if url.drivername.startswith("sqlite") and not os.path.isfile(url.database or ""):  # noqa: ASYNC240
+            raise click.ClickException(f"the database cannot be read: there is no file {url.database!r}")
         database = Database(given)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     try:
         found: dict[str, Any] = msgspec.to_builtins(await Audit(database).verify(expect))
-    except (LarderError, SQLAlchemyError, OSError) as error:
+    except LarderError as error:
+        raise click.ClickException(f"the database cannot be read: {error.message}") from None
+    except DBAPIError as error:
+        raise click.ClickException(f"the database cannot be read: {error.orig}") from None
+    except (SQLAlchemyError, OSError) as error:
         raise click.ClickException(f"the database cannot be read: {error}") from None
     finally:
         await database.close()
@@ -145,18 +158,18 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
 
     walk = Walk(expect)
     try:
-        with click.open_file(file, "r", encoding="utf-8") as lines:
+        with click.open_file(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
-                except ValueError as error:
-                    raise click.ClickException(
-                        f"{file}:{number}: not an entry of the audit: {error}"
-                    ) from None
+                except (ValueError, RecursionError) as error:
+                    walk.fault = f"line {number} is no entry of the audit: {error}"
                 if walk.fault:
                     break
     except OSError as error:
         raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
+    if not walk.entries and not walk.fault:
+        raise click.ClickException(f"{'standard input' if file == '-' else file}: expected entries, got none")
     walk.end(walk.last_id, walk.last_hash)
     found: dict[str, Any] = msgspec.to_builtins(walk.result())
     return found

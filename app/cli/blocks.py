@@ -18,6 +18,7 @@ PAGE = 1000
 @click.option("--prefix", metavar="LABEL", help="Only of this hot prefix, as 'larder prefixes' lists it.")
 @click.option("--node", help="Only of this node.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
+@click.option("--wide", is_flag=True, help="Keys and spaces in full, as other commands take them.")
 @url_option
 @json_option
 def blocks(
@@ -28,6 +29,7 @@ def blocks(
     prefix: str | None,
     node: str | None,
     limit: int,
+    wide: bool,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -46,10 +48,10 @@ def blocks(
     rows = [
         [
             block["node"],
-            block["key"] if key is not None else block["key"][:16],
+            block["key"] if wide or key is not None else block["key"][:16],
             block["tenant"],
             block["model"],
-            block["space"][:8],
+            block["space"] if wide else block["space"][:8],
             block["state"] if block["tier"] == "l1" else f"{block['state']} ({block['tier']})",
             show.size(block["bytes"]),
             str(block["leases"] or "-"),

@@ -17,7 +17,7 @@ from app.cli.client import (
     url_option,
 )
 from app.cli.keys import FINITE, seconds
-from app.cli.lists import listed, title
+from app.cli.lists import listed, title, unasked_option
 
 _NONE = "none"
 _MAXIMA = (
@@ -129,6 +129,7 @@ def set_ceiling(
 
 @ceilings.command("delete")
 @click.argument("tenant")
+@unasked_option
 @url_option
 def delete_ceiling(url: str | None, tenant: str) -> None:
     """Forget a tenant's ceiling: callers that are limited to the tenant may then not change its quota."""

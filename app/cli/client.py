@@ -11,14 +11,53 @@ import httpx
 import msgspec
 
 from app.cli import stored_tokens
+from app.cli.keys import F, seconds
 from app.settings import load
-from dataplane.protocol.settings import TOKEN_VARIABLE, URL_VARIABLE, SettingsError
+from dataplane.protocol.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 
 TIMEOUT_S = 60.0
 PAGE = 1000
 """Items that one answer has at most."""
 
-url_option = click.option("--url", envvar=URL_VARIABLE, help="Where the API is; default from the settings.")
+_TIMEOUT = "larder.timeout_s"
+
+
+def _keep_timeout(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        limit = seconds(f"--timeout ({TIMEOUT_VARIABLE})", value)
+        if not limit:
+            raise click.UsageError("--timeout: expected more than 0 seconds")
+        ctx.meta[_TIMEOUT] = limit
+
+
+def url_option(command: F) -> F:
+    """`--url` and `--timeout`; the second is for `call` and `stream` alone."""
+    for option in (
+        click.option(
+            "--timeout",
+            metavar="TIME",
+            envvar=TIMEOUT_VARIABLE,
+            show_envvar=True,
+            expose_value=False,
+            callback=_keep_timeout,
+            help="Wait at most this long for an answer, such as 5s; default 60s.",
+        ),
+        click.option(
+            "--url",
+            envvar=URL_VARIABLE,
+            show_envvar=True,
+            help=f"Where the API is; default from the settings. {TOKEN_VARIABLE} is the token to ask with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _timeout_s() -> float:
+    context = click.get_current_context(silent=True)
+    return TIMEOUT_S if context is None else float(context.meta.get(_TIMEOUT, TIMEOUT_S))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
 wait_option = click.option(
     "--wait",
@@ -99,13 +138,19 @@ def call(
             content=content,
             params=parameters,
             headers={**_proof(base, headers), **kind},
-            timeout=TIMEOUT_S,
+            timeout=_timeout_s(),
             trust_env=False,
         )
     except UnicodeEncodeError:
         raise click.ClickException("expected text in UTF-8") from None
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
+    except (httpx.ReadTimeout, httpx.WriteTimeout):
+        raise click.ClickException(
+            f"{base} did not answer within {_timeout_s():g} s (--timeout); a change may have been made all the same"
+            if method != "GET"
+            else f"{base} did not answer within {_timeout_s():g} s (--timeout)"
+        ) from None
     except httpx.HTTPError as error:
         raise click.ClickException(
             f"no Larder answers at {base} ({error}); start one with 'larder up'"
@@ -158,7 +203,12 @@ def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[byt
     base = (url or default_url()).rstrip("/")
     try:
         with httpx.stream(
-            "GET", base + path, params=query, headers=_proof(base, None), timeout=TIMEOUT_S, trust_env=False
+            "GET",
+            base + path,
+            params=query,
+            headers=_proof(base, None),
+            timeout=_timeout_s(),
+            trust_env=False,
         ) as response:
             if not response.is_success:
                 response.read()
@@ -186,7 +236,10 @@ def _sentence(response: httpx.Response, base: str) -> str:
     except (ValueError, KeyError, TypeError):
         return f"{base} answered {response.status_code}, which is not an answer of Larder"
     if response.status_code == 401 and "larder login" not in sentence:
-        return f"{sentence}; 'larder login --url {base}' keeps a token"
+        return (
+            f"{sentence}; 'larder login --url {base}' keeps a token. The first one of a new Larder is made by "
+            "'larder login --setup TOKEN', with the setup token of its log (auth.setup_token)"
+        )
     return sentence
 
 

@@ -69,8 +69,9 @@ def _data_plane() -> tuple[dict[str, Any], Found]:
         return {}, Found(
             "settings", "failure", "the data plane does not tell its settings", "install Larder again"
         )
+    file = os.environ.get("LARDER_CONFIG") or ("larder.toml" if os.path.isfile("larder.toml") else "")
     return plane, Found(
-        "settings", "ok", os.environ.get("LARDER_CONFIG") or "larder.toml and the environment"
+        "settings", "ok", f"{file} and the environment" if file else "the environment; no file"
     )
 
 

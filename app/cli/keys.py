@@ -8,8 +8,8 @@ from typing import IO, Any, TypeVar
 
 import click
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?", re.ASCII)
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)?", re.ASCII)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_TIME_S = 10_000 * 366 * 86_400
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,10 +108,11 @@ def _numbers(text: str | None) -> list[Any]:
 
 
 def seconds(option: str, text: str) -> float:
-    """`90s`, `30m`, `12h`, `7d` as seconds. Raises UsageError that names the option."""
+    """`90s`, `30m`, `12h`, `7d`, `2w` as seconds; without a unit, seconds. Raises UsageError that names the option."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise click.UsageError(f"{option}: expected a time such as 90s, 30m, 12h or 7d, got {text!r}")
+        expected = "a time such as 90s, 30m, 12h, 7d or 2w (a number alone is seconds)"
+        raise click.UsageError(f"{option}: expected {expected}, got {text[:40]!r}")
     span = float(match[1]) * _UNITS[match[2] or ""]
     if span > MAX_TIME_S:
         raise click.UsageError(f"{option}: expected at most 10000 years, got {text[:40]!r}")

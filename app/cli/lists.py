@@ -1,4 +1,4 @@
-"""Options of lists, and what a list says of what it left out."""
+"""Options of lists and of deletions, and what a list says of what it left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,6 +17,13 @@ sort_option = click.option(
     "--sort", metavar="FIELD", help="Field of the JSON to sort by; with - in front for descending."
 )
 owner_option = click.option("--managed-by", metavar="NAME", help="Only of this owner.")
+
+unasked_option = click.option(
+    "--yes",
+    is_flag=True,
+    expose_value=False,
+    help="For scripts; one record is deleted without a question anyway.",
+)
 
 
 def paged(command: F) -> F:

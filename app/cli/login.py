@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app.cli import stored_tokens
-from app.cli.client import as_token, call, default_url, json_option, print_json, url_option
+from app.cli.client import Refused, as_token, call, default_url, json_option, print_json, url_option
 
 
 @click.command()
@@ -24,7 +24,7 @@ def login(setup: str | None, name: str | None, url: str | None) -> None:
         raise click.UsageError("--name goes with --setup")
     if setup is not None:
         body = {"name": name or _user(), "role": "admin"}
-        token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
+        token = _first(base, setup, body)
         click.echo(f"made the first token, an admin's; it is shown this once:\n{token}")
     else:
         token = _asked(base)
@@ -51,6 +51,21 @@ def whoami(url: str | None, as_json: bool) -> None:
         print_json(who)
         return
     click.echo(_described(who))
+
+
+def _first(base: str, setup: str, body: dict[str, Any]) -> str:
+    """A token that is made with the setup token. Raises ClickException."""
+    try:
+        token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
+    except Refused as refused:
+        if refused.status == 401:
+            raise click.ClickException(
+                f"--setup: {base} does not take this setup token. It is in the log of that Larder, as "
+                "auth.setup_token, is another after each start, and is used up once there is a token; "
+                "then 'larder login' takes one"
+            ) from None
+        raise
+    return token
 
 
 def _described(who: dict[str, Any]) -> str:

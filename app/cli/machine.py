@@ -155,7 +155,8 @@ def _memory(pool_bytes: int, *, huge: bool, runs: bool) -> Found:
         f"the pool takes {format_size(pool_bytes)}; {format_size(available)} of {format_size(total)} are free"
     )
     if pool_bytes > total or (pool_bytes > available and not huge and not runs):
-        half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES)
+        # Without the blank, which a shell would take for the end of the value.
+        half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES).replace(" ", "")
         return Found("memory", "failure", message, f"LARDER_POOL_BYTES={half} or less, or free some memory")
     return Found("memory", "ok", message)
 

@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from app.cli import show
-from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
+from app.cli.client import Refused, call, json_option, print_json, segment, url_option, wait_option
 from app.cli.keys import seconds
+from app.cli.lists import unasked_option
 
 SMALL_BLOCK_BYTES = 4096
 """What a node that is told no number expects of its blocks: as many as fit of this size."""
@@ -131,10 +132,14 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 @nodes.command("forget")
 @click.argument("node")
 @click.option("--force", is_flag=True, help="Also while it is connected and not drained.")
+@unasked_option
 @url_option
 def forget(url: str | None, node: str, force: bool) -> None:
     """Know a node no more; it must join again by a token."""
-    call(url, "DELETE", f"/api/v1/nodes/{segment(node)}", query={"force": "true" if force else None})
+    try:
+        call(url, "DELETE", f"/api/v1/nodes/{segment(node)}", query={"force": "true" if force else None})
+    except Refused as refused:
+        raise click.ClickException(refused.message.replace("force=true", "--force")) from None
     click.echo(f"{node} is forgotten")
 
 
@@ -217,6 +222,7 @@ def list_tokens(url: str | None, as_json: bool) -> None:
 
 @token.command("revoke")
 @click.argument("ident", metavar="ID")
+@unasked_option
 @url_option
 def revoke_token(url: str | None, ident: str) -> None:
     """Let nobody join with a token any more; nodes that did stay."""

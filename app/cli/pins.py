@@ -18,7 +18,7 @@ from app.cli.client import (
     wait_option,
 )
 from app.cli.keys import F, key_fields, key_options, seconds, text_fields, text_options
-from app.cli.lists import listed, owner_option, paged, title
+from app.cli.lists import listed, owner_option, paged, title, unasked_option
 from app.cli.selectors import NONE, reach, selector_option
 from app.cli.selectors import selector as read_selector
 
@@ -260,6 +260,7 @@ def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, as_json: 
 
 @pins.command("delete")
 @click.argument("name")
+@unasked_option
 @url_option
 @wait_option
 def delete_pin(url: str | None, name: str, wait: str | None) -> None:

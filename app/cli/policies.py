@@ -17,7 +17,7 @@ from app.cli.client import (
     wait_option,
 )
 from app.cli.keys import FINITE, F
-from app.cli.lists import listed, title
+from app.cli.lists import listed, title, unasked_option
 from app.cli.selectors import reach, selector_option
 from app.cli.selectors import selector as read_selector
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
@@ -161,6 +161,7 @@ def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> N
 
 @policies.command("unset")
 @_name
+@unasked_option
 @url_option
 @wait_option
 def unset_policy(name: str, url: str | None, wait: str | None) -> None:

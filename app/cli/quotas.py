@@ -17,7 +17,7 @@ from app.cli.client import (
     wait_option,
 )
 from app.cli.keys import FINITE
-from app.cli.lists import listed, owner_option, paged, title
+from app.cli.lists import listed, owner_option, paged, title, unasked_option
 from app.cli.selectors import reach, selector_option
 from app.cli.selectors import selector as read_selector
 
@@ -162,6 +162,7 @@ def set_quota(
 
 @quotas.command("delete")
 @click.argument("tenant")
+@unasked_option
 @url_option
 @wait_option
 def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:

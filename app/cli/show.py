@@ -74,6 +74,18 @@ def applied(record: dict[str, Any]) -> str:
     return "waiting" + (f" ({', '.join(behind)})" if behind else "")
 
 
+def plain(text: str) -> str:
+    """What others wrote, without characters that turn the direction of a line or steer a terminal; blanks in quotes."""
+    if text.isspace():
+        return repr(text)
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Print; numbers are right-aligned under a name that ends with a space."""
     grid = Table(
@@ -82,7 +94,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     for column in columns:
         grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(plain, row))
     # Nobody looks at a file or a pipe as wide as a terminal: lines stay whole.
     width = None if sys.stdout.isatty() else WIDE
     Console(highlight=False, markup=False, width=width).print(grid)

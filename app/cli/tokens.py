@@ -5,7 +5,7 @@ import click
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
 from app.cli.keys import seconds
-from app.cli.lists import listed, title
+from app.cli.lists import listed, title, unasked_option
 
 
 @click.group()
@@ -77,6 +77,7 @@ def create_token(
 
 @tokens.command("revoke")
 @click.argument("token")
+@unasked_option
 @url_option
 def revoke_token(url: str | None, token: str) -> None:
     """Revoke a token, named by its id or name, and end its sessions."""

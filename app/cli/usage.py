@@ -1,16 +1,28 @@
 """`larder usage` and `larder rates …`."""
 
+import re
 import time
 from typing import Any
 
 import click
 
 from app.cli import show
-from app.cli.client import ANY_STATE, call, find, json_option, print_json, segment, stream, url_option
+from app.cli.client import (
+    ANY_STATE,
+    Refused,
+    call,
+    find,
+    json_option,
+    print_json,
+    segment,
+    stream,
+    url_option,
+)
 from app.cli.keys import FINITE
-from app.cli.lists import listed, title
+from app.cli.lists import listed, title, unasked_option
 
 _PATH = "/api/v1/rates"
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", "evicted ", "refused ")
 
 
@@ -25,7 +37,9 @@ _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", 
 @click.option(
     "--step", type=click.Choice(["1h", "1d"]), default="1d", show_default=True, help="Length of a step."
 )
-@click.option("--from", "start", metavar="TIME", help="Unix seconds or such as 2026-11-01T00:00:00Z.")
+@click.option(
+    "--from", "start", metavar="TIME", help="Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
+)
 @click.option("--to", "end", metavar="TIME", help="The same; now when left out.")
 @click.option("--tenant", help="Only of this tenant.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
@@ -44,7 +58,7 @@ def usage(
     """Show what was used: bytes held over time, tokens asked for and served, and what that spared."""
     if as_csv and as_json:
         raise click.UsageError("expected at most one of --csv and --json")
-    given = {"group_by": group_by, "step": step, "from": start, "to": end, "tenant": tenant}
+    given = {"group_by": group_by, "step": step, "from": _moment(start), "to": _moment(end), "tenant": tenant}
     query = {name: value for name, value in given.items() if value is not None}
     if as_csv:
         for part in stream(url, "/api/v1/usage", {**query, "format": "csv"}):
@@ -61,9 +75,16 @@ def usage(
     ]
     rows.append(["total", "", *_row(report["totals"])])
     show.table("Usage", ["from (UTC)", group_by, *_COLUMNS], rows)
+    if not report["items"]:
+        click.echo(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
     unrated = report["totals"]["unrated_tokens"]
     if unrated:
         click.echo(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
+
+
+def _moment(text: str | None) -> str | None:
+    """A day alone is its first moment, in UTC."""
+    return f"{text}T00:00:00Z" if text is not None and _DAY.fullmatch(text) else text
 
 
 def _row(used: dict[str, Any]) -> list[str]:
@@ -101,6 +122,14 @@ def list_rates(url: str | None, as_json: bool) -> None:
     show.table(title("Rates", answer), ["name", "model", "space", "tokens/s ", "note"], rows)
 
 
+@rates.command("get")
+@click.argument("name")
+@url_option
+def get_rate(name: str, url: str | None) -> None:
+    """Show one rate as JSON."""
+    print_json(call(url, "GET", f"{_PATH}/{segment(name)}"))
+
+
 @rates.command("set")
 @click.argument("name")
 @click.option("--model", required=True, help="The model's name, as engines attach with it.")
@@ -115,7 +144,12 @@ def set_rate(
     """Set a rate, whatever it was before."""
     body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
     path = f"{_PATH}/{segment(name)}"
-    answer = call(url, "PUT", path, body, headers=None if find(url, path) is None else ANY_STATE)
+    try:
+        answer = call(url, "PUT", path, body, headers=None if find(url, path) is None else ANY_STATE)
+    except Refused as refused:
+        raise click.ClickException(
+            refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")
+        ) from None
     if as_json:
         print_json(answer)
     else:
@@ -124,6 +158,7 @@ def set_rate(
 
 @rates.command("unset")
 @click.argument("name")
+@unasked_option
 @url_option
 def unset_rate(name: str, url: str | None) -> None:
     """Forget a rate."""

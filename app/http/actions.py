@@ -19,7 +19,7 @@ from app.schemas.actions import (
     LookupAnswer,
     LookupPost,
     NodeVerification,
-    ScopePost,
+    SweepPost,
     VerifyAnswer,
     VerifyPost,
 )
@@ -61,10 +61,10 @@ async def locate(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) 
     operation_id="invalidate",
     summary="Make blocks unreadable at once; permanent pins keep theirs",
     status_code=200,
-    opt={"body": ScopePost, "role": "operator", "scoped": True},
+    opt={"body": SweepPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
-async def invalidate(actions: NamedDependency[Actions], data: JSONBody[ScopePost]) -> ActionAnswer:
+async def invalidate(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
     with span("actions.invalidate"):
         return await actions.sweep("invalidate", data, caller())
 
@@ -74,10 +74,10 @@ async def invalidate(actions: NamedDependency[Actions], data: JSONBody[ScopePost
     operation_id="demote",
     summary="Make blocks the first victims until they are used again",
     status_code=200,
-    opt={"body": ScopePost, "role": "operator", "scoped": True},
+    opt={"body": SweepPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
-async def demote(actions: NamedDependency[Actions], data: JSONBody[ScopePost]) -> ActionAnswer:
+async def demote(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
     with span("actions.demote"):
         return await actions.sweep("demote", data, caller())
 

@@ -155,7 +155,8 @@ def document(app: Litestar) -> Json:
             _headers(path, method, operation, handler)
             _access(method, operation, handler)
     for name, example in EXAMPLES.items():
-        schemas[name]["examples"] = [example]
+        if name in schemas:  # a test holds both to each other
+            schemas[name]["examples"] = [example]
     used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
     made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     return made

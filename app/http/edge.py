@@ -28,13 +28,19 @@ from app.http.cookies import session_cookie
 from app.http.problems import CRASHED, MEDIA_TYPE, REFUSAL, encode, headers_of, problem
 from app.http.source import Sources, trace_id
 from app.services.auth import Attempt, Auth, WrongToken
-from app.services.callers import Caller
+from app.services.callers import LOCAL, Caller
 from app.services.credentials import same
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SURE_S = 1.0
 """How long a stream goes on before it is asked again whether its token is valid."""
+UNANNOUNCED = (
+    "a proxy sent this request on behalf of somebody, and only requests of this machine need no token: make a token "
+    "('larder tokens create NAME --role admin' on the machine itself) and name the proxy in "
+    "LARDER_APP__TRUSTED_PROXIES, or set LARDER_APP__AUTH=required"
+)
+"""Why a request is refused that reaches a loopback address and does not come from there."""
 SECURITY_HEADERS = (
     (
         b"content-security-policy",
@@ -93,9 +99,9 @@ class Edge:
                 if isinstance(known, Caller) and method in _SAFE and time.perf_counter() >= sure_until:
                     # Nor an answer that was waited for: what changed meanwhile is not for who was revoked meanwhile.
                     await still(known, "request")
+                if message["status"] in (401, 403):
+                    await self._keep_refusal(message["status"], known, attempt, scope)
                 status = message["status"]
-                if status in (401, 403):
-                    await self._refused(status, known, attempt, scope)
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
             elif isinstance(known, Caller) and message.get("more_body") and time.perf_counter() >= sure_until:
@@ -113,7 +119,7 @@ class Edge:
         with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
             try:
                 self._check(method, headers, scope["raw_path"], scope["query_string"])
-                known = await self._identify(method, attempt, headers)
+                known = await self._identify(method, attempt, headers, scope)
                 serve_as(known, attempt, ending)
                 await self._app(scope, receive, answer)
             except LarderError as error:
@@ -139,13 +145,15 @@ class Edge:
         )
 
     async def _identify(
-        self, method: str, attempt: Attempt, headers: dict[bytes, str]
+        self, method: str, attempt: Attempt, headers: dict[bytes, str], scope: Any
     ) -> Caller | LarderError:
         """Who asks, or why that is not known: what everybody may have is not refused for it."""
         try:
             known = await self._auth.identify(attempt)
         except LarderError as error:
             return error
+        if known.actor == LOCAL and self._sources.is_unannounced(scope, headers):
+            return Forbidden(UNANNOUNCED)
         if known.session and method not in _SAFE:
             expected = self._auth.hasher.csrf(attempt.cookie)
             if not same(headers.get(b"x-csrf-token", ""), expected):
@@ -153,6 +161,17 @@ class Edge:
                     "expected the header X-CSRF-Token with the token that GET /api/v1/session tells"
                 )
         return known
+
+    async def _keep_refusal(
+        self, status: int, known: Caller | LarderError | None, attempt: Attempt, scope: Any
+    ) -> None:
+        """A refusal stays one, whether it can be written down or not."""
+        try:
+            await self._refused(status, known, attempt, scope)
+        except LarderError as error:
+            self._log.warning("audit.failed", reason=error.message)
+        except Exception as error:  # noqa: BLE001 - the answer goes on
+            self._log.exception("audit.failed", path=scope["path"], exc_info=error)
 
     async def _refused(
         self, status: int, known: Caller | LarderError | None, attempt: Attempt, scope: Any

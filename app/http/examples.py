@@ -43,7 +43,7 @@ EXAMPLES: dict[str, Any] = {
     "QuotaPut": {"limit_bytes": "4GiB", "floor_bytes": "256MiB", "weight": 2, "note": "trial"},
     "RatePut": {"model": "llama", "prefill_tokens_per_s": 12000, "note": "measured"},
     "ResizePost": {"pool_bytes": "8GiB"},
-    "ScopePost": {"model": "llama", "tenant": "acme"},
+    "SweepPost": {"model": "llama", "tenant": "acme"},
     "SessionPost": {"token": "larder_ID_SECRET"},
     "TokenPatch": {"ttl_s": 7776000},
     "TokenPost": {"name": "ci", "role": "operator", "tenants": ["acme"], "ttl_s": 7776000},

@@ -10,6 +10,8 @@ from app.settings import Network
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 _NO_TRACE = "0" * 32
+_OF_PROXIES = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
+"""Headers by which proxies say for whom they ask."""
 
 
 class Sources:
@@ -31,6 +33,13 @@ class Sources:
             if not self._is_proxy(peer):
                 break
         return peer[:128]
+
+    def is_unannounced(self, scope: Any, headers: Mapping[bytes, str]) -> bool:
+        """Whether a proxy sends the request that the settings do not name: it says for whom, and is not believed."""
+        if not any(name in headers for name in _OF_PROXIES):
+            return False
+        peer = str(scope["client"][0]) if scope.get("client") else ""
+        return not self._is_proxy(peer)
 
     def is_secure(self, scope: Any, headers: Mapping[bytes, str]) -> bool:
         """Whether the browser speaks HTTPS."""

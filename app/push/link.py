@@ -27,6 +27,7 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Count,
     Demote,
     Describe,
     Description,
@@ -65,6 +66,7 @@ Question = (
     | Clear
     | ClearGateway
     | DigestEngine
+    | Count
     | Lookup
     | ListBlocks
     | Verify

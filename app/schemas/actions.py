@@ -53,6 +53,13 @@ class ScopePost(KeySource, kw_only=True):
     space: Annotated[str | None, Meta(description="One space, by its 32 hex digits; nodes list them.")] = None
 
 
+class SweepPost(ScopePost, kw_only=True):
+    """Which blocks: those that match every field that is given; at least one is. A prefix takes along everything that
+    was stored behind it."""
+
+    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
+
+
 class VerifyPost(ScopePost, kw_only=True):
     """Which blocks: those that match every field that is given; without any, all. Of a prefix its own blocks."""
 
@@ -64,6 +71,7 @@ class ClearPost(Aimed, kw_only=True):
     permanent: Annotated[
         bool, Meta(description="Also what permanent pins hold; the pins stay and hold what is stored anew.")
     ] = False
+    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
 
 
 class LookupPost(KeySource, kw_only=True):
@@ -126,12 +134,28 @@ class NodeAction(msgspec.Struct, frozen=True):
     error: str | None
 
 
+class NodeSweep(msgspec.Struct, frozen=True):
+    """One node's answer: the sweep that it started and how much it is about, or why it did nothing."""
+
+    node: str
+    sweep: int | None
+    """As `sweeps` of the node and the fact `sweep.done` name it; null of a dry run."""
+    error: str | None
+    blocks: int | None = None
+    """That it is about: 0 when nothing matches. Null when the node does not tell."""
+    bytes: int | None = None
+    """Stored in them."""
+
+
 class ActionAnswer(msgspec.Struct, frozen=True):
-    items: list[NodeAction]
+    items: list[NodeSweep]
     """Every node that was asked, by name."""
     total: int
     tokenizer: TokenizerUsed | None = None
     """Which made tokens of the text."""
+    blocks: int = 0
+    """Of all nodes that tell."""
+    bytes: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -14,10 +14,11 @@ from app.push.link import Question
 from app.schemas.actions import (
     ActionAnswer,
     ClearPost,
-    NodeAction,
+    NodeSweep,
     NodeVerification,
     Progress,
     ScopePost,
+    SweepPost,
     VerifyAnswer,
     VerifyPost,
 )
@@ -31,6 +32,8 @@ from app.services.tokenizers import Tokenizers
 from dataplane.protocol.control import (
     Clear,
     ControlReply,
+    Count,
+    Counted,
     Demote,
     Invalidate,
     Scope,
@@ -56,10 +59,12 @@ class Actions:
         self._changes = changes
         self._tokenizers = tokenizers
 
-    async def sweep(self, verb: Verb, asked: ScopePost, by: Caller) -> ActionAnswer:
-        """Raises Invalid, Forbidden, NodeUnreachable when no node is connected."""
+    async def sweep(self, verb: Verb, asked: SweepPost, by: Caller) -> ActionAnswer:
+        """A dry run only counts, unnoted. Raises Invalid, Forbidden, NodeUnreachable when no node is connected."""
         scope, used = await self._scope(asked, by, whole=False)
         nodes = self._targets.named(asked)
+        if asked.dry_run:
+            return _counted(await self._ask(nodes, lambda nonce: Count(nonce, verb, scope), Counted), used)
         await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by)
         kind = Invalidate if verb == "invalidate" else Demote
         said = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
@@ -72,6 +77,12 @@ class Actions:
             message = "expected true: this drops everything that is cached"
             raise Invalid(f"confirm: {message}", [FieldError("confirm", message)])
         nodes = self._targets.named(asked)
+        if asked.dry_run:
+            everything = Scope()
+            counts = await self._ask(
+                nodes, lambda nonce: Count(nonce, "clear", everything, asked.permanent), Counted
+            )
+            return _counted(counts, None)
         what = "everything, also under permanent pins" if asked.permanent else "everything"
         await self._changes.note(
             "clear", "blocks", what, {"permanent": asked.permanent, "nodes": _names(nodes)}, by
@@ -146,10 +157,27 @@ class Actions:
 
 def _swept(said: Sequence[Said[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
     items = [
-        NodeAction(each.node.name, None if each.answer is None else each.answer.sweep, each.error)
+        NodeSweep(each.node.name, None, each.error)
+        if each.answer is None
+        else NodeSweep(each.node.name, each.answer.sweep, None, each.answer.blocks, each.answer.bytes)
         for each in said
     ]
-    return ActionAnswer(items, len(items), used)
+    return _summed(items, used)
+
+
+def _counted(said: Sequence[Said[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
+    items = [
+        NodeSweep(each.node.name, None, each.error)
+        if each.answer is None
+        else NodeSweep(each.node.name, None, None, each.answer.blocks, each.answer.bytes)
+        for each in said
+    ]
+    return _summed(items, used)
+
+
+def _summed(items: list[NodeSweep], used: TokenizerUsed | None) -> ActionAnswer:
+    blocks, size = (item.blocks or 0 for item in items), (item.bytes or 0 for item in items)
+    return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
 
 def _verification(said: Said[Verified]) -> NodeVerification:

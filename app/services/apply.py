@@ -9,7 +9,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
+import msgspec
+
+from app.errors import (
+    FieldError,
+    FloorsExceedCapacity,
+    Forbidden,
+    Invalid,
+    PreconditionFailed,
+    TooManyRequests,
+)
 from app.ingest.fleet import Fleet
 from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.pins import PinPut
@@ -18,6 +27,7 @@ from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
 from app.services.declared import MAX_TOLD, Declared, declare
+from app.services.fair_turns import Bounds, FairTurns, Full
 from app.services.floors import Floor, excess
 from app.services.kinds import KINDS, Encode, Kind, Values
 from app.services.outcome import Held, Outcome, Step, outcome
@@ -32,6 +42,9 @@ MOST_TEXTS = 100
 """Pins of text in one document: each becomes tokens in a process of its own."""
 TEXTS_S = 60.0
 """All texts of one document, together."""
+BOUNDS = Bounds(at_once=2, each_at_once=1, waiting=16, each_waiting=2)
+LIMITED_CHARACTERS = 1 << 20
+"""Of a document of a caller who is limited to tenants."""
 _HELD_TOO = ("generation", "created_at", "updated_at")
 
 
@@ -51,22 +64,29 @@ class Apply:
         self._progress = progress
         self._fleet = fleet
         self._tokenizers = tokenizers
-        # One document in memory is enough; but who only looks must not hold up who changes something.
-        self._turns = {dry_run: asyncio.Lock() for dry_run in (True, False)}
+        # Few documents in memory are enough; but who only looks must not hold up who changes something.
+        self._turns = {dry_run: FairTurns(BOUNDS) for dry_run in (True, False)}
         self._uncollected = Uncollected()
 
     async def apply(
         self, asked: ApplyPut, by: Caller, wait_s: float = 0.0, *, assumed: str = ""
     ) -> ApplyAnswer:
         """`assumed` is the owner of what names none. Raises Invalid with every fault; Conflict with every record of
-        another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed."""
+        another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed, TooManyRequests."""
         if not asked.dry_run and not by.may("operator"):
             raise Forbidden(
                 f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
             )
-        async with self._turns[asked.dry_run]:
-            with self._uncollected:
-                result, numbers = await self._done(asked, by, assumed)
+        _check_size(asked, by)
+        try:
+            async with self._turns[asked.dry_run].turn(by.share):
+                with self._uncollected:
+                    result, numbers = await self._done(asked, by, assumed)
+        except Full as full:
+            whose = f"of {by.actor!r} " if full.own else ""
+            raise TooManyRequests(
+                f"{full.waiting} documents {whose}wait for their turn already; try again in a moment"
+            ) from None
         deadline = time.monotonic() + wait_s
         for name in KINDS:
             if wait_s and not asked.dry_run and result.of(name, "create", "update", "delete"):
@@ -149,18 +169,18 @@ class Apply:
         result = await asyncio.to_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
         )
-        self._check_floors(declared, held, result)
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
+        self._check_floors(declared, held, result, by)
         return result
 
-    def _check_floors(self, declared: Declared, held: Held, result: Outcome) -> None:
+    def _check_floors(self, declared: Declared, held: Held, result: Outcome, by: Caller) -> None:
         """Of the whole outcome: one floor may grow by what another gives up."""
         before = {key: _floor(row) for key, row in held["quotas"].items()}
         after = dict(before)
         for step in result.of("quotas", "create", "update", "delete"):
             after[step.key] = _floor(step.after)
-        message = excess(before, after, self._fleet.connected())
+        message = excess(before, after, self._fleet.connected(), whole=by.salts is None)
         if message is None:
             return
         records = declared.records["quotas"]
@@ -194,6 +214,20 @@ async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+
+
+def _check_size(asked: ApplyPut, by: Caller) -> None:
+    """Reading takes seconds for each megabyte of the worst text: who may change little has little to say.
+
+    Raises Invalid."""
+    if by.salts is None:
+        return
+    parts = asked.document if isinstance(asked.document, list) else [asked.document]
+    size = sum(len(part if isinstance(part, str) else msgspec.json.encode(part)) for part in parts)
+    if size > LIMITED_CHARACTERS:
+        most = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
+        message = f"expected at most {most}, got {size:,}"
+        raise Invalid(f"document: {message}", [FieldError("document", message)])
 
 
 def _too_much(message: str) -> Invalid:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from app.errors import StoreUnavailable
+from app.errors import LarderError, StoreUnavailable
 from app.schemas.audit import AuditEntry, AuditList, AuditVerified
 from app.store import audit
 from app.store.audit import Filters
@@ -35,9 +35,9 @@ class Audit:
     async def export(self) -> AsyncIterator[bytes]:
         """All entries as JSON lines, oldest first, as far as there are any now. A slow reader holds no connection."""
         async with self._database.read() as session:
-            last = (await audit.head(session)).last_id
+            last = await audit.last_id(session)
         at = BEFORE_ALL  # what somebody slipped in under number 1 is handed out, too: it must be seen
-        while at < last:
+        while last is not None and at < last:
             async with self._database.read() as session:
                 rows = await audit.after(session, at, PART)
             rows = [row for row in rows if row.id <= last]
@@ -50,16 +50,21 @@ class Audit:
         """Walk the whole chain; `expect` is the hash of an entry that somebody remembered."""
         walk = Walk(expect)
         async with self._database.read() as session:  # one moment, however long it takes
-            head = await audit.head(session)
-            walk.ends_at = head.last_id
+            head, fault = await audit.read_head(session)
+            walk.ends_at = None if head is None else head.last_id
             at = BEFORE_ALL
             while not walk.fault:
-                rows = await audit.after(session, at, PART)
+                rows, unreadable = await audit.readable(session, at, PART)
+                walk.take(_entry(row) for row in rows)
+                if unreadable is not None:
+                    walk.meet(*unreadable)
                 if not rows:
                     break
                 at = rows[-1].id
-                walk.take(_entry(row) for row in rows)
-        walk.end(head.last_id, head.hash)
+        if head is None:
+            walk.fault = walk.fault or fault
+        else:
+            walk.end(head.last_id, head.hash)
         return walk.result()
 
     async def run(self) -> None:
@@ -73,6 +78,9 @@ class Audit:
             async with self._database.read() as session:
                 head = await audit.head(session)
         except StoreUnavailable:
+            return
+        except LarderError as error:
+            self._log.error("audit.tampered", reason=error.message)
             return
         if head.last_id != self._told:
             self._told = head.last_id
@@ -96,15 +104,19 @@ class Walk:
     def take(self, entries: Iterable[AuditEntry]) -> None:
         """The next entries, in the order of their numbers."""
         for entry in entries:
-            if entry.id <= 0:
-                self.fault = f"entry {entry.id} was added: the first one has the number 1"
-                return
-            if link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) != entry.hash:
-                self.fault = self._why(entry)
+            if entry.id <= 0 or not self._follows(entry):
+                what = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
+                self.fault = self._misplaced(entry.id) or (
+                    f"entry {entry.id} {what} was changed, moved or added: its hash is not that of what it says"
+                )
                 return
             self.last_id, self.last_hash = entry.id, entry.hash
             self.entries += 1
             self.met = self.met or entry.hash == self.expect
+
+    def meet(self, number: int, why: str) -> None:
+        """The next entry cannot even be read: nobody wrote it like that."""
+        self.fault = self.fault or self._misplaced(number) or f"entry {number} was changed: {why}"
 
     def end(self, head_id: int, head_hash: str) -> None:
         """The chain must end where its head says."""
@@ -125,13 +137,25 @@ class Walk:
     def result(self) -> AuditVerified:
         return AuditVerified(not self.fault, self.entries, self.last_id, self.last_hash, self.fault)
 
-    def _why(self, entry: AuditEntry) -> str:
-        if self.ends_at is not None and entry.id > self.ends_at:
-            return f"entry {entry.id} was added: the head is entry {self.ends_at}"
-        if entry.id > self.last_id + 1:
-            return f"{_these(self.last_id + 1, entry.id - 1)} missing before entry {entry.id}"
-        what = f"({entry.action} {entry.kind} {entry.name!r} by {entry.actor!r})"
-        return f"entry {entry.id} {what} was changed, moved or added: its hash is not that of what it says"
+    def _follows(self, entry: AuditEntry) -> bool:
+        try:
+            return link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) == entry.hash
+        except (
+            ValueError,
+            TypeError,
+            RecursionError,
+        ):  # bytes, NaN, no end of lists: nothing that JSON can say
+            return False
+
+    def _misplaced(self, number: int) -> str:
+        """What is wrong with there being an entry of this number here; empty when nothing is."""
+        if number <= 0:
+            return f"entry {number} was added: the first one has the number 1"
+        if self.ends_at is not None and number > self.ends_at:
+            return f"entry {number} was added: the head is entry {self.ends_at}"
+        if number > self.last_id + 1:
+            return f"{_these(self.last_id + 1, number - 1)} missing before entry {number}"
+        return ""
 
 
 def _these(first: int, last: int) -> str:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import LarderError, StoreUnavailable, TooManyRequests, Unauthorized
 from app.services import credentials
@@ -239,8 +240,8 @@ class Auth:
         try:
             more = {"left_out_before": left_out} if left_out else None
             await self._changes.note(action, kind, name, more, by, denied=why)
-        except StoreUnavailable as error:
-            self._log.warning("audit.failed", reason=error.message)
+        except (LarderError, SQLAlchemyError) as error:  # who was refused is refused, written down or not
+            self._log.warning("audit.failed", reason=str(error))
 
     async def _load_token(self, token_id: str) -> TokenRow | None:
         async with self._database.read() as session:

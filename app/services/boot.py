@@ -26,6 +26,8 @@ from app.store.database import Database
 POLL_S = 2.0
 AGAIN_S = 30.0
 """What may become right without a new file (other owners, floors, the database) is tried again this often."""
+MOST_FAULTS = 50
+"""Of a file, in one message."""
 OWNER = "boot"
 """Of records in a file that names no owner."""
 
@@ -115,7 +117,7 @@ class BootFile:
             final = isinstance(error, Invalid)
             if isinstance(error, StoreUnavailable):
                 self._looked = None  # nothing is wrong with the file
-            return self._wrong(error.message, final=final)
+            return self._wrong(_every(error), final=final)
         self._digest, self.in_force = digest, True
         counts = {name: getattr(answer, name) for name in ("created", "updated", "deleted", "unchanged")}
         self._log.info("apply_file.applied", file=self.path, **counts)
@@ -128,6 +130,15 @@ class BootFile:
         self._log.error("apply_file.refused", file=self.path, reason=reason)
         self._hub.publish("apply_file.refused", file=self.path, reason=reason)
         return f"apply_file {self.path}: {reason}"
+
+
+def _every(error: LarderError) -> str:
+    """All that is wrong: who mends the file need not start once more for each fault."""
+    if len(error.errors) < 2:
+        return error.message
+    told = [f"{fault.path}: {fault.message}" for fault in error.errors[:MOST_FAULTS]]
+    more = len(error.errors) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
 def _look(path: str) -> tuple[int, ...] | None:

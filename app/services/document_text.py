@@ -18,6 +18,8 @@ from app.services.turns import giving_way
 MAX_NODES = 4_000_000
 """Values in a text, those that aliases repeat counted each time."""
 MAX_DEPTH = 32
+MAX_DOCUMENTS = 1000
+"""In one text."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml where it is; the same language without it, twenty times slower."""
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}|0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}", re.ASCII)
@@ -132,6 +134,8 @@ class _Builder:
         elif isinstance(event, yaml.AliasEvent):
             self._alias(event)
         elif isinstance(event, yaml.DocumentStartEvent):
+            if len(self.documents) >= MAX_DOCUMENTS:
+                raise Unreadable(f"{_at(event.start_mark)}: expected at most {MAX_DOCUMENTS:,} documents")
             self.anchors.clear()
 
     def _scalar(self, event: Any) -> None:

@@ -7,6 +7,7 @@ then on its key does, until it is forgotten. A token's secret has 256 bits, so i
 import hmac
 import ipaddress
 import math
+import re
 import secrets
 import socket
 import time
@@ -53,6 +54,7 @@ from dataplane.protocol.settings import SettingsError
 MAX_USES = 10_000
 MAX_TTL_S = 10 * 365 * 86_400.0
 ID_BYTES = 8
+_TOKEN_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}\Z", re.ASCII)
 
 log = structlog.get_logger()
 
@@ -172,7 +174,8 @@ class Joins:
         except StoreUnavailable:
             return JoinRefused("unavailable", "the database of the management plane is away; ask again")
         except Exception:  # a bug met by one node must not shut the door for all others
-            log.exception("join.failed", node=message.node)
+            log.exception("join.failed", node=_plain(message.node))
+            self._failed(address)
             return JoinRefused("unavailable", "the management plane failed on this; its log says why")
         return joined
 
@@ -267,20 +270,31 @@ class Joins:
 
     async def _refused(self, message: Join, key: str, address: str, refusal: _Refusal) -> JoinRefused:
         """Also written down, but not as often as somebody likes."""
-        now = time.monotonic()
-        if wait_s := self._throttle.failed(address, now):
-            self._shut = {other: until for other, until in self._shut.items() if until > now}
-            self._shut[address] = now + wait_s
+        if wait_s := self._failed(address):
             return _rate_limited(wait_s)
-        name = message.node[:128].encode("ascii", "backslashreplace").decode()
+        name = _plain(message.node)
         log.warning("join.refused", node=name, address=address, code=refusal.code, reason=str(refusal))
         by = replace(PLANE, actor="(joining)", source=address)
-        asked = {"public_key": key, "token": message.token[:64]}
+        asked = {"public_key": key, "token": _plain(message.token)}
         try:
             await self._changes.note("join", "node", name, asked, by, f"{refusal.code}: {refusal}")
         except StoreUnavailable:
             log.warning("join.not_audited", node=name)
         return JoinRefused(refusal.code, str(refusal))
+
+    def _failed(self, address: str) -> float:
+        """Seconds for which this address is not heard; 0 while it has not failed too often."""
+        now = time.monotonic()
+        wait_s = self._throttle.failed(address, now)
+        if wait_s:
+            self._shut = {other: until for other, until in self._shut.items() if until > now}
+            self._shut[address] = now + wait_s
+        return wait_s
+
+
+def _plain(text: str) -> str:
+    """What a stranger sent, for logs and the audit: nothing that a terminal or a database takes for more than text."""
+    return ascii(text[:128])[1:-1][:128]
 
 
 def _rate_limited(wait_s: float) -> JoinRefused:
@@ -298,6 +312,10 @@ def _checked(message: Join, key: str, address: str) -> tuple[str, str]:
         raise _Refusal(
             "bad_field", f"node: expected 1 to {MAX_NAME_CHARACTERS} printable characters without '/'"
         )
+    if message.token and not _TOKEN_ID.match(message.token):
+        raise _Refusal("bad_token", "there is no such join token (any more)")
+    if not message.release.isprintable():
+        raise _Refusal("bad_field", "release: expected printable characters")
     if fault := label_rules.fault(message.labels):
         raise _Refusal("bad_field", f"labels: {fault}")
     return (

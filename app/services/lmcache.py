@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
 from app.ingest.fleet import Node
-from app.schemas.actions import ScopePost
+from app.schemas.actions import SweepPost
 from app.schemas.lmcache import (
     ChecksumPost,
     ClearPost,
@@ -177,7 +177,7 @@ class Lmcache:
 
     async def _invalidate(self, salt: str, space: str, keys: Sequence[str], by: Caller) -> None:
         for at in range(0, len(keys), _BATCH):
-            asked = ScopePost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
+            asked = SweepPost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
             done = await self._actions.sweep("invalidate", asked, by)
             _all_did(item.error for item in done.items)
 

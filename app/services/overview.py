@@ -24,8 +24,8 @@ from app.services.nodes import Nodes
 from app.services.pins import Pins
 from app.services.policies import Policies
 from app.services.progress import Progress
-from app.services.tenants import merged
-from app.store import pins, policies, quotas
+from app.services.tenants import known_tenants
+from app.store import pins, policies
 from app.store.database import Database
 from app.store.listing import Wanted
 from app.store.policies import PolicyRow
@@ -51,7 +51,7 @@ class _Seen:
     """Monotonic."""
     stats: Sequence[NodeStats]
     tenants: Sequence[TenantAnswer]
-    """All, the largest first."""
+    """The largest first."""
     policy: PolicyRow | None
 
 
@@ -95,19 +95,16 @@ class OverviewService:
 
     async def now(self, by: Caller = PLANE) -> Overview:
         """As far as the caller may see it. Raises StoreUnavailable."""
-        return await self._cut(await self._look(), by)
+        return await self._cut(await self._look(by.salts), by)
 
-    async def _look(self) -> _Seen:
-        """Raises StoreUnavailable."""
+    async def _look(self, salts: frozenset[str] | None = None) -> _Seen:
+        """At everything, or of tenants at these alone. Raises StoreUnavailable."""
         version, at = self._hub.version, time.monotonic()
         async with self._database.read() as session:
-            quota_rows = await quotas.all_quotas(session)
             policy_row = await policies.get(session, POLICY_IN_FORCE)
-            pin_counts = await pins.counts(session)
         stats = self._fleet.stats()
-        tenants = sorted(
-            merged(stats, quota_rows, pin_counts), key=lambda answer: (-answer.bytes, answer.tenant)
-        )
+        known = await known_tenants(self._database, stats, salts)
+        tenants = await asyncio.to_thread(sorted, known, key=lambda answer: (-answer.bytes, answer.tenant))
         return _Seen(version, at, stats, tenants, policy_row)
 
     async def _cut(self, seen: _Seen, by: Caller) -> Overview:

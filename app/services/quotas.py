@@ -129,7 +129,7 @@ class Quotas:
             return
         before = await quotas.floors(change.session)
         after = {**before, asked.spec.tenant: (asked.selector, _binding_floor(asked.spec))}
-        if message := excess(before, after, nodes):
+        if message := excess(before, after, nodes, whole=change.by.salts is None):
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
 
     def answers(self, rows: Sequence[QuotaRow], by: Caller) -> list[QuotaAnswer]:

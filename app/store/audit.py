@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.errors import LarderError
 from app.store import listing
 from app.store.base import EMPTY, Base, Digest, LongName, Name, RowNumber, Seconds, Whole
 from app.store.chain import HASHED, link, plain
@@ -61,12 +63,26 @@ class AuditHeadRow(Base):
 async def lock(session: AsyncSession) -> AuditHeadRow:
     """The newest entry, held until the transaction ends: whoever appends comes one after another."""
     query = sa.select(AuditHeadRow).with_for_update().execution_options(populate_existing=True)
-    return (await session.scalars(query)).one()
+    return _only((await session.scalars(query.limit(2))).all())
 
 
 async def head(session: AsyncSession) -> AuditHeadRow:
-    """The newest entry: its number and its hash; 0 and empty when there is none."""
-    return (await session.scalars(sa.select(AuditHeadRow))).one()
+    """The newest entry: its number and its hash; 0 and empty when there is none. Raises LarderError."""
+    return _only((await session.scalars(sa.select(AuditHeadRow).limit(2))).all())
+
+
+def _only(rows: Sequence[AuditHeadRow]) -> AuditHeadRow:
+    if len(rows) != 1:
+        raise LarderError(
+            f"the table audit_head must have one row, and has {'several' if rows else 'none'}: somebody changed the "
+            "database; 'larder audit verify' tells more"
+        )
+    return rows[0]
+
+
+async def last_id(session: AsyncSession) -> int | None:
+    """The highest number that an entry has, whatever the head says."""
+    return await session.scalar(sa.select(sa.func.max(AuditRow.id)))
 
 
 MANY = 50
@@ -98,6 +114,53 @@ async def after(session: AsyncSession, last_id: int, most: int) -> Sequence[Audi
     """The next entries after a number, oldest first."""
     query = sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
     return (await session.scalars(query.execution_options(populate_existing=True))).all()
+
+
+_NO_VALUE = (ValueError, TypeError, RecursionError)
+"""What reading a column raises that holds no value of its kind."""
+
+
+async def readable(
+    session: AsyncSession, last_id: int, most: int
+) -> tuple[Sequence[AuditRow], tuple[int, str] | None]:
+    """As `after`, for a database that somebody may have changed: the entries before the first that cannot be read, and
+    that one's number and why."""
+    try:
+        return await after(session, last_id, most), None
+    except (*_NO_VALUE, OperationalError) as error:
+        _cause(error)
+    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
+    rows: list[AuditRow] = []
+    for number in (await session.scalars(query)).all():
+        try:
+            rows += await after(session, number - 1, 1)
+        except (*_NO_VALUE, OperationalError) as error:
+            return rows, (number, _cause(error))
+    return rows, None
+
+
+async def read_head(session: AsyncSession) -> tuple[AuditHeadRow | None, str]:
+    """The head, or what is wrong with it."""
+    try:
+        newest = await head(session)
+    except LarderError as error:
+        return None, error.message
+    except (*_NO_VALUE, OperationalError) as error:
+        return None, f"the head cannot be read: {_cause(error)}"
+    if [type(newest.last_id), type(newest.hash)] != [int, str]:  # SQLite's columns hold what they are given
+        return None, f"the head was changed: its entry is {newest.last_id!r}, its hash {newest.hash!r}"
+    return newest, ""
+
+
+def _cause(error: Exception) -> str:
+    """In words. Raises the error itself when it is about the database and not about what is written there."""
+    if isinstance(error, OperationalError):
+        if "decode to UTF-8" not in str(error.orig):  # SQLite keeps whatever bytes it is given
+            raise error
+        return "its text is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "its JSON is nested too deep"
+    return f"its JSON cannot be decoded: {error}" if isinstance(error, ValueError) else str(error)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ async def look(database: Database, *, whole: bool) -> Condition:
 def _sentence(error: Exception) -> str:
     """Without what a driver may repeat of the URL."""
     cause = getattr(error, "orig", None) or error
+    if isinstance(cause, (FileNotFoundError, ConnectionError)):
+        return f"the database does not answer: nothing listens at its address ({type(cause).__name__})"
     return f"the database does not answer: {type(cause).__name__}"
 
 

@@ -69,9 +69,11 @@ async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dic
     return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
-async def counts(session: AsyncSession) -> dict[str, int]:
-    """Records by tenant (salt)."""
+async def counts(session: AsyncSession, salts: Collection[str] | None = None) -> dict[str, int]:
+    """Records by tenant (salt), or of these tenants alone."""
     query = sa.select(PinRow.tenant, sa.func.count()).group_by(PinRow.tenant)
+    if salts is not None:
+        query = query.where(PinRow.tenant.in_(salts))
     return {row[0]: row[1] for row in await session.execute(query)}
 
 

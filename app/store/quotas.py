@@ -1,8 +1,8 @@
 """Quota records, one for each tenant (by salt)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -56,9 +56,36 @@ async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:
     return await session.get(QuotaRow, tenant)
 
 
-async def all_quotas(session: AsyncSession) -> Sequence[QuotaRow]:
-    """By tenant; the default tenant first."""
-    return (await session.scalars(sa.select(QuotaRow).order_by(QuotaRow.tenant))).all()
+class Share(NamedTuple):
+    """What a record says of a tenant, for lists of many: no object that the session follows."""
+
+    tenant: str
+    limit_bytes: int | None
+    floor_bytes: int
+    weight: float
+    pin_budget_bytes: int | None
+    store_rate_bytes: int | None
+    on_exceed: str
+    mode: str
+    note: str
+
+
+SHARES_AT_ONCE = 2000
+
+
+async def shares(session: AsyncSession, salts: Collection[str] | None = None) -> list[Share]:
+    """Of all tenants, or of these; by tenant. Others have their turn after each part of many."""
+    columns = [getattr(QuotaRow, name) for name in Share._fields]
+    query = sa.select(*columns).order_by(QuotaRow.tenant).limit(SHARES_AT_ONCE)
+    if salts is not None:
+        query = query.where(QuotaRow.tenant.in_(salts))
+    found: list[Share] = []
+    while True:
+        after = query.where(QuotaRow.tenant > found[-1].tenant) if found else query
+        part = (await session.execute(after)).all()
+        found += [Share(*row) for row in part]
+        if len(part) < SHARES_AT_ONCE:
+            return found
 
 
 @dataclass(frozen=True)

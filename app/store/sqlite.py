@@ -22,10 +22,12 @@ class _Done:
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.description = cursor.description
-        self.rows = cursor.fetchall() if cursor.description else []
-        self.rowcount = cursor.rowcount
-        self.lastrowid = cursor.lastrowid
-        cursor.close()
+        try:
+            self.rows = cursor.fetchall() if cursor.description else []
+            self.rowcount = cursor.rowcount
+            self.lastrowid = cursor.lastrowid
+        finally:
+            cursor.close()  # one that broke off at text that is not UTF-8 would hold on to its moment
 
     def close(self) -> None:
         """Nothing is open any more."""

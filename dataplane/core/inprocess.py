@@ -231,7 +231,7 @@ class InProcess:
 
         Without `force` what is leased or being written now stays; with it, leased bytes stay until they are let go.
         """
-        return self._node.clear_gateway(gateway, now, force=force)
+        return self._node.clear_gateway(gateway, now, force=force).sweep
 
     def _attached(self, client: int) -> Engine:
         engine = self._node.engines.get(client)

@@ -39,6 +39,7 @@ from dataplane.core.shelves import MakePolicy
 from dataplane.core.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.stats import Counts, node_stats
 from dataplane.core.storing import Granted, Storing, check_keys
+from dataplane.core.sweeps import Begun, Kind
 from dataplane.core.uses import Uses
 from dataplane.core.verifying import Verifying
 from dataplane.eviction.lru import Lru
@@ -46,6 +47,7 @@ from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
     MAX_TRACE_PART_BYTES,
     CachedBlock,
+    Count,
     ListBlocks,
     Lookup,
     Prefix,
@@ -385,30 +387,35 @@ class Node:
 
     # ---- an operator's actions
 
-    def invalidate(self, scope: Scope, now: float) -> int:
-        """Make blocks unreadable from now on; the sweep's number. Raises ProtocolError."""
+    def invalidate(self, scope: Scope, now: float) -> Begun:
+        """Make blocks unreadable from now on. Raises ProtocolError."""
         return scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
 
     def drain(self, *, on: bool) -> None:
         """Take nothing new in, neither engines nor blocks, or take it again. What is here is served as before."""
         self.storing.draining = on
 
-    def demote(self, scope: Scope, now: float) -> int:
-        """Make blocks the first victims; the sweep's number. Raises ProtocolError."""
+    def demote(self, scope: Scope, now: float) -> Begun:
+        """Make blocks the first victims. Raises ProtocolError."""
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
 
-    def clear(self, now: float, *, permanent: bool) -> int:
-        """Make everything unreadable from now on, also under permanent pins when told so; the sweep's number."""
+    def clear(self, now: float, *, permanent: bool) -> Begun:
+        """Make everything unreadable from now on, also under permanent pins when told so."""
         return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
 
-    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
-        """Make everything of a gateway's spaces unreadable from now on; the sweep's number. Without `force` what is
+    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> Begun:
+        """Make everything of a gateway's spaces unreadable from now on. Without `force` what is
         leased or being written stays."""
         if force:
             return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
         held = self._leases.held_by_anybody(self.pool.table.max_blocks)
         spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
         return scopes.clear_gateway(self.pool, gateway, spared, (), now)
+
+    def count(self, message: Count) -> tuple[int, int]:
+        """Blocks and bytes that a sweep would be about. Raises ProtocolError."""
+        kind: Kind = "invalidate" if message.kind == "clear" else message.kind
+        return scopes.count(self.pool, kind, message.scope, permanent=message.permanent)
 
     def look_up(self, message: Lookup) -> tuple[list[SpaceHits], int]:
         """What engines would find of a chain, and what to ask for next (0: nothing). Raises ProtocolError."""

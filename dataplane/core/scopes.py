@@ -25,8 +25,10 @@ MAX_LOOKED_UP = 8192
 """Keys of all listed prefixes together that are looked up; beyond, what is resident is reckoned from some of each."""
 
 
-def sweep(pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[Reservation], now: float) -> int:
-    """Begin to invalidate or demote what a scope names; the sweep's number. Raises ProtocolError."""
+def sweep(
+    pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[Reservation], now: float
+) -> Begun:
+    """Begin to invalidate or demote what a scope names. Raises ProtocolError."""
     if _whole(scope):
         raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
     keys = _check(scope)
@@ -34,14 +36,23 @@ def sweep(pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[Rese
     begun = pool.sweeps.start(kind, tenant, spaces, keys, pool.pins.permanent, now)
     if kind == "invalidate":
         _never_publish(pool, begun, tenant, spaces, keys, open_reservations)
-    return begun.sweep
+    return begun
 
 
-def clear(pool: Pool, open_reservations: Iterable[Reservation], now: float, *, permanent: bool) -> int:
-    """Begin to invalidate everything, with `permanent` also what permanent pins want; the sweep's number."""
+def clear(pool: Pool, open_reservations: Iterable[Reservation], now: float, *, permanent: bool) -> Begun:
+    """Begin to invalidate everything, with `permanent` also what permanent pins want."""
     begun = pool.sweeps.start("invalidate", None, None, (), () if permanent else pool.pins.permanent, now)
     _never_publish(pool, begun, None, None, (), open_reservations)
-    return begun.sweep
+    return begun
+
+
+def count(pool: Pool, kind: Kind, scope: Scope, *, permanent: bool) -> tuple[int, int]:
+    """Blocks and bytes that a sweep of a scope would be about; without any field of everything. Raises
+    ProtocolError."""
+    keys = _check(scope)
+    tenant, spaces = _named(pool, scope)
+    numbers = pool.sweeps.covered(kind, tenant, spaces, keys, () if permanent else pool.pins.permanent)
+    return len(numbers), pool.sweeps.stored_bytes(numbers)
 
 
 def clear_gateway(
@@ -50,13 +61,12 @@ def clear_gateway(
     spared: Iterable[Block],
     open_reservations: Iterable[Reservation],
     now: float,
-) -> int:
-    """Begin to invalidate all blocks of a gateway's spaces but spared ones and what permanent pins want; the sweep's
-    number. Open reservations that are given are not published."""
+) -> Begun:
+    """Begin to invalidate all blocks of a gateway's spaces but spared ones and what permanent pins want. Open reservations that are given are not published."""
     spaces = frozenset(pool.spaces.of_gateway(gateway))
     begun = pool.sweeps.start("invalidate", None, spaces, (), (*spared, *pool.pins.permanent), now)
     _never_publish(pool, begun, None, spaces, (), open_reservations)
-    return begun.sweep
+    return begun
 
 
 def meant(pool: Pool, scope: Scope) -> I64:

@@ -28,6 +28,7 @@ from dataplane.protocol.layout import (
     H_INVALID,
     H_INVALID_COUNT,
     HOT_KEY,
+    HOT_NBYTES,
     HOT_SPACE_SEGMENT,
     I64,
     INVALID_BEFORE_NS,
@@ -77,6 +78,8 @@ class Begun:
     """What was reserved with a smaller stamp is meant."""
     numbers: I64
     """Descriptors of the blocks."""
+    bytes: int
+    """Stored in them."""
 
 
 class Sweeps:
@@ -134,12 +137,7 @@ class Sweeps:
         No tenant, no spaces or no keys: all of them. Blocks of `spared` are not invalidated.
         """
         before = self._stamp = self.stamp(now) + 1
-        readable = self._readable()
-        numbers = self._matching(readable, tenant, spaces)
-        if keys:
-            numbers = numbers[self._behind(numbers, readable, keys, torn=kind == "invalidate")]
-        if kind == "invalidate":
-            numbers = np.setdiff1d(numbers, [block.number for block in spared])
+        numbers = self.covered(kind, tenant, spaces, keys, spared)
         used = self._books.rows[numbers, ROW_USED]
         numbers = numbers[used.argsort(kind="stable")]
         sweep = self._sweep(kind)
@@ -151,7 +149,28 @@ class Sweeps:
             self._demoting[numbers] = before
             sweep.add(numbers[~waits])
             self._advance(sweep)
-        return Begun(sweep.number, before, numbers)
+        return Begun(sweep.number, before, numbers, self.stored_bytes(numbers))
+
+    def covered(
+        self,
+        kind: Kind,
+        tenant: Tenant | None,
+        spaces: frozenset[int] | None,
+        keys: Sequence[bytes],
+        spared: Iterable[Block],
+    ) -> I64:
+        """Descriptors of the blocks that a sweep with the same arguments would be about now."""
+        readable = self._readable()
+        numbers = self._matching(readable, tenant, spaces)
+        if keys:
+            numbers = numbers[self._behind(numbers, readable, keys, torn=kind == "invalidate")]
+        if kind == "invalidate":
+            numbers = np.setdiff1d(numbers, [block.number for block in spared])
+        return numbers
+
+    def stored_bytes(self, numbers: I64) -> int:
+        """Bytes that were stored in these blocks; what they take of the pool may be more."""
+        return int(self._memory.hot[numbers, HOT_NBYTES].sum())
 
     def select(self, tenant: Tenant | None, spaces: frozenset[int] | None) -> I64:
         """Descriptors of readable blocks of a tenant and of some spaces; None: of all."""

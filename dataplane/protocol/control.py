@@ -190,6 +190,18 @@ class DigestEngine(msgspec.Struct, tag_field="op", tag="digest_engine", forbid_u
     """A list of digests for each layer; else one list, of all layers together."""
 
 
+class Count(msgspec.Struct, tag_field="op", tag="count", forbid_unknown_fields=True):
+    """How many blocks an invalidation, a demotion or a clearing would be about now. Touches nothing. Answered with
+    `Counted`."""
+
+    nonce: str
+    kind: Literal["invalidate", "demote", "clear"]
+    scope: Scope
+    """Without a field for `clear` alone."""
+    permanent: bool = False
+    """As in `Clear`."""
+
+
 class Lookup(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
     """What an engine of a model would find of a chain, space by space. Touches nothing. Answered with `Looked`."""
 
@@ -293,6 +305,7 @@ ControlRequest = (
     | Clear
     | ClearGateway
     | DigestEngine
+    | Count
     | Lookup
     | ListBlocks
     | Verify
@@ -380,6 +393,18 @@ class Swept(msgspec.Struct, tag_field="op", tag="swept"):
     nonce: str
     sweep: int
     """Number of the sweep, as events and `NodeStats.sweeps` name it."""
+    blocks: int | None = None
+    """That it was begun for; null from nodes that do not tell."""
+    bytes: int | None = None
+    """Stored in them."""
+
+
+class Counted(msgspec.Struct, tag_field="op", tag="counted"):
+    """What a scope is about now."""
+
+    nonce: str
+    blocks: int
+    bytes: int
 
 
 class EngineDigests(msgspec.Struct, tag_field="op", tag="engine_digests"):
@@ -545,6 +570,7 @@ ControlReply = (
     | Description
     | Swept
     | EngineDigests
+    | Counted
     | Looked
     | Blocks
     | Verified

@@ -7,6 +7,7 @@ it can be reached may have changed. From `Joined` on, it accepts control connect
 """
 
 import binascii
+import ipaddress
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
@@ -31,6 +32,7 @@ _TCP = re.compile(
     r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z",
     re.ASCII,
 )
+_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))*\Z", re.ASCII)
 
 JoinCode = Literal[
     "malformed",
@@ -170,10 +172,16 @@ def with_host(url: str, host: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether only this machine can reach an endpoint."""
-    host = host_of(url).strip("[]")
-    return (
-        url.startswith("ipc://")
-        or host in ("::1", "localhost")
-        or re.match(r"127(\.\d+){3}\Z", host) is not None
-    )
+    """Whether only this machine can reach an endpoint, in any of the spellings that the resolver knows."""
+    if url.startswith("ipc://"):
+        return True
+    host = host_of(url).strip("[]").partition("%")[0].lower().rstrip(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if _NUMBERS.match(host):  # "127.1", "0x7f000001", "2130706433": whatever it is, it is no name
+            return True
+        return host in ("localhost", "ip6-localhost", "ip6-loopback") or host.endswith(".localhost")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback

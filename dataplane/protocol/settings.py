@@ -27,6 +27,8 @@ URL_VARIABLE = "LARDER_URL"
 """Where the command line finds the API; no setting of a process."""
 TOKEN_VARIABLE = "LARDER_TOKEN"
 """What the command line proves itself with; no setting of a process."""
+TIMEOUT_VARIABLE = "LARDER_TIMEOUT"
+"""How long the command line waits for an answer."""
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
 DEFAULT_LMCACHE_PORT = 5555
@@ -83,7 +85,7 @@ def read(
     for name, text in environ.items():
         if (
             not name.startswith(PREFIX)
-            or name in (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
+            or name in (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, TIMEOUT_VARIABLE)
             or name.startswith(TEST_VARIABLES)
         ):
             continue

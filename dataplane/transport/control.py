@@ -14,6 +14,7 @@ import zmq
 from dataplane import __version__
 from dataplane.core.intent import MAX_BODY_BYTES
 from dataplane.core.node import Node
+from dataplane.core.sweeps import Begun
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
@@ -27,6 +28,8 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Count,
+    Counted,
     Demote,
     Describe,
     Description,
@@ -68,7 +71,7 @@ BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
 Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Resize
-Question = Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
+Question = Count | Lookup | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
 log = structlog.stdlib.get_logger()
 
 
@@ -194,17 +197,17 @@ class ControlServer:
     def _act(self, message: Act) -> ControlReply:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
-            return Swept(message.nonce, node.invalidate(message.scope, now))
+            return _swept(message.nonce, node.invalidate(message.scope, now))
         if isinstance(message, Drain):
             node.drain(on=message.on)
             self._drained(message.on)
             return Drained(message.nonce, message.on)
         if isinstance(message, Demote):
-            return Swept(message.nonce, node.demote(message.scope, now))
+            return _swept(message.nonce, node.demote(message.scope, now))
         if isinstance(message, Clear):
-            return Swept(message.nonce, node.clear(now, permanent=message.permanent))
+            return _swept(message.nonce, node.clear(now, permanent=message.permanent))
         if isinstance(message, ClearGateway):
-            return Swept(message.nonce, node.clear_gateway(message.gateway, now, force=message.force))
+            return _swept(message.nonce, node.clear_gateway(message.gateway, now, force=message.force))
         if isinstance(message, Verify):
             return Verified(message.nonce, node.verifying.start(message.scope, now))
         node.resize(message.capacity_bytes, now)
@@ -212,6 +215,8 @@ class ControlServer:
 
     def _look(self, message: Question) -> ControlReply:
         node, now = self._node, self._clock()
+        if isinstance(message, Count):
+            return Counted(message.nonce, *node.count(message))
         if isinstance(message, Lookup):
             return Looked(message.nonce, *node.look_up(message))
         if isinstance(message, ListBlocks):
@@ -335,6 +340,10 @@ def _nonce(message: ControlRequest) -> str:
     if len(nonce) > MAX_LABEL_CHARACTERS:
         raise ProtocolError(Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", "nonce")
     return nonce
+
+
+def _swept(nonce: str, begun: Begun) -> Swept:
+    return Swept(nonce, begun.sweep, len(begun.numbers), begun.bytes)
 
 
 def _check_numbers(message: ControlRequest) -> None:

@@ -25,6 +25,8 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
+    Count,
+    Counted,
     Demote,
     Describe,
     Description,
@@ -74,6 +76,7 @@ Operation = (
     | Clear
     | ClearGateway
     | DigestEngine
+    | Count
     | Lookup
     | ListBlocks
     | Verify
@@ -98,6 +101,8 @@ class FakeNode:
         self.asked: list[str] = []
         self.described = 0
         self.swept: list[Invalidate | Demote] = []
+        self.covered = (3, 12 << 10)
+        """Blocks and bytes of every scope."""
         self.prefixes: list[Prefix] = []
         """With their keys, which `PrefixKeys` alone gives out."""
         self.labels: list[str] = []
@@ -233,7 +238,9 @@ class FakeNode:
             return Drained(message.nonce, message.on)
         if isinstance(message, Invalidate | Demote):
             self.swept.append(message)
-            return Swept(message.nonce, len(self.swept))
+            return Swept(message.nonce, len(self.swept), *self.covered)
+        if isinstance(message, Count):
+            return Counted(message.nonce, *self.covered)
         if isinstance(message, ListPrefixes):
             listed = [p for p in self.prefixes if message.tenant in (None, p.tenant)][: message.limit]
             return Prefixes(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])

@@ -22,7 +22,7 @@ async def act(plane: Plane, verb: str, **scope: Any) -> Any:
 
 async def test_every_node_is_asked_and_names_its_sweep(plane: Plane, node: FakeNode) -> None:
     first = await act(plane, "invalidate", tenant="_default", model="m")
-    assert first["items"] == [{"node": "node-a", "sweep": 1, "error": None}]
+    assert first["items"] == [{"node": "node-a", "sweep": 1, "error": None, "blocks": 3, "bytes": 12288}]
     assert (first["total"], first["tokenizer"]) == (1, None)
     await act(plane, "demote", space=SPACE.upper())
     await act(plane, "demote", keys=[KEY])
@@ -33,6 +33,21 @@ async def test_every_node_is_asked_and_names_its_sweep(plane: Plane, node: FakeN
         (Demote, Scope(keys=bytes.fromhex(KEY))),
         (Invalidate, Scope("acme", "m", None, b"".join(chain(TOKENS, "acme", chunk_tokens=4)))),
     ]
+
+
+async def test_a_dry_run_counts_and_does_nothing(plane: Plane, node: FakeNode) -> None:
+    for verb, scope in (
+        ("invalidate", {"model": "m"}),
+        ("demote", {"model": "m"}),
+        ("clear", {"confirm": True}),
+    ):
+        answer = await act(plane, verb, dry_run=True, **scope)
+        assert answer["items"] == [
+            {"node": "node-a", "sweep": None, "error": None, "blocks": 3, "bytes": 12288}
+        ]
+        assert (answer["blocks"], answer["bytes"]) == (3, 12288)
+    assert node.swept == []
+    assert (await plane.get("/api/v1/audit?kind=blocks"))["items"] == []
 
 
 async def test_actions_are_audited_with_the_scope_and_no_keys(plane: Plane) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import Forbidden, Invalid
+from app.errors import Forbidden, Invalid, TooManyRequests
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
 from app.push.desired import Desired
@@ -280,6 +280,21 @@ WRONG: list[tuple[str, list[str]]] = [
     ("quotas: *nothing", ["document"]),
     ("quotas: {x: {weight: 1}, x: {weight: 2}}", ["document"]),
 ]  # fmt: skip
+
+
+async def test_who_may_change_little_cannot_keep_others_waiting_with_much(store: Store) -> None:
+    limited = Caller(actor="t", role="operator", salts=frozenset({"acme"}))
+    for document in ("#" * (1 << 20) + "#", ["#" * (1 << 20), "#"], {"apiVersion": "x" * (1 << 20)}):
+        with pytest.raises(
+            Invalid, match=r"expected at most 1,048,576 characters of a token that is limited"
+        ):
+            await store.apply(document, limited, dry_run=True)
+    with pytest.raises(Invalid, match="expected at most 1,000 documents"):
+        await store.apply("---\n" * 100_000, limited, dry_run=True)
+    asked = ApplyPut("#" * 1_000_000, dry_run=True)
+    waiting = [asyncio.create_task(store.apply_service.apply(asked, limited)) for _ in range(5)]
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in ended].count(TooManyRequests) == 2, "one has its turn and two wait for it"
 
 
 @pytest.mark.parametrize(("text", "paths"), WRONG)
@@ -556,6 +571,13 @@ async def test_the_file_of_a_start_is_applied_and_a_bad_one_keeps_what_was(
         await (await boot(store, file)).start()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: many}}\n")
     with pytest.raises(BadFile, match=r"quotas\.acme\.limit_bytes: .*\(line 2\); the database is new"):
+        await (await boot(store, file)).start()
+    file.write_text(
+        "apiVersion: larder/v1\nquotas: {a: {limit_bytes: many}, b: {weight: 0}, c: {floor_bytes: x}}\n"
+    )
+    with pytest.raises(
+        BadFile, match=r"quotas\.a\.limit_bytes: .*; quotas\.b\.weight: .*; quotas\.c\.floor_bytes: "
+    ):
         await (await boot(store, file)).start()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}, b: {weight: 2}}\n")
     good = await boot(store, file)

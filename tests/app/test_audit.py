@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from app.cli import larder as command
+from app.http.problems import TYPE_PREFIX
 from app.store import migrate
 from app.store.database import Database
 from app.store.tables import metadata
@@ -46,7 +49,33 @@ TAMPERINGS = {
         "entry -7 was added",
     ),
     "head": ("UPDATE audit_head SET hash = 'abc'", "the head does not have the hash"),
+    "no head": ("DELETE FROM audit_head", "audit_head must have one row, and has none"),
+    "two heads": (
+        "INSERT INTO audit_head (id, last_id, hash) VALUES (9, 6, 'abc')",
+        "one row, and has several",
+    ),
+    "infinite": ("UPDATE audit SET after = '{\"a\": 1e400}' WHERE id = 3", "entry 3 "),
+    "deep": (f"UPDATE audit SET after = '{'[' * 5_000}{']' * 5_000}' WHERE id = 3", "entry 3 "),
+    "deep and the head": (
+        f"UPDATE audit SET before = '{'[' * 5_000}{']' * 5_000}' WHERE id = 3; DELETE FROM audit_head",
+        "entry 3 ",
+    ),
 }
+BY_DATABASE = {
+    "postgresql": {
+        "no number": ("UPDATE audit SET at = 'NaN' WHERE id = 3", "entry 3 "),
+        "no end": ("UPDATE audit SET at = 'Infinity' WHERE id = 3", "entry 3 "),
+    },
+    "sqlite": {
+        "no JSON": ("UPDATE audit SET before = 'not json' WHERE id = 3", "entry 3 was changed: its JSON"),
+        "bytes": ("UPDATE audit SET actor = x'ff' WHERE id = 3", "entry 3 "),
+        "no UTF-8": ("UPDATE audit SET actor = cast(x'ff' AS text) WHERE id = 3", "is not UTF-8"),
+        "head of bytes": ("UPDATE audit_head SET hash = x'ff'", "the head was changed"),
+        "head without UTF-8": ("UPDATE audit_head SET hash = cast(x'ff' AS text)", "the head cannot be read"),
+        "number of a head": ("UPDATE audit_head SET last_id = 'many'", "the head was changed"),
+    },
+}
+"""What only the one or the other lets itself be told."""
 
 
 async def filled(plane: Plane) -> None:
@@ -72,7 +101,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         database = plane.app.parts.database
         async with database.read() as session:
             kept = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
-        for name, (statements, told) in TAMPERINGS.items():
+        for name, (statements, told) in {**TAMPERINGS, **BY_DATABASE[database.engine.dialect.name]}.items():
             await execute(database, statements)
             found = await verified(plane)
             assert not found["intact"], name
@@ -145,6 +174,53 @@ async def test_the_command_line_lists_exports_and_verifies(socket_dir: Path) -> 
         assert (bad.returncode, "entry 4 " in bad.stderr) == (3, True), bad.stderr
     missing = await larder("audit", "verify", "--database", f"sqlite:///{socket_dir}/no/such.db")
     assert (missing.returncode, "Traceback" in missing.stderr) == (1, False)
+
+
+async def test_a_file_that_was_altered_until_nobody_can_read_it_is_not_intact(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        await filled(plane)
+        lines = (await plane.http.get("/api/v1/audit/export")).content.splitlines(keepends=True)
+    deep = b'"after":' + b"[" * 100_000 + b"]" * 100_000
+    for what, line in {
+        "no UTF-8": lines[2].replace(b"admin", b"\xff"),
+        "no JSON": b"{\n",
+        "no entry": b"{}\n",
+        "infinite": lines[2].replace(b'"at":', b'"at":1e400,"was":'),
+        "deep": lines[2].replace(b'"after":', deep + b',"was":'),
+    }.items():
+        (socket_dir / "export").write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
+        found = CliRunner().invoke(command, ["audit", "verify", "--file", str(socket_dir / "export")])
+        assert (found.exit_code, found.stdout) == (3, ""), (what, found.stderr[-500:])
+        assert found.stderr.startswith(("not intact: entry 3 ", "not intact: line 3 ")), (
+            what,
+            found.stderr[-500:],
+        )
+
+
+async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
+    socket_dir: Path, database_url: str
+) -> None:
+    async with guarding(socket_dir, database_url) as plane:
+        token = await made(plane, "reader")
+        for statement in (
+            "DELETE FROM audit_head",
+            "INSERT INTO audit_head (id, last_id, hash) VALUES (1, 0, '')",  # its next number is taken
+            "ALTER TABLE audit_head RENAME TO gone",
+        ):
+            await execute(plane.app.parts.database, statement)
+            for caller, status, code in (
+                (token, 403, f"{TYPE_PREFIX}forbidden"),
+                ("wrong", 401, f"{TYPE_PREFIX}unauthorized"),
+            ):
+                refused = await asked(plane, caller, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1})
+                assert (refused.status_code, refused.json()["type"]) == (status, code), (
+                    statement,
+                    refused.text,
+                )
+                assert refused.headers["x-request-id"]
+            change = await plane.http.put("/api/v1/quotas/x", json={"limit_bytes": 1})
+            assert (change.is_error, change.json()["status"]) == (True, change.status_code), statement
+        await execute(plane.app.parts.database, "ALTER TABLE gone RENAME TO audit_head")
 
 
 async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -73,10 +73,13 @@ async def test_actions_ask_first(plane: Plane, node: FakeNode) -> None:
     code, _, err = await larder(plane, "demote", "--tenant", "acme")
     assert (code, node.swept) == (2, [])
     assert "nobody said yes: without a terminal, --yes is needed" in err
-    assert "invalidate all blocks of tenant acme on every connected node?" in out
+    assert "invalidate all blocks of tenant acme on every connected node: 3 blocks (12 KiB) now?" in out
     code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", "--yes")
-    assert (code, out) == (0, "node-a: sweep 1\n")
+    assert (code, out) == (0, "node-a: 3 blocks (12 KiB), sweep 1\n")
     assert [(type(message), message.scope) for message in node.swept] == [(Invalidate, Scope(tenant="acme"))]
+    node.covered = (0, 0)
+    code, out, _ = await larder(plane, "demote", "--model", "nothing", "--yes")
+    assert (code, out) == (0, "node-a: 0 blocks (0 B), sweep 2\n0 blocks match: there is nothing to demote\n")
     node.unable = True
     code, out, err = await larder(plane, "demote", "--model", "m", typed="y\n")
     assert code == 1

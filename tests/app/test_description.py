@@ -168,7 +168,7 @@ async def test_every_example_is_taken(plane: Plane) -> None:
         assert answer.status_code == 200, (name, answer.text)
     for path, name in (
         ("actions/dry-run", "DryRunPost"),
-        ("actions/invalidate", "ScopePost"),
+        ("actions/invalidate", "SweepPost"),
         ("actions/lookup", "LookupPost"),
         ("actions/verify", "VerifyPost"),
         ("apply", "ApplyPut"),

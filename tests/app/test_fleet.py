@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from app.ingest.fleet import Node
+from app.services.floors import Floor, excess
 from app.settings import Settings
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
@@ -472,6 +475,43 @@ async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stay
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("node", "a\0b"),
+        ("node", "\x1b[31m\nb"),
+        ("token", "a\0b"),
+        ("token", "x" * 60_000),
+        ("release", "1\0"),
+    ],
+)
+async def test_what_is_no_text_is_refused_and_written_down_harmless(
+    settings: Settings, field: str, value: str
+) -> None:
+    async with serving(settings) as plane:
+        joins = plane.app.parts.joins
+        token = parse_token(await token_of(plane))
+        ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
+        ask = msgspec.structs.replace(ask, **{field: value})
+        for number in range(5):
+            answer = await joins.decide(ask, "k" * 40, f"10.0.0.{number}")
+            assert answer.code in ("bad_field", "bad_token")
+        entries = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
+        assert len(entries) == 5
+        assert all(entry["name"].isascii() and entry["name"].isprintable() for entry in entries)
+
+
+def test_who_may_not_know_of_others_is_told_no_number_of_a_pool() -> None:
+    node = Node("a", "ipc://a", capacity_bytes=10)
+    floors: dict[str, Floor] = {"theirs": (None, 8)}
+    more = {**floors, "mine": (None, 4)}
+    assert "12 bytes" in str(excess(floors, more, [node]))
+    hidden = excess(floors, more, [node], whole=False)
+    assert hidden is not None
+    assert not any(character.isdigit() for character in hidden)
+    assert excess(floors, {**floors, "mine": (None, 2)}, [node], whole=False) is None
+
+
+@pytest.mark.parametrize(
     ("url", "address", "good"),
     [
         ("tcp://10.0.0.9:1", "10.0.0.9", True),
@@ -481,6 +521,11 @@ async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stay
         ("ipc:///run/larder/control.sock", "", True),
         ("tcp://127.0.0.1:1", "10.0.0.9", False),
         ("tcp://localhost:1", "10.0.0.9", False),
+        ("tcp://LOCALHOST.:1", "10.0.0.9", False),
+        ("tcp://127.1:1", "10.0.0.9", False),
+        ("tcp://2130706433:1", "10.0.0.9", False),
+        ("tcp://0x7f000001:1", "10.0.0.9", False),
+        ("tcp://[::ffff:127.0.0.1]:1", "10.0.0.9", False),
         ("ipc:///run/larder/control.sock", "10.0.0.9", False),
         ("http://10.0.0.9:1", "10.0.0.9", False),
     ],

@@ -154,6 +154,30 @@ async def test_the_address_of_a_caller_is_told_by_trusted_proxies_alone(socket_d
             assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
 
 
+async def test_while_nobody_needs_a_token_a_proxy_that_nobody_named_asks_for_nobody(socket_dir: Path) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        for sent in ({"X-Forwarded-For": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"X-Real-IP": ""}):
+            for method, path in (("GET", "/api/v1/quotas"), ("PUT", "/api/v1/quotas/acme"), ("GET", "/metrics"),
+                                 ("GET", "/api/v1/events"), ("POST", "/api/v1/tokens")):  # fmt: skip
+                refused = await asked(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
+                assert (refused.status_code, refused.json()["type"]) == (403, "urn:larder:problem:forbidden")
+                for said in (
+                    "LARDER_APP__TRUSTED_PROXIES",
+                    "larder tokens create",
+                    "LARDER_APP__AUTH=required",
+                ):
+                    assert said in refused.json()["detail"]
+            assert (await asked(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
+        assert (await plane.get("/api/v1/quotas"))["total"] == 0
+        assert (await plane.get("/api/v1/audit?decision=denied"))["total"] == 15
+        token = await made(plane, "first", "admin")
+        proxied = {"X-Forwarded-For": "203.0.113.9"}
+        assert (await asked(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
+        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+    async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane:
+        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+
+
 def test_settings_never_show_the_token(socket_dir: Path) -> None:
     from app.settings import without_secrets
 

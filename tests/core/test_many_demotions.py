@@ -20,7 +20,7 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
     monkeypatch.setattr(sweeps, "CHUNK", 16)
     bench, engine = bench_of(256)
     engine.store(make.keys(200), PAGE)
-    numbers = [bench.node.demote(ALL, bench.now) for _ in range(50)]
+    numbers = [bench.node.demote(ALL, bench.now).sweep for _ in range(50)]
     queued = sum(len(sweep.queue) for sweep in bench.node.pool.sweeps.active)
     assert queued < 200
     bench.events(SweepDone)
@@ -56,7 +56,7 @@ def test_beyond_so_many_sweeps_one_takes_over_what_the_next_ones_are_for(
     chains = {f"t{number}": make.keys(4, number) for number in range(10)}
     for tenant, chain in chains.items():
         engine.store(chain, PAGE, tenant=tenant)
-    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now) for tenant in chains]
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
     assert numbers == [1, 2, 3, 3, 3, 3, 3, 3, 3, 3]
     assert all(seen(engine, chain) == 0 for chain in chains.values())
     for _ in range(10):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 
 from dataplane.core import sweeps
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import QuotaSpec, Scope
+from dataplane.protocol.control import Count, QuotaSpec, Scope
 from dataplane.protocol.engine import Lease, Reserve
 from dataplane.protocol.events import SweepDone
 from dataplane.protocol.layout import H_INVALID_COUNT, is_ready, leading, pack_keys
@@ -36,6 +37,12 @@ def settle(bench: Bench) -> None:
         if not bench.node.pool.sweeps.active:
             break
     bench.pass_time(0.05)
+
+
+def counted(
+    bench: Bench, kind: Literal["invalidate", "demote", "clear"], scope: Scope, *, permanent: bool = False
+) -> tuple[int, int]:
+    return bench.node.count(Count("n", kind, scope, permanent))
 
 
 def scope_of(name: str, chain: Sequence[bytes]) -> Scope:
@@ -212,7 +219,7 @@ def test_hundreds_of_invalidations_at_once_are_all_in_force_and_all_reported() -
     chains = {f"t{number}": make.keys(4, number) for number in range(300)}
     for tenant, chain in chains.items():
         engine.store(chain, PAGE, tenant=tenant)
-    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now) for tenant in chains]
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
     assert all(seen(engine, chain) == 0 for chain in chains.values())
     done = []
     for _ in range(400):
@@ -323,6 +330,24 @@ def test_a_demotion_takes_nothing_of_a_floor() -> None:
     assert held(bench, "a") == 20
 
 
+def test_a_scope_is_counted_before_and_when_it_is_swept() -> None:
+    bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
+    kept, loose = make.keys(4, "kept"), make.keys(8, "loose")
+    for chain in (kept, loose):
+        engine.store(chain, PAGE, tenant="a")
+    fill(engine, "b", 20)
+    bench.apply(*make.pins([make.pin("kept", kept, tenant="a", strength="permanent")]))
+    for scope, blocks in ((Scope(tenant="a"), 8), (Scope(tenant="a", keys=make.packed(loose[:2])), 8)):
+        assert counted(bench, "invalidate", scope) == (blocks, blocks * PAGE)
+    assert counted(bench, "demote", Scope(tenant="a")) == (12, 12 * PAGE)
+    assert counted(bench, "clear", Scope()) == (28, 28 * PAGE)
+    assert counted(bench, "clear", Scope(), permanent=True) == (32, 32 * PAGE)
+    assert (seen(engine, kept), seen(engine, loose)) == (4, 8)
+    begun = bench.node.invalidate(Scope(tenant="a"), bench.now)
+    assert (len(begun.numbers), begun.bytes) == (8, 8 * PAGE)
+    assert counted(bench, "invalidate", Scope(tenant="a")) == (0, 0)
+
+
 def test_an_invalidation_of_nobody_known_is_answered_and_harmless() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
@@ -334,7 +359,9 @@ def test_an_invalidation_of_nobody_known_is_answered_and_harmless() -> None:
         Scope(keys=make.packed(make.keys(3, "unknown"))),
         Scope(tenant="nobody", keys=make.packed(chain)),
     ):
-        assert bench.node.invalidate(scope, bench.now) > 0
-        assert bench.node.demote(scope, bench.now) > 0
+        assert counted(bench, "invalidate", scope) == counted(bench, "demote", scope) == (0, 0)
+        for begun in (bench.node.invalidate(scope, bench.now), bench.node.demote(scope, bench.now)):
+            assert begun.sweep > 0
+            assert (len(begun.numbers), begun.bytes) == (0, 0)
         settle(bench)
         assert seen(engine, chain) == 4

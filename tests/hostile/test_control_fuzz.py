@@ -14,6 +14,7 @@ from dataplane.protocol.codec import encode
 from dataplane.protocol.control import (
     Bodies,
     Clear,
+    Count,
     Demote,
     Describe,
     Hello,
@@ -107,6 +108,9 @@ MESSAGES = st.one_of(
     st.builds(Invalidate, TEXT, SCOPES).map(encode),
     st.builds(Demote, TEXT, SCOPES).map(encode),
     st.builds(Clear, TEXT, st.booleans()).map(encode),
+    st.builds(Count, TEXT, st.sampled_from(["invalidate", "demote", "clear"]), SCOPES, st.booleans()).map(
+        encode
+    ),
     st.builds(Lookup, TEXT, TEXT, KEYS, st.one_of(st.none(), TEXT), INTEGERS).map(encode),
     st.builds(ListBlocks, TEXT, *[st.one_of(st.none(), TEXT)] * 3, KEYS, INTEGERS, INTEGERS).map(encode),
     st.builds(Verify, TEXT, SCOPES).map(encode),

@@ -1167,7 +1167,11 @@ export interface components {
     schemas: {
         /** ActionAnswer */
         ActionAnswer: {
-            items: components["schemas"]["NodeAction"][];
+            /** @default 0 */
+            blocks: number;
+            /** @default 0 */
+            bytes: number;
+            items: components["schemas"]["NodeSweep"][];
             tokenizer?: components["schemas"]["TokenizerUsed"] | null;
             total: number;
         };
@@ -1426,6 +1430,11 @@ export interface components {
         ClearPost: {
             /** @description True: yes, really everything. */
             confirm: boolean;
+            /**
+             * @description Only count the blocks; nothing is done to them.
+             * @default false
+             */
+            dry_run: boolean;
             /** @description One node, by name. */
             node?: string | null;
             /** @description Some nodes, by name. */
@@ -1817,6 +1826,14 @@ export interface components {
                 [key: string]: number;
             };
             state: string;
+        };
+        /** NodeSweep */
+        NodeSweep: {
+            blocks?: number | null;
+            bytes?: number | null;
+            error: string | null;
+            node: string;
+            sweep: number | null;
         };
         /** NodeVerdict */
         NodeVerdict: {
@@ -2554,45 +2571,6 @@ export interface components {
              */
             pool_bytes: number | string;
         };
-        /**
-         * ScopePost
-         * @example {
-         *       "model": "llama",
-         *       "tenant": "acme"
-         *     }
-         */
-        ScopePost: {
-            /**
-             * @description As the template has it: the turn of the model is opened after the messages.
-             * @default false
-             */
-            add_generation_prompt: boolean;
-            /**
-             * @description Tokens in a chunk, as the engines have it.
-             * @default 256
-             */
-            chunk_tokens: number;
-            /** @description Keys of its chunks, 64 hex digits each. */
-            keys?: string[] | null;
-            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
-            /** @description All spaces of a model. */
-            model?: string | null;
-            /** @description One node, by name. */
-            node?: string | null;
-            /** @description Some nodes, by name. */
-            nodes?: string[] | null;
-            /** @description One space, by its 32 hex digits; nodes list them. */
-            space?: string | null;
-            /** @description Tenant as shown; `_default` for the empty salt. */
-            tenant?: string | null;
-            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
-            text?: string | null;
-            /** @description Token ids, cut in chunks; only full chunks count. */
-            tokens?: number[] | null;
-        };
         /** Series */
         Series: {
             at: number[];
@@ -2664,6 +2642,50 @@ export interface components {
             segments: number;
             space: string;
             world_size: number;
+        };
+        /**
+         * SweepPost
+         * @example {
+         *       "model": "llama",
+         *       "tenant": "acme"
+         *     }
+         */
+        SweepPost: {
+            /**
+             * @description As the template has it: the turn of the model is opened after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens in a chunk, as the engines have it.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /**
+             * @description Only count the blocks; nothing is done to them.
+             * @default false
+             */
+            dry_run: boolean;
+            /** @description Keys of its chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
+            /** @description All spaces of a model. */
+            model?: string | null;
+            /** @description One node, by name. */
+            node?: string | null;
+            /** @description Some nodes, by name. */
+            nodes?: string[] | null;
+            /** @description One space, by its 32 hex digits; nodes list them. */
+            space?: string | null;
+            /** @description Tenant as shown; `_default` for the empty salt. */
+            tenant?: string | null;
+            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            text?: string | null;
+            /** @description Token ids, cut in chunks; only full chunks count. */
+            tokens?: number[] | null;
         };
         /** SweepStats */
         SweepStats: {
@@ -3168,7 +3190,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ScopePost"];
+                "application/json": components["schemas"]["SweepPost"];
             };
         };
         responses: {
@@ -3444,7 +3466,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ScopePost"];
+                "application/json": components["schemas"]["SweepPost"];
             };
         };
         responses: {
