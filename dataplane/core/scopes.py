@@ -62,7 +62,8 @@ def clear_gateway(
     open_reservations: Iterable[Reservation],
     now: float,
 ) -> Begun:
-    """Begin to invalidate all blocks of a gateway's spaces but spared ones and what permanent pins want. Open reservations that are given are not published."""
+    """Begin to invalidate all blocks of a gateway's spaces but spared ones and what permanent pins want. Open
+    reservations that are given are not published."""
     spaces = frozenset(pool.spaces.of_gateway(gateway))
     begun = pool.sweeps.start("invalidate", None, spaces, (), (*spared, *pool.pins.permanent), now)
     _never_publish(pool, begun, None, spaces, (), open_reservations)
