@@ -156,7 +156,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
     async with database.read() as session:
         assert (await generations.heads(session))["quotas"] == 1
         assert (await audit.page(session, Wanted(10))).total == 1
-        assert [row.tenant for row in await quotas.all_quotas(session)] == ["acme"]
+        assert [row.tenant for row in await quotas.shares(session)] == ["acme"]
 
 
 async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> None:
