@@ -195,7 +195,9 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     import structlog
     import uvicorn
 
-    from app.http.wire import ProblemProtocol
+    from app.http.wire import ProblemProtocol, raise_descriptors
+
+    raise_descriptors()
 
     class Server(uvicorn.Server):
         """Signals are ours: uvicorn would raise them again at its end, and the exit code would not be 0."""

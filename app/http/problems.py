@@ -51,6 +51,7 @@ KINDS: dict[str, Kind] = {
     "head-too-large": Kind(431, "The path, the query or the headers are too large"),
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
+    "too-many-connections": Kind(503, "There are more connections than Larder holds"),
     "not-ready": Kind(503, "Not every node has what it should have"),
     "node-unreachable": Kind(503, "The node is not connected or does not answer"),
     "stopping": Kind(503, "Larder stops"),

@@ -116,7 +116,7 @@ class Ledger:
             while self._waiting:
                 batch = list(self._waiting)[:AT_ONCE]
                 doubtful, self._doubtful = self._doubtful, True
-                async with self._database.write() as session:
+                async with self._database.write(light=True) as session:
                     await self._write(session, batch, doubtful)
                 self._doubtful = False
                 for said in batch:

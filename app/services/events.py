@@ -89,7 +89,7 @@ class Events:
     async def _write(self) -> None:
         """One batch. Raises StoreUnavailable."""
         batch = list(islice(self._waiting, BATCH))
-        async with self._database.write() as session:
+        async with self._database.write(light=True) as session:
             await events.append(session, [_row(fact) for fact in batch])
         for _ in batch:
             self._waiting.popleft()

@@ -36,7 +36,7 @@ class TokenUses:
         if not due:
             return
         try:
-            async with self._database.write() as session:
+            async with self._database.write(light=True) as session:
                 for token_id, (at, source) in sorted(due.items()):
                     await tokens.used(session, token_id, at, source)
         except StoreUnavailable:

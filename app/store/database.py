@@ -2,10 +2,11 @@
 
 SQLite: WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, because a PUT that was
 answered must survive a power failure (with NORMAL the last commits can vanish, and a generation that a node already
-applied would be given out twice). A write begins IMMEDIATE: a transaction that read first and writes later would fail
-with "database is locked" at once, whatever the busy timeout. A file that was removed under us would still take commits,
-and they would be gone with us: the path must be the file that is open. Postgres: reads are REPEATABLE READ for the same
-view.
+applied would be given out twice). Light writes are NORMAL: they are gone at most with the machine, never with a
+process, and the next commit that is not light takes them along to the disk. A write begins IMMEDIATE: a transaction
+that read first and writes later would fail with "database is locked" at once, whatever the busy timeout. A file that
+was removed under us would still take commits, and they would be gone with us: the path must be the file that is open.
+Postgres: reads are REPEATABLE READ for the same view.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ LOCK_TIMEOUT_MS = 4_000
 had. Who asks over HTTP hears within seconds that the database hangs."""
 _WRITE = "larder_write"
 _PATIENCE = "larder_patience_ms"
+_LIGHT = "larder_light"
 _STEP_MS = 50
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -80,6 +82,7 @@ class Database:
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
         self._points = Points(self._connect_to_read) if self._file.path else None
         self._writer = self.engine.execution_options(**{_WRITE: True})
+        self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
         # SQLite lets waiting writers sleep and try again, which takes turns badly; within a process we queue.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
         if self.engine.dialect.name == "postgresql":
@@ -121,13 +124,15 @@ class Database:
         return connection
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncSession]:
+    async def write(self, *, light: bool = False) -> AsyncIterator[AsyncSession]:
         """A transaction: commits at the end of the block, or nothing happened at all; where nobody can know that,
-        StoreUnavailable says so. Raises Conflict when another transaction made the same record first."""
+        StoreUnavailable says so. Raises Conflict when another transaction made the same record first. A `light` one is
+        for what nodes tell again, and for histories: it does not wait for the disk, and others hardly for it."""
+        writer = self._light if light else self._writer
         async with (
             self._told("write") as step,
             self._in_turn() as patience_ms,
-            AsyncSession(self._writer, expire_on_commit=False, info={"origin": self.origin}) as session,
+            AsyncSession(writer, expire_on_commit=False, info={"origin": self.origin}) as session,
         ):
             try:
                 await session.begin()
@@ -296,4 +301,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if connection.info.get(_PATIENCE, BUSY_TIMEOUT_MS) != patience_ms:
         connection.info[_PATIENCE] = patience_ms
         connection.exec_driver_sql(f"PRAGMA busy_timeout={patience_ms}")
+    light = options.get(_LIGHT, False)
+    if connection.info.get(_LIGHT, False) != light:
+        connection.info[_LIGHT] = light
+        connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if light else 'FULL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -86,3 +86,16 @@ async def test_what_a_statement_gave_is_all_there(database: Database) -> None:
         assert [row.n for row in found] == [1, 2, 3, 4]
         returned = await session.execute(sa.text("DELETE FROM t WHERE n > 2 RETURNING n"))
         assert sorted(returned.scalars()) == [3, 4]
+
+
+async def test_changes_wait_for_the_disk_and_light_ones_do_not(database: Database) -> None:
+    async def synchronous(light: bool) -> int:
+        async with database.write(light=light) as session:
+            await session.execute(sa.text("INSERT INTO t DEFAULT VALUES"))
+            return int(await session.scalar(sa.text("PRAGMA synchronous")) or 0)
+
+    full, normal = 2, 1
+    asked = [False, True, True, False, False, True, *[False, True] * 8]  # over all connections of the pool
+    assert [await synchronous(light) for light in asked] == [normal if light else full for light in asked]
+    async with database.read() as session:
+        assert await session.scalar(COUNT) == 1 + len(asked)

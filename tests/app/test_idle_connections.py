@@ -1,0 +1,110 @@
+"""Connections on which nobody asks anything end, and are never so many that nobody else gets one."""
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from app.http import wire
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+PUT = (
+    b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 50\r\n\r\n"
+)
+
+
+@asynccontextmanager
+async def connected(plane: Plane) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    url = urlsplit(str(plane.http.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def until_closed(plane: Plane, *sent: bytes) -> None:
+    """Send these, and then wait until the server has closed the connection."""
+    async with connected(plane) as (reader, writer), asyncio.timeout(10):
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        await reader.read()
+
+
+async def served(plane: Plane) -> bool:
+    try:
+        return (await plane.http.get("/healthz")).status_code == 200
+    except httpx.TransportError:  # refused before it was asked
+        return False
+
+
+async def test_a_connection_ends_whose_request_does_not_come(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "HEAD_S", 0.2)
+    monkeypatch.setattr(wire, "BODY_S", 0.2)
+    async with serving(settings_in(socket_dir)) as plane:
+        for sent in (b"", HEAD + b"X: ", b"\r\n", HEAD + b"\r\n" + HEAD, PUT, PUT + b'{"limit_bytes"'):
+            await until_closed(plane, sent)
+        async with (
+            connected(plane) as (reader, writer),
+            asyncio.timeout(10),
+        ):  # a byte now and then buys no time
+            ended = asyncio.create_task(reader.read())
+            writer.write(HEAD + b"X: ")
+            while not ended.done():
+                writer.write(b"x")
+                await asyncio.wait([ended], timeout=0.02)
+        assert (await plane.http.get("/healthz")).status_code == 200
+
+
+async def test_an_answer_that_takes_long_is_left_alone(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "HEAD_S", 0.1)
+    monkeypatch.setattr(wire, "BODY_S", 0.1)
+    async with serving(settings_in(socket_dir)) as plane, connected(plane) as (reader, writer):
+        async with asyncio.timeout(15):
+            # Part of another request behind the stream does not end the stream either.
+            writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\nGET /heal")
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(3):
+                await until_closed(plane)
+            await plane.put_quota("acme", 5, wait="")
+            await reader.readuntil(b"acme")
+
+
+async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_served(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(settings_in(socket_dir)) as plane:
+        monkeypatch.setattr(wire, "MOST_CONNECTIONS", 2)
+        async with connected(plane), connected(plane), connected(plane) as (reader, _), asyncio.timeout(10):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
+        assert b"\r\nretry-after: 1\r\n" in answer
+        assert b"urn:larder:problem:too-many-connections" in answer
+        async with asyncio.timeout(10):
+            while not await served(plane):
+                await asyncio.sleep(0.01)
+
+
+def test_connections_leave_descriptors_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, most in (
+        (64, 32),
+        (1024, 512),
+        (4096, 3584),
+        (1 << 20, 16_384),
+        (resource.RLIM_INFINITY, 16_384),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert wire.most_connections() == most
