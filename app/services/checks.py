@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.errors import FieldError, Invalid, NotFound
+from app.errors import FieldError, Forbidden, Invalid, NotFound
 from dataplane.protocol import labels as label_rules
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
@@ -102,6 +102,12 @@ def model(name: str) -> str:
     if not 1 <= len(name) <= MAX_MODEL_CHARACTERS or not name.isprintable():
         raise ValueError(f"expected 1 to {MAX_MODEL_CHARACTERS} printable characters")
     return name
+
+
+def taken(kind: str, name: str, path: str = "name") -> Forbidden:
+    """For a caller who does not see whose the name is: nothing of it but that it cannot be had."""
+    message = f"{name!r} is taken: names of {kind}s are those of the whole fleet; choose another one"
+    return Forbidden(f"{path}: {message}", [FieldError(path, message)])
 
 
 def missing(kind: str, name: str, more: str = "") -> NotFound:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.errors import Conflict, FieldError, Forbidden
+from app.errors import Conflict, FieldError
+from app.services import checks
 from app.services.callers import Caller
 from app.services.declared import MAX_TOLD, Declared, Record
 from app.services.kinds import KINDS, Kind, Values
@@ -122,9 +123,9 @@ def _check_owner(
 
 
 def _check_tenant(kind: Kind, path: str, row: Mapping[str, Any], by: Caller) -> None:
-    """A name that another tenant's record has already."""
+    """A name that another tenant's record has already. Raises Forbidden."""
     if not _is_seen(kind, row, by):
-        raise Forbidden(f"{path}: the {kind.noun} of this name is not of the tenants {by.tenants()}")
+        raise checks.taken(kind.noun, kind.shown(row[kind.key]), path)
 
 
 def _is_seen(kind: Kind, row: Mapping[str, Any], by: Caller) -> bool:

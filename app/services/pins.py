@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from app.errors import Conflict, Forbidden
+from app.errors import Conflict
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
 from app.services import ceilings, checks
@@ -80,9 +80,7 @@ class Pins:
         async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
             if row is not None and not by.sees(row.tenant):
-                raise Forbidden(
-                    f"there is a pin {name!r} already, and it is of another tenant than this token's"
-                )
+                raise checks.taken("pin", name)
             expected.check(*_state(name, row))
             await _check_ceiling(change, intent.salt, intent.strength, intent.expires_at)
             created = row is None

@@ -16,7 +16,7 @@ from dataplane.protocol.events import PoolStats, TenantStats
 from dataplane.protocol.spaces import Space
 from tests.app.callers import asked, bearer, guarding, made
 from tests.app.fake_node import FakeNode
-from tests.app.plane import TOKENS, Plane
+from tests.app.plane import PIN, TOKENS, Plane
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +103,44 @@ async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
             assert "other" not in told
         for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
             assert "other" not in (await asked(plane, token, "GET", path)).text
+
+
+async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_taken(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        await plane.put_pin("plain", wait="", tenant="rival")
+        await plane.put_pin(
+            "strong", wait="", tenant="third", strength="permanent", note="ours", model="secret"
+        )
+        pin, said = {**PIN, "tenant": "acme"}, set()
+        for name in ("plain", "strong"):
+            for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
+                answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
+                problem = answer.json()
+                del problem["request_id"]
+                said.add((answer.status_code, str(problem).replace(name, "NAME")))
+        ((status, text),) = said
+        assert (status, "names of pins are those of the whole fleet" in text) == (403, True)
+        assert [
+            word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text
+        ] == []
+        for method, path, body in (("GET", "", None), ("PATCH", "", {"note": "x"}), ("DELETE", "", None),
+                                   ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
+            told = set()
+            for name in ("plain", "strong", "nobodys"):
+                answer = await asked(
+                    plane, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
+                )
+                told.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
+            assert told == {(404, "there is no pin 'NAME'")}, method
+        document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
+        for dry_run in (True, False):
+            whole = {"document": document, "dry_run": dry_run}
+            refused = (await asked(plane, token, "POST", "/api/v1/apply", json=whole)).json()
+            assert refused["detail"] == (
+                "pins.strong: 'strong' is taken: names of pins are those of the whole fleet; choose another one"
+            )
+        assert (await asked(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
 
 async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(socket_dir: Path) -> None:
