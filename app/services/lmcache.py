@@ -36,6 +36,8 @@ from app.services.targets import Targets
 from dataplane.protocol.control import (
     CachedBlock,
     ClearGateway,
+    Describe,
+    Description,
     DigestEngine,
     EngineDigests,
     ListBlocks,
@@ -255,7 +257,7 @@ class Lmcache:
         """MD5 of blocks in the memory of an engine for which a node copies. Raises Malformed, Forbidden, NotFound,
         Unsupported, NodeRefused, NodeUnreachable."""
         by.check_whole("an engine's memory")
-        node, instance = self._engine(asked.instance_id)
+        node, instance = await self._engine(asked.instance_id)
         if not instance.copies:
             raise Unsupported("checksum not supported for this engine type")
         if not asked.block_ids:
@@ -279,14 +281,17 @@ class Lmcache:
             "block_id_ranges": _ranges(asked.block_ids),
         }
 
-    def _engine(self, number: int) -> tuple[Node, GatewayInstance]:
-        for node in self._targets.operations.connected():
-            stats = node.live_stats
-            for instance in (
-                stats.gateway.instances if stats is not None and stats.gateway is not None else ()
-            ):
+    async def _engine(self, number: int) -> tuple[Node, GatewayInstance]:
+        """A worker and its node, as nodes know it at this moment. Raises NotFound, NodeUnreachable."""
+        said = await self._targets.each(
+            self._targets.operations.connected(),
+            lambda node: self._targets.operations.ask(node, Describe, Description),
+        )
+        for each in said:
+            gateway = None if each.answer is None else each.answer.stats.gateway
+            for instance in () if gateway is None else gateway.instances:
                 if instance.instance == number:
-                    return node, instance
+                    return each.node, instance
         raise NotFound(f"instance_id {number} not registered")
 
     async def _resident(self, asked: PrefetchPost, keys: bytes) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import zmq
 
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
@@ -62,3 +63,19 @@ def test_many_clients_come_and_go(gateway: Gateway) -> None:
     gateway.until(lambda: len(gateway.server.connections) == 0, "they are forgotten")
     gateway.until(lambda: gateway.leased() == 0, "what they held is let go")
     assert schedulers(gateway) == 0
+
+
+def test_connections_beyond_those_that_are_remembered_are_served_in_a_common_name(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.transport.lmcache.connections.MAX_CONNECTIONS", 2)
+    clients = [gateway.client() for _ in range(5)]
+    clients[0].register()
+    clients[4].register(8)
+    assert clients[4].store(prompt(1), instance=8) is True
+    for _ in range(3):
+        assert [client.lookup(prompt(1), f"r{at}") for at, client in enumerate(clients)] == 5 * [1]
+    assert (len(gateway.server.connections), schedulers(gateway), gateway.leased()) == (2, 2, 5)
+    for at, client in enumerate(clients):
+        client.ask("end_session", f"r{at}")
+    assert gateway.leased() == 0

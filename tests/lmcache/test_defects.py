@@ -157,7 +157,7 @@ class TestD6QuotasHoldForWhatClientsCache:
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
-            wait_for(plane.spare_waits, "a spare waits")
+            wait_for(plane.spare_waits, "a spare waits", 60)
             plane.kill_plane()
             client.wait_lost()
             assert client.store(prompt(8), cache_salt="small") is False

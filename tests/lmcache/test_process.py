@@ -143,7 +143,7 @@ class TestAKilledDataPlane:
             for name in range(20):
                 assert store(worker, segment, prompt(3, name), name, f"r{name}")
             assert scheduler.lookup(prompt(3, 5), "held") == 3
-            wait_for(plane.spare_waits, "a spare waits")
+            wait_for(plane.spare_waits, "a spare waits", 60)
             first = plane.plane_pid
             plane.kill_plane()
             worker.wait_lost()
@@ -169,7 +169,7 @@ class TestAKilledDataPlane:
             worker.register()
             assert worker.store(prompt(1, 1), "before")
             assert len(worker.prepare_store(prompt(2))["slots"]) == 2
-            wait_for(plane.spare_waits, "a spare waits")
+            wait_for(plane.spare_waits, "a spare waits", 60)
             plane.kill_plane()
             worker.wait_lost()
             assert worker.commit_store(prompt(2)) is False
@@ -189,7 +189,7 @@ class TestAKilledDataPlane:
             old, new = list(range(1, 33)), list(range(32, 64))
             wanted = memory.blocks(old)
             assert worker.ask("store", key(prompt(2)), 7, [old], b"event") == [b"", True]
-            wait_for(plane.spare_waits, "a spare waits")
+            wait_for(plane.spare_waits, "a spare waits", 60)
             plane.kill_plane()
             worker.wait_lost()
             assert worker.ask("retrieve", key(prompt(2)), 7, [new], b"event", 0) == [b"", True]
@@ -204,7 +204,7 @@ class TestAKilledDataPlane:
             stored: list[int] = []
             name = lost = 0
             for _ in range(3):
-                wait_for(plane.spare_waits, "a spare waits")
+                wait_for(plane.spare_waits, "a spare waits", 60)
                 killer = threading.Timer(0.05, plane.kill_plane)
                 killer.start()
                 last = name + 60  # more than the time until the kill, and goes on behind it

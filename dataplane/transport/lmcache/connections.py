@@ -36,6 +36,8 @@ class Connection:
     """Whose it is, once that was looked for."""
     open: bool = True
     """False: it closed before its request was read. Nothing is begun for it: its end was heard of already."""
+    known: bool = True
+    """It is remembered until it closes."""
     told: set[int] = field(default_factory=set)
     """Workers that were told to register."""
     client: int = 0
@@ -77,8 +79,9 @@ class Connections:
         # What closed before this message came is heard of first: its descriptor may be this one's now.
         self.take_events()
         fd = _descriptor(identity)
-        if fd not in self._accepted or len(self._by_identity) >= MAX_CONNECTIONS:
-            return Connection(name, found=UNKNOWN, open=fd in self._accepted)
+        if fd < 0 or fd not in self._accepted or len(self._by_identity) >= MAX_CONNECTIONS:
+            # Without a descriptor nobody tells when it closes: what is held for it ends with time alone.
+            return Connection(name, found=UNKNOWN, open=fd < 0 or fd in self._accepted, known=False)
         before = self._by_fd.get(fd)
         if before is not None:  # a message that was left over from a connection that had this descriptor
             self._end(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
@@ -89,17 +91,16 @@ class Lookups:
     def _scheduler(self, asked: Asked) -> int:
         """The core's engine that holds what this connection looks up; a common one when there are too many."""
         peer = asked.peer
-        if not peer.client:
+        if peer.known and not peer.client:
             pid, started = peer.found or (0, 0)
-            try:
-                peer.client = self._attach(
-                    f"{LMCACHE}:scheduler:{peer.identity.hex()}", pid, started, asked.now
-                )
-            except ProtocolError:
-                if self._common not in self._cache.engines:
-                    self.attach_common(asked.now)
-                return self._common
-        return peer.client
+            group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
+            with suppress(ProtocolError):
+                peer.client = self._attach(group, pid, started, asked.now)
+        if peer.client:
+            return peer.client
+        if self._common not in self._cache.engines:
+            self.attach_common(asked.now)
+        return self._common
 
     def attach_common(self, now: float) -> None:
         """Be ready for schedulers that cannot have an engine of their own. Raises ProtocolError."""
