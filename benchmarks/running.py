@@ -27,6 +27,7 @@ class Running:
     """An operator's, as `larder tokens create` makes it."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.port = int(taken.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
