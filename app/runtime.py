@@ -59,7 +59,7 @@ class Runtime:
         self._zmq = zmq.asyncio.Context()
         self._crews = self._make_crews(self._zmq)
         if parts.settings.app.join_url:
-            self._open_joining(parts.settings.app.join_url, self._zmq)
+            self._open_joining(parts.settings.app.join_url)
         self._keep("lead", parts.lead.run)
         self._keep("ledger", self._ledger.run)
         self._keep("replicas", parts.replicas.run)
@@ -150,16 +150,17 @@ class Runtime:
             f"larder-{os.getpid()}",
         )
 
-    def _open_joining(self, url: str, context: zmq.asyncio.Context) -> None:
+    def _open_joining(self, url: str) -> None:
         """Raises SettingsError."""
         parts = self.parts
         try:
-            joining = self._joining = Joining(url, parts.keys(), parts.joins.decide, context)
+            joining = self._joining = Joining(url, parts.keys(), parts.joins.decide)
         except zmq.ZMQError as error:
             raise not_bound(url, error) from None
         parts.joins.url = joining.url
         self._log.info("join.listening", url=joining.url, public_key=parts.keys().public)
         self._keep("join keys", joining.greet)
+        self._keep("join visitors", joining.watch)
         self._keep("join", joining.run)
 
     def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -12,7 +12,9 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
+from app.push.descriptors import allow_descriptors
 from app.push.keys import KeyPair
+from app.push.visitors import Visitors
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply, url_fault
@@ -56,16 +58,21 @@ def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
 class Joining:
     """Answers one question after the other."""
 
-    def __init__(self, url: str, keys: KeyPair, decide: Decide, context: zmq.asyncio.Context) -> None:
+    def __init__(self, url: str, keys: KeyPair, decide: Decide) -> None:
         """Raises ZMQError when the socket cannot be bound."""
         self._decide = decide
-        self._zap = context.socket(zmq.REP)
+        allow_descriptors()
+        # Its own thread of libzmq: whatever strangers keep it busy with, talk with nodes goes on in another one.
+        self._context = zmq.asyncio.Context()
+        self._zap = self._context.socket(zmq.REP)
         self._zap.linger = 0
         self._zap.bind(ZAP_URL)
-        self._socket = context.socket(zmq.ROUTER)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._visitors: Visitors | None = None
         try:
             self._socket.linger = 200
             self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_JOIN_BYTES)
+            self._socket.setsockopt(zmq.RCVHWM, 2)  # of each connection: its identity, and what it asks
             self._socket.setsockopt(zmq.IPV6, int("[" in url))
             self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
             self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -73,10 +80,11 @@ class Joining:
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"join")
             self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             self._socket.bind(url)
+            self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            self._visitors = Visitors(self._socket, self.url)
         except zmq.ZMQError:
             self.close()
             raise
-        self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     async def greet(self) -> None:
         """Answer libzmq's questions who may connect: anybody who has a key, for the key is what nodes are known by."""
@@ -95,6 +103,11 @@ class Joining:
             else:
                 verdict = [b"400", b"expected CURVE", b"", b""]
             await self._zap.send_multipart([version, request, *verdict])
+
+    async def watch(self) -> None:
+        """Send away who stays or says too much, for ever."""
+        assert self._visitors is not None
+        await self._visitors.run()
 
     async def run(self) -> None:
         """For ever."""
@@ -116,8 +129,11 @@ class Joining:
         return await self._decide(message, _told(frames[1], "User-Id"), _told(frames[1], "Peer-Address"))
 
     def close(self) -> None:
+        if self._visitors is not None:
+            self._visitors.close()
         self._socket.close()
         self._zap.close()
+        self._context.term()
 
 
 def _told(frame: zmq.Frame, name: str) -> str:

@@ -9,7 +9,6 @@ this takes milliseconds and not the start of an interpreter on a busy machine.
 import asyncio
 import fcntl
 import os
-import resource
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from app.push.child import Child, answers, give, meet, start
+from app.push.descriptors import allow_descriptors
 from app.push.holder import Kept
 from dataplane.protocol.codes import Code
 
@@ -79,7 +79,7 @@ class Supervisor:
     async def run(self) -> None:
         """Meet or start, wait, start again."""
         pause_s = 0.0
-        _allow_descriptors()
+        allow_descriptors()
         child = await self._meet()
         while True:
             self._child = child = child or await self._start()
@@ -253,13 +253,6 @@ class Supervisor:
                 asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
             child.close()
         self._kept.clear()
-
-
-def _allow_descriptors() -> None:
-    """Every segment and every engine's area is a descriptor here, too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _is_locked(state_dir: Path) -> bool:
