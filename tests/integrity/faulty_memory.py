@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from dataplane.client import Client
 from dataplane.protocol.layout import (
@@ -15,22 +15,34 @@ from dataplane.protocol.layout import (
     HOT_SPACE_SEGMENT,
     pack_keys,
 )
-from tests.dataplane.plane import Plane
+from tests.dataplane.plane import Plane, wait_for
 
 
 @contextmanager
 def memory_fd(plane: Plane, name: str) -> Iterator[int]:
-    """A read-write descriptor of one of the data plane's memory files."""
-    folder = f"/proc/{plane.pid}/fd"
+    """A read-write descriptor of one of the data plane's memory files. A supervisor gets them a moment later."""
+    paths: list[str] = []
+
+    def found() -> bool:
+        paths[:] = _memory(plane.pid, name)
+        return bool(paths)
+
+    wait_for(found, f"the data plane has memory {name}")
+    fd = os.open(paths[0], os.O_RDWR)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _memory(pid: int, name: str) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    found = []
     for number in os.listdir(folder):
-        if os.readlink(f"{folder}/{number}").startswith(f"/memfd:{name} "):
-            fd = os.open(f"{folder}/{number}", os.O_RDWR)
-            try:
-                yield fd
-            finally:
-                os.close(fd)
-            return
-    raise AssertionError(f"the data plane has no memory {name}")
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"{folder}/{number}").startswith(f"/memfd:{name} "):
+                found.append(f"{folder}/{number}")
+    return found
 
 
 def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, int]:
