@@ -74,7 +74,7 @@ def check_all(made: KillBench, engines: tuple[BenchEngine, ...], work: Callable[
 def test_a_store_into_a_new_range_that_is_cut_anywhere() -> None:
     made, worker, own = bench()
     worker.store(make.keys(4, "before"), SLOT, tenant="a")
-    check_all(made, (worker, own), lambda: worker.store(make.keys(40, "cut"), SLOT, tenant="new"))
+    check_all(made, (worker, own), lambda: worker.store(make.keys(30, "cut"), SLOT, tenant="new"))
 
 
 def test_a_range_that_another_space_of_the_gateway_takes_and_is_cut_anywhere() -> None:
@@ -86,8 +86,10 @@ def test_a_range_that_another_space_of_the_gateway_takes_and_is_cut_anywhere() -
 def test_a_range_that_makes_way_for_others_and_comes_back_and_is_cut_anywhere() -> None:
     made, worker, own = bench()
     worker.store(make.keys(BLOCKS, "old"), SLOT)
-    check_all(made, (worker, own), lambda: own.store(make.keys(40, "ours"), SLOT))
-    check_all(made, (worker, own), lambda: worker.store(make.keys(40, "theirs"), SLOT))
+    check_all(made, (worker, own), lambda: own.store(make.keys(4, "ours"), SLOT))
+    assert len(made.memory.bases) == 1
+    check_all(made, (worker, own), lambda: worker.store(make.keys(36, "theirs"), SLOT))
+    assert len(made.memory.bases) == 2
 
 
 def test_large_blocks_that_take_neighbours_and_are_cut_anywhere() -> None:
