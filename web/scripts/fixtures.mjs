@@ -95,7 +95,7 @@ const policyStats = (of = {}) => ({
 
 const space = (id, model, of = {}) => ({
   space: id.repeat(8), model, revision: '', dtype: 'bfloat16', world_size: 1, rank: 0, block_bytes: 2 * MiB,
-  blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), bytes: 0, padding_bytes: 0, segments: 1, ...of,
+  blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), bytes: 0, padding_bytes: 0, segments: 1, gateway: '', ...of,
 });
 
 const prefix = (label, of) => ({
