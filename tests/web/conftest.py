@@ -57,7 +57,7 @@ def open_state(browser: Browser) -> Iterator[OpenState]:
                 reduced_motion="reduce",
             )
             stack.callback(context.close)
-            context.set_default_timeout(10_000)
+            context.set_default_timeout(30_000)
             one = Watched(context.new_page(), player)
             watched.append(one)
             if opened:

@@ -13,7 +13,7 @@ from tests.app.callers import ADMIN, bearer
 from tests.require import require
 from tests.web.player import DIST
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400)]
 FAILED = "Failed to load resource"
 """What browsers themselves say on the console of any answer that is a refusal."""
 
@@ -55,7 +55,7 @@ class Docs:
             route.get_by_role("button", name="Execute").click()
         assert got.value.status == status, got.value.text()
         answer = route.locator(".live-responses-table .response").first
-        expect(answer.locator(".response-col_status")).to_contain_text(str(status))
+        expect(answer.locator(".response-col_status")).to_contain_text(str(status), timeout=60_000)
         return answer
 
     def authorize(self, token: str) -> None:
@@ -74,7 +74,7 @@ def opened(browser: Browser, folder: Path, **settings: str) -> Iterator[Docs]:
         url = stack.enter_context(serving_apart(folder, **settings))
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         stack.callback(context.close)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         docs = Docs(context.new_page(), url)
         yield docs
         assert docs.foreign == []
