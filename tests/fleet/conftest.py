@@ -1,7 +1,8 @@
 """A management plane, and data planes on machines of their own.
 
 Starting all of it costs several seconds of a core, so most tests share one fleet and leave to `restore` what they
-changed; a fleet that cannot be restored is thrown away, and the next test gets a new one.
+changed; a fleet that cannot be restored is thrown away, and the next test gets a new one. LARDER_TEST_KEEP=1 leaves the
+folders with all logs in /tmp.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import zmq
 from dataplane.protocol.join import Joined, JoinToken, parse_token, token_text
 from tests.e2e.larder import until
 from tests.fleet.conftest import make_fleet, throw_away
-from tests.fleet.fleet import PAGE, WAIT_S, Fleet, Manager
+from tests.fleet.fleet import PAGE, START_S, WAIT_S, Fleet, Manager
 from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import stored
 from tests.postgres_cluster import PostgresCluster, find_binaries
@@ -193,7 +193,7 @@ def test_everything_comes_back_whatever_is_started_first(replicas: Shared, seed:
     for name in order:
         starts[name]()
     for manager in fleet.managers:
-        until(lambda: manager.answers() or not manager.alive, "it answers or ends", WAIT_S)  # noqa: B023 - at once
+        until(lambda: manager.answers() or not manager.alive, "it answers or ends", START_S)  # noqa: B023 - at once
         if not manager.alive:
             assert manager.ended() == 1, "without its database it ends with a sentence"
             assert manager.log().splitlines()[-1].startswith("Error: the database ")
