@@ -37,8 +37,8 @@ class Visitors:
 
     def __init__(self, bound: zmq.asyncio.Socket, url: str) -> None:
         """`url` is the one that it is bound to."""
-        self._port = int(url.rpartition(":")[2]) if host_of(url) else None
-        """None for a socket in the file system."""
+        self._place: int | str = int(url.rpartition(":")[2]) if host_of(url) else url.removeprefix("ipc://")
+        """Port, or path."""
         self._since: dict[int, float] = {}
         """When each descriptor was accepted (monotonic), oldest first."""
         self._sent_away = 0
@@ -93,16 +93,15 @@ class Visitors:
             connection.detach()
 
     def _is_ours(self, connection: socket.socket) -> bool:
-        if self._port is None:
-            return connection.family == socket.AF_UNIX
         try:
-            return connection.family != socket.AF_UNIX and connection.getsockname()[1] == self._port
+            name = connection.getsockname()
         except OSError:
             return False
+        return bool((name if connection.family == socket.AF_UNIX else name[1]) == self._place)
 
     def _received(self, connection: socket.socket) -> int:
-        if self._port is None:
-            return 0
+        if connection.family == socket.AF_UNIX:
+            return 0  # nobody counts them; who may connect is a matter of file modes
         try:
             told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         except OSError:
