@@ -236,7 +236,7 @@ async def test_a_caller_of_some_tenants_applies_their_records_alone(store: Store
         await store.apply({**ours, "pins": {"p": {"model": "m", "tenant": "other", "keys": [KEY]}}}, limited)
     with pytest.raises(Forbidden, match=r"policies\.default is about all of them"):
         await store.apply({**document, "policies": {"default": {"algorithm": "lru"}}}, limited)
-    with pytest.raises(Forbidden, match="pin of this name"):
+    with pytest.raises(Forbidden, match="'sys' is taken"):
         await store.apply(
             {**document, "pins": {"sys": {"model": "m", "tenant": "acme", "keys": [KEY]}}}, limited
         )
