@@ -98,6 +98,12 @@ class ForeignOrigin(LarderError):
     code = "foreign-origin"
 
 
+class ClientGone(LarderError):
+    """Who asked is gone, and what was done for them alone was given up. Nobody reads this but the log."""
+
+    code = "client-gone"
+
+
 class NotReady(LarderError):
     """Some node has not acknowledged what was asked for."""
 

@@ -6,8 +6,10 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, PathParameter
 
+from app.http.body import StrictRequest
 from app.http.callers import caller
 from app.http.parameters import Wait, wait_seconds
+from app.http.presence import while_there
 from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.actions import (
@@ -38,9 +40,11 @@ _PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-larg
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
 )
-async def lookup(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LookupAnswer:
+async def lookup(
+    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
+) -> LookupAnswer:
     with span("actions.lookup"):
-        return await lookups.look_up(data, caller())
+        return await while_there(request, lookups.look_up(data, caller()))
 
 
 @post(
@@ -51,9 +55,11 @@ async def lookup(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) 
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
 )
-async def locate(lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LocateAnswer:
+async def locate(
+    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
+) -> LocateAnswer:
     with span("actions.locate"):
-        return await lookups.locate(data, caller())
+        return await while_there(request, lookups.locate(data, caller()))
 
 
 @post(
@@ -133,9 +139,11 @@ async def get_verification(
     opt={"body": DryRunPost, "role": "operator"},
     responses=_PROBLEMS,
 )
-async def dry_run(dry_runs: NamedDependency[DryRuns], data: JSONBody[DryRunPost]) -> DryRunAnswer:
+async def dry_run(
+    request: StrictRequest, dry_runs: NamedDependency[DryRuns], data: JSONBody[DryRunPost]
+) -> DryRunAnswer:
     with span("actions.dry_run"):
-        return await dry_runs.run(data, caller())
+        return await while_there(request, dry_runs.run(data, caller()))
 
 
 router = Router(

@@ -9,8 +9,10 @@ from litestar.di import NamedDependency
 from litestar.enums import MediaType
 from litestar.params import JSONBody, QueryParameter
 
+from app.http.body import StrictRequest
 from app.http.callers import caller
 from app.http.parameters import Wait, wait_seconds
+from app.http.presence import while_there
 from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.apply import ApplyAnswer, ApplyPut, ExportAnswer
@@ -36,11 +38,12 @@ from app.services.export import Export
     ),
 )
 async def apply_document(
-    apply: NamedDependency[Apply], data: JSONBody[ApplyPut], wait: Wait = ""
+    request: StrictRequest, apply: NamedDependency[Apply], data: JSONBody[ApplyPut], wait: Wait = ""
 ) -> Response[ApplyAnswer]:
     wait_s = wait_seconds(wait)
     with span("apply"):
-        answer = await apply.apply(data, caller(), wait_s)
+        work = apply.apply(data, caller(), wait_s)
+        answer = await (while_there(request, work) if data.dry_run else work)
     return await _encoded(answer)
 
 

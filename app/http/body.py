@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
+from litestar.exceptions import InternalServerException
 
-from app.errors import Invalid, Malformed, UnsupportedMediaType
+from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
 from app.services.fields import field_error
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -17,6 +18,13 @@ _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/j
 
 class StrictRequest(Request[Any, Any, State]):
     """Decodes a body as the type that the handler names in `opt={"body": …}`."""
+
+    async def body(self) -> bytes:
+        """Raises ClientGone."""
+        try:
+            return await super().body()
+        except InternalServerException as error:  # so the framework says it
+            raise ClientGone("the client went away before its body was here") from error
 
     async def json(self) -> Any:
         """Raises UnsupportedMediaType, Malformed (not JSON), Invalid (not what was expected)."""

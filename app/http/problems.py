@@ -49,6 +49,7 @@ KINDS: dict[str, Kind] = {
     "precondition-required": Kind(428, "The request must say which state of the record it knows"),
     "too-many-requests": Kind(429, "Too many requests"),
     "head-too-large": Kind(431, "The path, the query or the headers are too large"),
+    "client-gone": Kind(499, "The client did not wait for the answer"),
     "internal": Kind(500, "Larder failed"),
     "store-unavailable": Kind(503, "The database does not answer"),
     "too-many-connections": Kind(503, "There are more connections than Larder holds"),

@@ -7,8 +7,10 @@ from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
+from app.http.body import StrictRequest
 from app.http.callers import caller, until_answered
 from app.http.parameters import wait_seconds
+from app.http.presence import while_there
 from app.http.problems import declared
 from app.schemas.snapshot import Snapshot
 from app.services.places import Places
@@ -29,6 +31,7 @@ INDEX_HEADER = "X-Larder-Index"
     },
 )
 async def get_snapshot(
+    request: StrictRequest,
     snapshots: NamedDependency[Snapshots],
     places: NamedDependency[Places],
     index: Annotated[
@@ -45,5 +48,5 @@ async def get_snapshot(
 ) -> Response[bytes]:
     if index:
         until_answered(places.taken(caller()))
-    number, body = await snapshots.after(index, wait_seconds(wait, MAX_WAIT_S))
+    number, body = await while_there(request, snapshots.after(index, wait_seconds(wait, MAX_WAIT_S)))
     return Response(body, media_type="application/json", headers={INDEX_HEADER: str(number)})

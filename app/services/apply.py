@@ -33,7 +33,7 @@ from app.services.kinds import KINDS, Encode, Kind, Values
 from app.services.outcome import Held, Outcome, Step, outcome
 from app.services.progress import Progress
 from app.services.tokenizers import Encoded, Tokenizers
-from app.services.turns import giving_way
+from app.services.turns import awaited, giving_way, in_thread
 from app.store import bulk, generations
 from app.store.database import Database
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
@@ -97,7 +97,7 @@ class Apply:
             updated=result.count("update"),
             deleted=result.count("delete"),
             unchanged=result.count("unchanged", "ended"),
-            records=await asyncio.to_thread(_told, result),
+            records=await in_thread(_told, result),
             generations=numbers,
             status={name: self._status(name, numbers[name]) for name in KINDS},
         )
@@ -106,7 +106,7 @@ class Apply:
         self, asked: ApplyPut, by: Caller, assumed: str
     ) -> tuple[Outcome, dict[SnapshotType, int]]:
         """What was done, or would be, and the generations."""
-        declared = await asyncio.to_thread(
+        declared = await in_thread(
             declare, asked.document, asked.managed_by, by, time.time(), self._encoder(by), assumed
         )
         _check_prune(asked, declared)
@@ -144,7 +144,7 @@ class Apply:
             work = self._tokenizers.encode(
                 pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt
             )
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
+            return awaited(asyncio.run_coroutine_threadsafe(work, loop))
 
         return encode
 
@@ -166,7 +166,7 @@ class Apply:
         for kind in KINDS.values():
             columns = (kind.key, *kind.written, *kind.kept, *_HELD_TOO)
             held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
-        result = await asyncio.to_thread(
+        result = await in_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
         )
         if by.salts is not None:

@@ -19,6 +19,7 @@ from app.services.pin_intent import check_sources
 from app.services.prefixes import PrefixService
 from app.services.targets import Said, Targets
 from app.services.tokenizers import Tokenizers
+from app.services.turns import in_thread
 from dataplane.protocol.control import (
     POLICY_IN_FORCE,
     SNAPSHOT_TYPES,
@@ -37,6 +38,8 @@ from dataplane.protocol.control import (
 from dataplane.protocol.labels import matches
 
 T = TypeVar("T")
+BREATH = 200
+"""Records that are checked without a pause."""
 Tried = list[tuple[dict[str, str] | None, Any]]
 """Selector, and what nodes that match would be told."""
 
@@ -55,7 +58,9 @@ class DryRuns:
         by.check_whole("a dry run")
         tried: dict[SnapshotType, Tried] = {}
         bodies: dict[str, bytes] = {}
-        for name, quota in (asked.quotas or {}).items():
+        for number, (name, quota) in enumerate((asked.quotas or {}).items(), 1):
+            if number % BREATH == 0:
+                await asyncio.sleep(0)  # others have their turn, and who is gone is noticed
             intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
             tried.setdefault("quotas", []).append((intent.selector, intent.spec))
         for name, policy in (asked.policies or {}).items():
@@ -97,7 +102,7 @@ class DryRuns:
                 pin.model, pin.text, pin.messages, by, add_generation_prompt=pin.add_generation_prompt
             )
         now = time.time()
-        intent = await asyncio.to_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
+        intent = await in_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
         bodies[intent.digest] = intent.body
         spec = PinSpec(
             name,
