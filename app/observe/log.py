@@ -23,7 +23,8 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
     if as_json:
         final: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        final = [structlog.dev.ConsoleRenderer()]
+        # The default would write the values of all variables along with a traceback: tokens, passwords, whole bodies.
+        final = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,35 @@ from app.cli.db import db
 from tests.app.plane import serving, settings_in
 from tests.app.test_doctor import examined
 from tests.app.test_up import Up
+
+_CRASH = """
+import logging, os
+import structlog
+from app.observe.log import configure
+
+log = configure("info", os.environ["STYLE"])
+
+def crash(token):
+    return 1 // 0
+
+try:
+    crash("larder_0123_" + "5ecret" * 4)
+except ZeroDivisionError as error:
+    structlog.get_logger().exception("request.crashed", exc_info=error)
+    logging.getLogger("library").error("crashed", exc_info=error)
+log.close()
+"""
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_crash_in_the_log_shows_where_and_no_value_of_a_variable(style: str) -> None:
+    environ = {**os.environ, "STYLE": style, "FORCE_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _CRASH], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("ZeroDivisionError") >= 2
+    assert "in crash" in done.stderr
+    assert "5ecret5ecret" not in done.stderr
 
 
 @pytest.fixture
