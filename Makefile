@@ -28,7 +28,7 @@ HAS_WEB := $(wildcard web/package.json)
 WEB_SOURCES = $(shell find web -type f -not -path '*/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
 
 help:  ## this menu
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 .PHONY: help
 
 run: $(INSTALLED) web  ## start Larder on http://127.0.0.1:8470 (installs what it needs on the first call)
@@ -56,6 +56,9 @@ bench: $(INSTALLED)  ## measure, and write benchmarks/results/
 
 peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (3 GB in ~/.cache/larder/peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
+
+bench-peers: $(INSTALLED)  ## measure Larder beside LMCache's own server (after make peers)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 soak: $(INSTALLED)  ## half an hour of everything at once against one data plane (SOAK_S=seconds)
 	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
@@ -87,7 +90,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test lint types bench peers soak golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test lint types bench peers bench-peers soak golden fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""LMCache's own clients and an unmodified vLLM, against LMCache's server and against Larder's gateway.
-
-What a test demands of Larder it demands of LMCache's server too: so the test is right before Larder is.
+"""LMCache's own clients and an unmodified vLLM, against Larder's gateway and, with LARDER_TEST_SERVERS=lmcache,larder,
+against LMCache's own server: what a test demands of one it demands of the other, so the test is right before Larder is.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +13,12 @@ from benchmarks.peers import environment, servers
 from benchmarks.peers.servers import Server
 
 MiB = 1 << 20
+BUILT = {peer.name: environment.python(peer) for peer in environment.PEERS.values()}
+collect_ignore_glob = [
+    *([] if BUILT["lmcache"] else ["test_[a-u]*.py"]),
+    *([] if BUILT["vllm"] else ["test_vllm.py"]),
+]
+"""Tests of what is not built are not collected; test_what_is_built says so, in one line."""
 START: dict[str, Callable[[int], AbstractContextManager[Server]]] = {
     "lmcache": servers.lmcache,
     "larder": servers.larder,
@@ -25,28 +31,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.peer)
 
 
-def _interpreter(peer: environment.Peer) -> Path:
-    python = environment.python(peer)
-    if python is None:
-        pytest.skip(f"{peer.name} is not built: run `make peers`")
+@pytest.fixture(scope="session")
+def lmcache_python() -> Path:
+    """The interpreter that has LMCache."""
+    python = BUILT["lmcache"]
+    assert python is not None
     return python
 
 
 @pytest.fixture(scope="session")
-def lmcache_python() -> Path:
-    """The interpreter that has LMCache; skips where it is not built."""
-    return _interpreter(environment.LMCACHE)
-
-
-@pytest.fixture(scope="session")
 def vllm_python(lmcache_python: Path) -> Path:
-    """The interpreter that has vLLM for CPU, and LMCache; skips where it is not built."""
-    return _interpreter(environment.VLLM)
+    """The interpreter that has vLLM for CPU, and LMCache."""
+    python = BUILT["vllm"]
+    assert python is not None
+    return python
 
 
-@pytest.fixture(scope="module", params=["lmcache", "larder"])
+@pytest.fixture(scope="module", params=os.environ.get("LARDER_TEST_SERVERS", "larder").split(","))
 def server(request: pytest.FixtureRequest, lmcache_python: Path) -> Iterator[Server]:
-    """Each of the two, with a pool of 512 MiB."""
+    """Each of those that are to be tested, with a pool of 512 MiB."""
     with START[request.param](512 * MiB) as running:
         yield running
 
