@@ -2,10 +2,12 @@
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 from app import __version__
+from app.observe.visible import plain
 
 _COMMANDS = {
     "up": ("app.cli.up:up", "Start Larder: API, dashboard and data plane."),
@@ -77,6 +79,14 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors repeat what others wrote."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its kind
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

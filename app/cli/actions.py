@@ -9,6 +9,7 @@ import click
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
 from app.cli.keys import F, key_fields, key_options, text_fields, text_options
+from app.cli.terminal import agrees, say
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
@@ -91,9 +92,9 @@ def locate(**options: Any) -> None:
     ]
     show.table(_title(answer), ["node", "hit tokens ", "engine socket", "control"], rows)
     if not answer["items"]:
-        click.echo("no node holds the start of this prefix for this tenant and model")
+        say("no node holds the start of this prefix for this tenant and model")
     for silent in answer["silent"]:
-        click.echo(f"{silent['node']}: {silent['error']}")
+        say(f"{silent['node']}: {silent['error']}")
 
 
 @click.command()
@@ -160,7 +161,7 @@ def _ended(url: str | None, item: dict[str, Any], as_json: bool) -> dict[str, An
     while item["verification"] is not None and item["verification"]["ended_at"] is None:
         state = item["verification"]
         if not as_json:
-            click.echo(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
+            say(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
         time.sleep(1.0)
         item = call(url, "GET", f"/api/v1/actions/verify/{segment(item['node'])}/{state['number']}")
     return item
@@ -169,7 +170,7 @@ def _ended(url: str | None, item: dict[str, Any], as_json: bool) -> dict[str, An
 def _ask(question: str) -> None:
     """Raises Abort after a no, and UsageError when nobody is there to answer."""
     try:
-        agreed = click.confirm(question)
+        agreed = agrees(question)
     except click.Abort:
         if sys.stdin.isatty():
             raise
@@ -251,9 +252,9 @@ def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:
         print_json(answer)
     else:
         for node in answer["items"]:
-            click.echo(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
+            say(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
         if not answer["blocks"] and all(node["blocks"] == 0 for node in answer["items"]):
-            click.echo(f"0 blocks match: there is nothing to {verb}")
+            say(f"0 blocks match: there is nothing to {verb}")
     if any(node["error"] for node in answer["items"]):
         raise click.ClickException(f"not every node did it: {verb} again when they can")
 

@@ -7,6 +7,7 @@ import click
 
 from app.cli.client import json_option, print_json, url_option, wait_option
 from app.cli.documents import counted, document_options, is_drift, print_changes, read_files, send
+from app.cli.terminal import say
 
 
 @click.command()
@@ -41,7 +42,7 @@ def apply(
         print_json(answer)
         return
     print_changes(answer)
-    click.echo(f"{counted(answer)}{_state(answer)}")
+    say(f"{counted(answer)}{_state(answer)}")
 
 
 def _ask(seen: dict[str, Any], may_ask: bool) -> None:
@@ -49,7 +50,7 @@ def _ask(seen: dict[str, Any], may_ask: bool) -> None:
     if not may_ask and not seen["deleted"]:
         return
     print_changes(seen)
-    click.echo(counted(seen), err=not may_ask)
+    say(counted(seen), err=not may_ask)
     if not may_ask:
         raise click.UsageError(
             f"{seen['deleted']} records would be deleted, and nobody said yes: without a terminal, --yes is needed"

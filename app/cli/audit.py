@@ -15,6 +15,7 @@ from app.cli import show
 from app.cli.client import call, every, json_option, print_json, stream, url_option
 from app.cli.keys import seconds
 from app.cli.lists import title
+from app.cli.terminal import exact, say
 from dataplane.protocol.settings import SettingsError
 
 BROKEN = 3
@@ -80,10 +81,7 @@ def list_audit(
 @url_option
 def export(url: str | None) -> None:
     """Write the whole journal as JSON lines to standard output, oldest first."""
-    out = sys.stdout.buffer
-    for part in stream(url, "/api/v1/audit/export", {}):
-        out.write(part)
-    out.flush()
+    exact(stream(url, "/api/v1/audit/export", {}))
 
 
 @audit.command("verify")
@@ -112,11 +110,9 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
     if as_json:
         print_json(result)
     elif result["intact"]:
-        click.echo(
-            f"intact: {result['entries']} entries; the newest is {result['head_id']}, {result['head_hash']}"
-        )
+        say(f"intact: {result['entries']} entries; the newest is {result['head_id']}, {result['head_hash']}")
     else:
-        click.echo(f"not intact: {result['fault']}", err=True)
+        say(f"not intact: {result['fault']}", err=True)
     if not result["intact"]:
         sys.exit(BROKEN)
 

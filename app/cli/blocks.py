@@ -6,6 +6,7 @@ import click
 
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
+from app.cli.terminal import say
 
 PAGE = 1000
 
@@ -67,7 +68,7 @@ def blocks(
     columns += ["hits ", "stored", "used", "checksum"]
     show.table(f"Blocks ({len(rows)}{', more with --limit' if more else ''})", columns, rows)
     for silent in answer["silent"]:
-        click.echo(f"{silent['node']}: {silent['error']}")
+        say(f"{silent['node']}: {silent['error']}")
 
 
 def _listed(url: str | None, filters: dict[str, str | None], limit: int) -> tuple[dict[str, Any], bool]:

@@ -18,6 +18,7 @@ from app.cli.client import (
 )
 from app.cli.keys import FINITE, seconds
 from app.cli.lists import listed, title, unasked_option
+from app.cli.terminal import say
 
 _NONE = "none"
 _MAXIMA = (
@@ -124,7 +125,7 @@ def set_ceiling(
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{answer['tenant']}: ceiling set{_said(answer)}")
+    say(f"{answer['tenant']}: ceiling set{_said(answer)}")
 
 
 @ceilings.command("delete")
@@ -134,7 +135,7 @@ def set_ceiling(
 def delete_ceiling(url: str | None, tenant: str) -> None:
     """Forget a tenant's ceiling: callers that are limited to the tenant may then not change its quota."""
     call(url, "DELETE", f"/api/v1/ceilings/{segment(tenant)}", None, None, ANY_STATE)
-    click.echo(f"{tenant}: ceiling deleted")
+    say(f"{tenant}: ceiling deleted")
 
 
 def _cell(ceiling: dict[str, Any], name: str, say: Callable[[Any], str]) -> str:

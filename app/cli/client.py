@@ -12,6 +12,8 @@ import msgspec
 
 from app.cli import stored_tokens
 from app.cli.keys import F, seconds
+from app.cli.terminal import exact
+from app.observe.visible import plain
 from app.settings import load
 from dataplane.protocol.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 
@@ -72,9 +74,9 @@ class Refused(click.ClickException):
     """The API's refusal: its sentence, its status, and each fault with `path` and `message`."""
 
     def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, str]] = ()) -> None:
-        super().__init__(message)
+        super().__init__(plain(message))
         self.status = status
-        self.errors = errors
+        self.errors = [{name: plain(text) for name, text in error.items()} for error in errors]
 
 
 def as_token(token: str) -> dict[str, str]:
@@ -254,4 +256,4 @@ def _faults(response: httpx.Response) -> list[dict[str, str]]:
 
 
 def print_json(answer: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+    exact([msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from app.cli.terminal import say
 from app.settings import load
 from dataplane.protocol.settings import SettingsError, without_password
 from dataplane.protocol.units import format_size
@@ -33,7 +34,7 @@ def upgrade() -> None:
         return (await condition.look(database, whole=False)).revision
 
     url, revision = _with_database(work)
-    click.echo(f"{url}: at revision {revision}")
+    say(f"{url}: at revision {revision}")
 
 
 @db.command()
@@ -48,12 +49,12 @@ def check() -> None:
     url, found = _with_database(work, must_exist=True)
     at = found.revision or "no revision"
     newest = "the newest" if found.at_head else f"the newest is {found.head}"
-    click.echo(f"{url}: {found.dialect}, at {at} ({newest})")
+    say(f"{url}: {found.dialect}, at {at} ({newest})")
     for fault in found.faults:
-        click.echo(f"  wrong: {fault}")
+        say(f"  wrong: {fault}")
     if found.faults:
         raise click.exceptions.Exit(1)
-    click.echo("  schema, tables and file are as they should be")
+    say("  schema, tables and file are as they should be")
 
 
 @db.command()
@@ -69,7 +70,7 @@ def backup(file: Path, force: bool) -> None:
         size = copies.backup(full_url(_given()), file, force=force)
     except (LarderError, SettingsError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"{file}: {format_size(size)}")
+    say(f"{file}: {format_size(size)}")
 
 
 def _given() -> str:

@@ -6,6 +6,7 @@ import click
 
 from app.cli.client import json_option, print_json, url_option
 from app.cli.documents import counted, document_options, is_drift, print_changes, read_files, send
+from app.cli.terminal import say
 
 DRIFT = 2
 
@@ -45,6 +46,6 @@ def diff(
         print_json(answer)
     else:
         print_changes(answer)
-        click.echo(counted(answer))
+        say(counted(answer))
     if is_drift(answer):
         raise click.exceptions.Exit(DRIFT)

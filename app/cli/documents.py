@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from app.cli.client import Refused, call
+from app.cli.terminal import say
 from dataplane.protocol.units import format_exact_size
 
 MOST_FAULTS = 50
@@ -80,29 +81,29 @@ def _place(path: str, files: Sequence[str]) -> str:
 
 def print_changes(answer: dict[str, Any]) -> None:
     """Every record that changes, coloured on a terminal."""
-    text = "\n".join(_lines(answer["records"]))
-    if text:
-        click.echo(text)
+    for text, style in _lines(answer["records"]):
+        say(text, **style)
 
 
-def _lines(records: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """With click's style of each."""
     kind = ""
     for record in records:
         if record["action"] == "unchanged":
             continue
         if record["type"] != kind:
             kind = record["type"]
-            yield click.style(kind, bold=True)
+            yield kind, {"bold": True}
         sign, colour = _SIGNS[record["action"]]
         owner = f" ({record['managed_by']})" if record["managed_by"] else ""
         ended = ": has ended, and is not made" if record["action"] == "ended" else ""
-        yield click.style(f"  {sign} {record['name']}{owner}{ended}", fg=colour)
+        yield f"  {sign} {record['name']}{owner}{ended}", {"fg": colour}
         for name, change in record["fields"].items():
             before, after = change["before"], change["after"]
             if record["action"] == "update":
-                yield f"      {name}: {_value(name, before)} -> {_value(name, after)}"
+                yield f"      {name}: {_value(name, before)} -> {_value(name, after)}", {}
             elif record["action"] == "create" and after not in (None, "", {}) and name != "managed_by":
-                yield f"      {name}: {_value(name, after)}"
+                yield f"      {name}: {_value(name, after)}", {}
 
 
 def counted(answer: dict[str, Any]) -> str:

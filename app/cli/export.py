@@ -6,6 +6,7 @@ import click
 
 from app import __version__
 from app.cli.client import call, default_url, print_json, url_option
+from app.cli.terminal import exact
 from app.services.document_text import write
 
 
@@ -39,4 +40,4 @@ def export(managed_by: str | None, types: tuple[str, ...], form: str, url: str |
     ]
     if answer["ended"]:
         comments.append(f"{answer['ended']} pins that have ended are not in it.")
-    click.echo(write(answer["document"], comments), nl=False)
+    exact([write(answer["document"], comments).encode()])

@@ -9,6 +9,7 @@ import click
 
 from app.cli import stored_tokens
 from app.cli.client import Refused, as_token, call, default_url, json_option, print_json, url_option
+from app.cli.terminal import say
 
 
 @click.command()
@@ -25,12 +26,13 @@ def login(setup: str | None, name: str | None, url: str | None) -> None:
     if setup is not None:
         body = {"name": name or _user(), "role": "admin"}
         token = _first(base, setup, body)
-        click.echo(f"made the first token, an admin's; it is shown this once:\n{token}")
+        say("made the first token, an admin's; it is shown this once:")
+        say(token)
     else:
         token = _asked(base)
     who = call(base, "GET", "/api/v1/whoami", headers=as_token(token))
     file = stored_tokens.put(base, token)
-    click.echo(f"logged in at {base} as {_described(who)}; kept in {file}")
+    say(f"logged in at {base} as {_described(who)}; kept in {file}")
 
 
 @click.command()
@@ -38,7 +40,7 @@ def login(setup: str | None, name: str | None, url: str | None) -> None:
 def logout(url: str | None) -> None:
     """Forget the token that is kept for a Larder. It stays valid: 'larder tokens revoke' ends it."""
     base = (url or default_url()).rstrip("/")
-    click.echo(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
+    say(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
 
 
 @click.command()
@@ -50,7 +52,7 @@ def whoami(url: str | None, as_json: bool) -> None:
     if as_json:
         print_json(who)
         return
-    click.echo(_described(who))
+    say(_described(who))
 
 
 def _first(base: str, setup: str, body: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from app.cli.client import call, url_option
+from app.cli.terminal import say
 from app.push import keys
 from app.settings import load
 from dataplane.protocol.settings import SettingsError
@@ -20,14 +21,14 @@ def manager_key() -> None:
 def show_key(url: str | None) -> None:
     """Show the public key, the one that is to come, and which nodes do not know that yet."""
     path = _path()
-    click.echo(f"{path}: {_present(path)}")
+    say(f"{path}: {_present(path)}")
     coming = _coming(path)
     if not coming:
-        click.echo("no change is planned: 'larder manager-key next' plans one")
+        say("no change is planned: 'larder manager-key next' plans one")
         return
-    click.echo(f"{keys.next_path(path)}: {coming}")
+    say(f"{keys.next_path(path)}: {coming}")
     missing = _missing(url, coming)
-    click.echo(f"not known yet to: {', '.join(missing)}" if missing else "every node knows it")
+    say(f"not known yet to: {', '.join(missing)}" if missing else "every node knows it")
 
 
 @manager_key.command("next")
@@ -44,8 +45,8 @@ def make_next() -> None:
         ) from None
     except OSError as error:
         raise click.ClickException(f"{keys.next_path(path)} cannot be made: {error.strerror}") from None
-    click.echo(f"{keys.next_path(path)}: {public}")
-    click.echo(
+    say(f"{keys.next_path(path)}: {public}")
+    say(
         "Copy it to the other replicas, if there are any; 'larder manager-key switch' uses it when every node knows it",
         err=True,
     )
@@ -71,8 +72,8 @@ def switch(url: str | None, force: bool) -> None:
         old = keys.switch(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be replaced: {error.strerror}") from None
-    click.echo(f"{path}: {coming}; start the management plane again now")
-    click.echo(
+    say(f"{path}: {coming}; start the management plane again now")
+    say(
         f"The key before is in {old}: remove it when all nodes are in sync. Join tokens made before are worthless.",
         err=True,
     )

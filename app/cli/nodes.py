@@ -8,6 +8,7 @@ from app.cli import show
 from app.cli.client import Refused, call, json_option, print_json, segment, url_option, wait_option
 from app.cli.keys import seconds
 from app.cli.lists import unasked_option
+from app.cli.terminal import say
 
 SMALL_BLOCK_BYTES = 4096
 """What a node that is told no number expects of its blocks: as many as fit of this size."""
@@ -82,18 +83,16 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: 
     if forget:
         call(url, "DELETE", path)
         if not as_json:
-            click.echo(f"{node}: no size is asked for any more; the pool stays as it is until the node stops")
+            say(f"{node}: no size is asked for any more; the pool stays as it is until the node stops")
         return
     answer = call(url, "POST", path, {"pool_bytes": size})
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{answer['node']}: the pool holds {show.size(answer['capacity_bytes'])}")
+    say(f"{answer['node']}: the pool holds {show.size(answer['capacity_bytes'])}")
     most = answer["max_blocks"]
     if most is not None and answer["capacity_bytes"] // SMALL_BLOCK_BYTES > most:
-        click.echo(
-            f"in at most {most} blocks, a number that is fixed when the node starts: [dataplane] max_blocks"
-        )
+        say(f"in at most {most} blocks, a number that is fixed when the node starts: [dataplane] max_blocks")
 
 
 @nodes.command("drain")
@@ -106,7 +105,7 @@ def drain(url: str | None, node: str, off: bool, wait: str) -> None:
     answer = call(url, "POST", f"/api/v1/nodes/{segment(node)}/drain", {"on": not off}, {"wait": wait})
     stats = answer["stats"]
     told = "" if stats is not None and stats["draining"] != off else "; it is told once it is connected"
-    click.echo(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
+    say(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
 
 
 @nodes.command("label")
@@ -126,7 +125,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
             raise click.UsageError(f"expected KEY=VALUE or KEY-, got {text!r}")
     answer = call(url, "PATCH", f"/api/v1/nodes/{segment(node)}", {"labels": patch})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
-    click.echo(f"{node}: {shown or 'no labels'}")
+    say(f"{node}: {shown or 'no labels'}")
 
 
 @nodes.command("forget")
@@ -140,7 +139,7 @@ def forget(url: str | None, node: str, force: bool) -> None:
         call(url, "DELETE", f"/api/v1/nodes/{segment(node)}", query={"force": "true" if force else None})
     except Refused as refused:
         raise click.ClickException(refused.message.replace("force=true", "--force")) from None
-    click.echo(f"{node} is forgotten")
+    say(f"{node} is forgotten")
 
 
 @nodes.group("token")
@@ -187,12 +186,9 @@ def create_token(
     if as_json:
         print_json(answer)
         return
-    click.echo(answer["token"])
-    click.echo(
-        "Keep it in a file of mode 0600 on the new machine, and start there:\n"
-        "  larder dataplane --join-token-file FILE",
-        err=True,
-    )
+    say(answer["token"])
+    say("Keep it in a file of mode 0600 on the new machine, and start there:", err=True)
+    say("  larder dataplane --join-token-file FILE", err=True)
 
 
 @token.command("list")
@@ -227,4 +223,4 @@ def list_tokens(url: str | None, as_json: bool) -> None:
 def revoke_token(url: str | None, ident: str) -> None:
     """Let nobody join with a token any more; nodes that did stay."""
     call(url, "DELETE", f"/api/v1/join-tokens/{segment(ident)}")
-    click.echo(f"join token {ident} is revoked")
+    say(f"join token {ident} is revoked")

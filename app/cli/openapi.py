@@ -2,10 +2,12 @@
 
 import click
 
+from app.cli.terminal import exact
+
 
 @click.command()
 def openapi() -> None:
     """Print the API's description (OpenAPI 3.1) as JSON."""
     from app.openapi import document
 
-    click.echo(document(), nl=False)
+    exact([document().encode()])

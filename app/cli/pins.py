@@ -21,6 +21,7 @@ from app.cli.keys import F, key_fields, key_options, seconds, text_fields, text_
 from app.cli.lists import listed, owner_option, paged, title, unasked_option
 from app.cli.selectors import NONE, reach, selector_option
 from app.cli.selectors import selector as read_selector
+from app.cli.terminal import say
 
 _SOURCE = (
     *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
@@ -232,14 +233,12 @@ def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
     refreshed = " (each hit moves that)" if answer["refresh_on_hit"] else ""
     used = (answer["origin"] or {}).get("tokenizer")
     if used is not None:
-        click.echo(
-            f"{answer['origin']['tokens']} tokens by the tokenizer {used['name']} ({used['digest'][:16]}…)"
-        )
-    click.echo(
+        say(f"{answer['origin']['tokens']} tokens by the tokenizer {used['name']} ({used['digest'][:16]}…)")
+    say(
         f"{name}: {answer['key_count']} chunks of {answer['model']} for {answer['tenant']}, {answer['strength']},"
         f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
     )
-    click.echo(answer["summary"])
+    say(answer["summary"])
 
 
 @pins.command("extend")
@@ -255,7 +254,7 @@ def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, as_json: 
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"{name}: ends {show.ends(answer['expires_at'])}, {show.applied(answer)}")
+        say(f"{name}: ends {show.ends(answer['expires_at'])}, {show.applied(answer)}")
 
 
 @pins.command("delete")
@@ -266,4 +265,4 @@ def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, as_json: 
 def delete_pin(url: str | None, name: str, wait: str | None) -> None:
     """Forget a pin."""
     call(url, "DELETE", f"/api/v1/pins/{segment(name)}", None, {"wait": wait}, ANY_STATE)
-    click.echo(f"{name}: pin deleted")
+    say(f"{name}: pin deleted")

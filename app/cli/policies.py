@@ -20,6 +20,7 @@ from app.cli.keys import FINITE, F
 from app.cli.lists import listed, title, unasked_option
 from app.cli.selectors import reach, selector_option
 from app.cli.selectors import selector as read_selector
+from app.cli.terminal import say
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
 
 _FIELDS = (
@@ -74,7 +75,7 @@ def list_policies(url: str | None, as_json: bool) -> None:
         ]
         for node, p in sorted(answer["in_force"].items())
     ]
-    click.echo()
+    say()
     columns = [
         "node",
         "algorithm",
@@ -135,7 +136,7 @@ def set_policy(name: str, url: str | None, wait: str | None, as_json: bool, **op
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"{name}: {', '.join(_described(answer))}; {show.applied(answer)}")
+        say(f"{name}: {', '.join(_described(answer))}; {show.applied(answer)}")
 
 
 @policies.command("check")
@@ -154,7 +155,7 @@ def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> N
     else:
         for node in answer["items"]:
             faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
-            click.echo(f"{node['node']}: {'accepted' if node['accepted'] else faults or node['error']}")
+            say(f"{node['node']}: {'accepted' if node['accepted'] else faults or node['error']}")
     if not answer["accepted"]:
         raise click.ClickException("not every node would take it")
 
@@ -167,7 +168,7 @@ def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> N
 def unset_policy(name: str, url: str | None, wait: str | None) -> None:
     """Forget a policy; its nodes get another that matches, or go back to their defaults."""
     call(url, "DELETE", _path(name), None, {"wait": wait}, ANY_STATE)
-    click.echo(f"{name}: policy deleted")
+    say(f"{name}: policy deleted")
 
 
 def _path(name: str) -> str:

@@ -4,6 +4,7 @@ import click
 
 from app.cli import show
 from app.cli.client import call, json_option, print_json, url_option
+from app.cli.terminal import say
 
 
 @click.command()
@@ -40,4 +41,4 @@ def prefixes(by: str, tenant: str | None, limit: int, url: str | None, as_json: 
     columns = ["label", "tenant", "model", "chunks ", "hits ", "served ", "resident ", "last used"]
     show.table(f"Hot prefixes ({answer['total']})", columns, rows)
     for silent in answer["silent"]:
-        click.echo(f"  missing: {silent['error']}")
+        say(f"  missing: {silent['error']}")

@@ -20,6 +20,7 @@ from app.cli.keys import FINITE
 from app.cli.lists import listed, owner_option, paged, title, unasked_option
 from app.cli.selectors import reach, selector_option
 from app.cli.selectors import selector as read_selector
+from app.cli.terminal import say
 
 _SHARE = (
     "limit_bytes",
@@ -153,7 +154,7 @@ def set_quota(
         return
     left = [_kept(name, held[name]) for name in _SHARE if held and name not in changed and held[name]]
     said = f" (kept: {', '.join(left)})" if left else ""
-    click.echo(
+    say(
         f"{answer['tenant']}: limit {show.size(answer['limit_bytes'])},"
         f" floor {show.floor(answer['floor_bytes'], answer['effective_floor_bytes'])},"
         f" weight {answer['weight']:g}, {answer['on_exceed']}, {answer['mode']}; {show.applied(answer)}{said}"
@@ -168,7 +169,7 @@ def set_quota(
 def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:
     """Forget a tenant's quota."""
     call(url, "DELETE", f"/api/v1/quotas/{segment(tenant)}", None, {"wait": wait}, ANY_STATE)
-    click.echo(f"{tenant}: quota deleted")
+    say(f"{tenant}: quota deleted")
 
 
 def _kept(name: str, value: Any) -> str:

@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.terminal import say
+from app.observe.visible import plain
 from dataplane.protocol.units import format_size
 
 WIDE = 400
@@ -60,7 +61,7 @@ def faults(nodes: Iterable[dict[str, Any]]) -> None:
     """A line for everything that a node refused and still does not hold."""
     for node in nodes:
         for fault in node["faults"]:
-            click.echo(
+            say(
                 f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
             )
 
@@ -74,22 +75,15 @@ def applied(record: dict[str, Any]) -> str:
     return "waiting" + (f" ({', '.join(behind)})" if behind else "")
 
 
-def plain(text: str) -> str:
-    """What others wrote, without characters that turn the direction of a line or steer a terminal; blanks in quotes."""
-    if text.isspace():
-        return repr(text)
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
-    )
-
-
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Print; numbers are right-aligned under a name that ends with a space."""
     grid = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+        title=plain(title),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
     )
     for column in columns:
         grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")

@@ -6,6 +6,7 @@ import click
 
 from app.cli import show
 from app.cli.client import Refused, call, json_option, print_json, url_option
+from app.cli.terminal import say
 
 
 @click.command()
@@ -52,20 +53,20 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     pool, rates = overview["pool"], overview["rates"]
     why = f" ({unready})" if unready else ""
     ready = "ready" if overview["ready"] else f"not ready{why}"
-    click.echo(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}")
+    say(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}")
     told = [node for node in overview["nodes"] if node["stats"] is not None]
     for node in told:
         policy = node["stats"]["policy"]
         gate = ", admission gate closed" if policy["gate_closed"] else ""
-        click.echo(f"policy of {node['name']}: {policy['algorithm']}{gate}")
+        say(f"policy of {node['name']}: {policy['algorithm']}{gate}")
     if overview["nodes"] and not told and not is_limited:
-        click.echo("pool: no node has told its numbers yet")
+        say("pool: no node has told its numbers yet")
         return
     whose = "your tenants: " if is_limited else ""
     ratio = "hit ratio (last minute)", rates["hit_ratio"]
     if is_limited:
         ratio = "hit ratio", rates["hit_ratio_total"]
-    click.echo(
+    say(
         f"{whose}pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
         f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks, {ratio[0]} {show.percent(ratio[1])}"
     )
@@ -82,11 +83,11 @@ def _replicas(replicas: list[dict[str, Any]]) -> None:
         first = pushing[0]
         here = "this one" if first["answering"] else f"{first['host']} (pid {first['pid']}, {first['url']})"
         who = f"{here} pushes to nodes"
-    click.echo(f"replicas: {len(alive)} alive; {who}")
+    say(f"replicas: {len(alive)} alive; {who}")
 
 
 def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool) -> None:
-    click.echo()
+    say()
     if is_limited:
         rows = [[node["name"], node["state"], show.size(node["capacity_bytes"])] for node in nodes]
         show.table("Nodes", ["name", "state", "pool "], rows)
@@ -113,7 +114,7 @@ def _tenants(tenants: list[dict[str, Any]], total: int) -> None:
         ]
         for tenant in tenants[:20]
     ]
-    click.echo()
+    say()
     show.table(f"Tenants ({total})", ["tenant", "used ", "limit ", "blocks ", "floor ", "", "note"], rows)
 
 
@@ -130,7 +131,7 @@ def _pins(pins: list[dict[str, Any]], total: int) -> None:
         ]
         for pin in pins[:20]
     ]
-    click.echo()
+    say()
     show.table(
         f"Pins ({total})", ["name", "tenant", "model", "strength", "resident ", "bytes ", "ends"], rows
     )

@@ -7,6 +7,7 @@ import click
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option, wait_option
 from app.cli.lists import listed, paged, title
+from app.cli.terminal import say
 
 
 @click.group()
@@ -74,6 +75,6 @@ def adopt_tenant(tenant: str, floor: str, note: str, url: str | None, wait: str 
     """Make a quota, without a cap, for a tenant that has none."""
     body = {"floor_bytes": floor, "note": note}
     answer = call(url, "POST", f"/api/v1/tenants/{segment(tenant)}/adopt", body, {"wait": wait})
-    click.echo(
+    say(
         f"{answer['tenant']}: quota made, no cap, floor {show.size(answer['floor_bytes'])}; {show.applied(answer)}"
     )

@@ -7,6 +7,7 @@ import click
 
 from app.cli import show
 from app.cli.client import ANY_STATE, call, find, held_state, json_option, print_json, segment, url_option
+from app.cli.terminal import say
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Of a tokenizer_config.json, as templates name them."""
@@ -90,7 +91,7 @@ def add_tokenizer(
         print_json(answer)
         return
     template = "with a chat template" if answer["chat_template"] is not None else "without a chat template"
-    click.echo(f"{name}: tokenizer of {answer['model']}, SHA-256 {answer['digest'][:16]}…, {template}")
+    say(f"{name}: tokenizer of {answer['model']}, SHA-256 {answer['digest'][:16]}…, {template}")
 
 
 @tokenizers.command("delete")
@@ -99,7 +100,7 @@ def add_tokenizer(
 def delete_tokenizer(name: str, url: str | None) -> None:
     """Forget a tokenizer; what was pinned with it stays pinned."""
     call(url, "DELETE", _path(name), None, None, ANY_STATE)
-    click.echo(f"{name}: tokenizer deleted")
+    say(f"{name}: tokenizer deleted")
 
 
 def _path(name: str) -> str:

@@ -6,6 +6,7 @@ from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
 from app.cli.keys import seconds
 from app.cli.lists import listed, title, unasked_option
+from app.cli.terminal import say
 
 
 @click.group()
@@ -69,10 +70,8 @@ def create_token(
     if as_json:
         print_json(made)
         return
-    click.echo(
-        f"{made['name']} ({made['role']}), id {made['id']}, ends {show.ends(made['expires_at'])}", err=True
-    )
-    click.echo(made["token"])
+    say(f"{made['name']} ({made['role']}), id {made['id']}, ends {show.ends(made['expires_at'])}", err=True)
+    say(made["token"])
 
 
 @tokens.command("revoke")
@@ -82,4 +81,4 @@ def create_token(
 def revoke_token(url: str | None, token: str) -> None:
     """Revoke a token, named by its id or name, and end its sessions."""
     call(url, "DELETE", f"/api/v1/tokens/{segment(token)}")
-    click.echo(f"{token}: revoked")
+    say(f"{token}: revoked")

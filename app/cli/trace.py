@@ -9,6 +9,7 @@ import click
 
 from app.cli.client import call, segment, stream, url_option
 from app.cli.keys import seconds
+from app.cli.terminal import say
 
 
 @click.group()
@@ -47,7 +48,7 @@ def record(file: Path, since: str, node: str | None, force: bool, url: str | Non
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
     finally:
         Path(partial).unlink(missing_ok=True)
-    click.echo(f"{file}: {requests} requests of {name}; 'larder replay {file}' replays them")
+    say(f"{file}: {requests} requests of {name}; 'larder replay {file}' replays them")
 
 
 def _copy(url: str | None, node: str, since_s: float, write: Callable[[bytes], object]) -> int:

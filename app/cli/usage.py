@@ -20,6 +20,7 @@ from app.cli.client import (
 )
 from app.cli.keys import FINITE
 from app.cli.lists import listed, title, unasked_option
+from app.cli.terminal import exact, say
 
 _PATH = "/api/v1/rates"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -61,8 +62,7 @@ def usage(
     given = {"group_by": group_by, "step": step, "from": _moment(start), "to": _moment(end), "tenant": tenant}
     query = {name: value for name, value in given.items() if value is not None}
     if as_csv:
-        for part in stream(url, "/api/v1/usage", {**query, "format": "csv"}):
-            click.echo(part, nl=False)
+        exact(stream(url, "/api/v1/usage", {**query, "format": "csv"}))
         return
     report = call(url, "GET", "/api/v1/usage", None, query)
     if as_json:
@@ -76,10 +76,10 @@ def usage(
     rows.append(["total", "", *_row(report["totals"])])
     show.table("Usage", ["from (UTC)", group_by, *_COLUMNS], rows)
     if not report["items"]:
-        click.echo(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
+        say(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
     unrated = report["totals"]["unrated_tokens"]
     if unrated:
-        click.echo(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
+        say(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
 
 
 def _moment(text: str | None) -> str | None:
@@ -153,7 +153,7 @@ def set_rate(
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"rate {name}: {answer['prefill_tokens_per_s']:,g} tokens/s of {answer['model']}")
+        say(f"rate {name}: {answer['prefill_tokens_per_s']:,g} tokens/s of {answer['model']}")
 
 
 @rates.command("unset")
@@ -163,4 +163,4 @@ def set_rate(
 def unset_rate(name: str, url: str | None) -> None:
     """Forget a rate."""
     call(url, "DELETE", f"{_PATH}/{segment(name)}", headers=ANY_STATE)
-    click.echo(f"rate {name}: deleted")
+    say(f"rate {name}: deleted")

@@ -1,11 +1,14 @@
 """Structured log lines on standard error: a static event name with fields."""
 
+import io
 import logging
 import sys
-from typing import Any, Literal
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO
 
 import structlog
 
+from app.observe.visible import plain
 from app.observe.writer import LogWriter
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -24,7 +27,7 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
         final: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
         # The default would write the values of all variables along with a traceback: tokens, passwords, whole bodies.
-        final = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        final = [_seen, structlog.dev.ConsoleRenderer(exception_formatter=_traceback)]
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -43,3 +46,14 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     return writer
+
+
+def _seen(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A terminal obeys what it is shown, and paths, names and reasons are written by others."""
+    return {name: plain(value) if isinstance(value, str) and value else value for name, value in line.items()}
+
+
+def _traceback(out: TextIO, exc_info: Any) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    out.write(plain(text.getvalue(), lines=True))

@@ -1,16 +1,25 @@
 """How the command line asks: for how long, and what it says when nothing comes."""
 
+import asyncio
+import contextlib
 import json
+import os
+import re
 import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from app.cli import show
+from app.observe.visible import plain
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
+WILD = "a\u202e\x9b31m\x1b]0;x\U000e0041"
+SEEN = "a\\u202e\\x9b31m\\x1b]0;x\\U000e0041"
 
 
 async def test_a_larder_that_hangs_is_given_up_when_one_likes(plane: Plane) -> None:
@@ -47,8 +56,77 @@ async def test_events_pushes_and_replicas_are_listed(plane: Plane, node: FakeNod
 
 
 def test_what_others_wrote_does_not_steer_the_terminal() -> None:
-    assert show.plain("a\u202eb\x1b[1m") == "a\\u202eb\\x1b[1m"
-    assert (show.plain(" "), show.plain("naïve 名"), show.plain("a\nb")) == ("' '", "naïve 名", "a\nb")
+    assert plain("a\u202eb\x1b[1m\x9b") == "a\\u202eb\\x1b[1m\\x9b"
+    assert (plain(" "), plain("naïve 名"), plain("a\nb")) == ("' '", "naïve 名", "a\\nb")
+
+
+def test_every_line_of_the_command_line_goes_through_the_terminal_module() -> None:
+    for path in Path("app/cli").glob("*.py"):
+        if path.name != "terminal.py":
+            straight = r"click\.s?echo\(|click\.confirm\(\w+\)|^\s*print\(|sys\.stdout\.(?!isatty)"
+            assert not re.findall(straight, path.read_text(), re.MULTILINE), path
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A Larder that means ill: every name is a terminal's command."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    entity: dict[str, object] = {
+        "tenant": WILD,
+        "actor": WILD,
+        "role": WILD,
+        "tenants": [WILD],
+        "document": {},
+    }
+    status = b"200 OK"
+    if head.startswith(b"DELETE"):
+        status, entity = b"409 Conflict", {"detail": f"{WILD}\nforged: ok", "errors": []}
+    content = json.dumps(entity, ensure_ascii=False).encode()
+    writer.write(
+        b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(content)) + content
+    )
+    await writer.drain()
+    writer.close()
+
+
+@pytest.fixture
+async def ill_willed() -> AsyncIterator[dict[str, str]]:
+    """The environment with which commands ask it."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield {**os.environ, "LARDER_URL": f"http://127.0.0.1:{port}", "LARDER_TOKEN": "larder_a_b"}
+
+
+async def shown(environ: dict[str, str], *arguments: str) -> str:
+    """What a terminal gets, errors included."""
+    controller, terminal = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app", *arguments, env=environ, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    text = b""
+    with contextlib.suppress(OSError):  # so a terminal says that nobody writes to it any more
+        while part := await asyncio.to_thread(os.read, controller, 65_536):
+            text += part
+    os.close(controller)
+    await process.wait()
+    return text.decode().replace("\r\n", "\n")
+
+
+async def test_names_in_lines_and_errors_are_escaped(ill_willed: dict[str, str]) -> None:
+    assert await shown(ill_willed, "whoami") == f"{SEEN} ({SEEN} of the tenants {SEEN})\n"
+    assert await shown(ill_willed, "quotas", "delete", "a") == f"Error: {SEEN}\\nforged: ok\n"
+
+
+async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(ill_willed: dict[str, str]) -> None:
+    text = await shown(ill_willed, "whoami", "--json")
+    assert json.loads(text)["actor"] == WILD
+    assert text.replace("\n", "").isprintable()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app", "whoami", "--json", env=ill_willed, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert json.loads(out)["actor"] == WILD
+    assert WILD[:3] in out.decode()
 
 
 async def test_what_a_wide_list_shows_can_be_asked_for(plane: Plane, node: FakeNode) -> None:
