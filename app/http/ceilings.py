@@ -29,25 +29,25 @@ _WRITES = (
 @get(
     "/",
     operation_id="listCeilings",
-    summary="Ceilings, by tenant",
-    opt={"role": "admin"},
+    summary="Ceilings, by tenant; callers who are limited to tenants see those that bind them",
+    opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
 async def list_ceilings(
     ceilings: NamedDependency[Ceilings], limit: Limit = 1000, cursor: Cursor = ""
 ) -> CeilingList:
-    return await ceilings.page(Wanted(limit, cursor))
+    return await ceilings.page(Wanted(limit, cursor), caller())
 
 
 @get(
     "/{tenant:str}",
     operation_id="getCeiling",
     summary="How far callers that are limited to a tenant may go with its quota and pins",
-    opt={"role": "admin"},
+    opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
 async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]) -> Response[CeilingAnswer]:
-    answer = await ceilings.get(tenant)
+    answer = await ceilings.get(tenant, caller())
     return Response(answer, headers={"ETag": answer.etag})
 
 

@@ -23,21 +23,25 @@ TRACE_MEDIA_TYPE = "application/x-ndjson"
 
 
 @get(
-    "/", operation_id="listNodes", summary="All nodes, by name", opt={"role": "viewer"}, responses=declared()
+    "/",
+    operation_id="listNodes",
+    summary="All nodes, by name; callers who are limited to tenants see names, states and sizes",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared(),
 )
 async def list_nodes(nodes: NamedDependency[Nodes]) -> NodeList:
-    return nodes.page()
+    return nodes.page(caller())
 
 
 @get(
     "/{name:str}",
     operation_id="getNode",
-    summary="One node",
-    opt={"role": "viewer"},
+    summary="One node; callers who are limited to tenants see its name, state and size",
+    opt={"role": "viewer", "scoped": True},
     responses=declared("not-found"),
 )
 async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAnswer:
-    return nodes.get(name)
+    return nodes.get(name, caller())
 
 
 @post(
@@ -115,7 +119,7 @@ async def drain_node(
 ) -> NodeAnswer:
     with span("nodes.drain"):
         await node_intent.drain(name, data.on, caller(), wait_seconds(wait))
-    return nodes.get(name)
+    return nodes.get(name, caller())
 
 
 @patch(
@@ -133,7 +137,7 @@ async def patch_node(
 ) -> NodeAnswer:
     with span("nodes.label"):
         await node_intent.label(name, data.labels, caller())
-    return nodes.get(name)
+    return nodes.get(name, caller())
 
 
 @delete(

@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.callers import caller
 from app.http.parameters import Limit
 from app.http.problems import declared
 from app.schemas.prefixes import By, PrefixList
@@ -16,7 +17,7 @@ from app.services.prefixes import PrefixService
     "/",
     operation_id="listPrefixes",
     summary="Prefixes that were served most in the last hour, over all connected nodes",
-    opt={"role": "viewer"},
+    opt={"role": "viewer", "scoped": True},
     responses=declared("invalid", "node-unreachable"),
 )
 async def list_prefixes(
@@ -25,7 +26,7 @@ async def list_prefixes(
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
     limit: Limit = 50,
 ) -> PrefixList:
-    return await prefixes.page(by, tenant, limit)
+    return await prefixes.page(by, tenant, limit, caller())
 
 
 router = Router("/prefixes", route_handlers=[list_prefixes], tags=["prefixes"])

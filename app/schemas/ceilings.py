@@ -55,6 +55,7 @@ class CeilingAnswer(msgspec.Struct, frozen=True):
     no_bound: list[NoBound]
     """Of the fields that are null, those that have no bound; the others may not be raised."""
     note: str
+    """Empty for callers who are limited to tenants."""
     etag: str
     """For `If-Match`."""
     revision: int

@@ -54,8 +54,8 @@ class NodeNumbers(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
-    """A node. The overview of callers who are limited to tenants has its name, state and size, whether it drains, and
-    when it was heard; the rest is empty."""
+    """A node. Callers who are limited to tenants see its name, state and size, whether it drains, and when it was
+    heard; the rest is empty."""
 
     name: str
     state: NodeStateName

@@ -31,7 +31,8 @@ class Overview(msgspec.Struct, frozen=True):
     """By name, at most 500."""
     pins_total: int
     policy: PolicyAnswer | None
-    """The record, if there is one; what each node has in force is in its `stats.policy`."""
+    """The record, if there is one; what each node has in force is in its `stats.policy`. Callers who are limited to
+    tenants see its rules alone."""
     nodes: list[NodeAnswer]
     refused: dict[str, int]
     """Refused blocks by code name."""

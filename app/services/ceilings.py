@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
@@ -29,29 +30,34 @@ _WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "no_bound", "note")
 _BOUNDED = (*SIZES, "max_weight")
 _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """A tenant without a quota has this, and no bound."""
+_WITHOUT = (
+    f"; without one, callers who are limited to the tenant may pin ({' and '.join(STRENGTHS)}), and not change its "
+    "quota"
+)
 
 
 class Ceilings:
-    """Get, put, patch, delete; for admins."""
+    """Get, for those whom they bind, too; put, patch, delete, for admins."""
 
     def __init__(self, database: Database, changes: Changes) -> None:
         self._database = database
         self._changes = changes
 
-    async def get(self, tenant: str) -> CeilingAnswer:
-        """Raises Invalid, NotFound."""
+    async def get(self, tenant: str, by: Caller) -> CeilingAnswer:
+        """Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
         async with self._database.read() as session:
             row = await ceilings.get(session, salt)
         if row is None:
-            raise checks.missing("ceiling for tenant", tenant)
-        return _answer(row)
+            raise checks.missing("ceiling for tenant", tenant, _WITHOUT)
+        return _seen(row, by)
 
-    async def page(self, wanted: Wanted) -> CeilingList:
-        """Raises Invalid."""
+    async def page(self, wanted: Wanted, by: Caller) -> CeilingList:
+        """Those of the tenants that the caller sees. Raises Invalid."""
         async with self._database.read() as session:
-            page = await ceilings.page(session, wanted)
-        return CeilingList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+            page = await ceilings.page(session, wanted, by.salts)
+        return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
         self, tenant: str, asked: CeilingPut, by: Caller, expected: Expected
@@ -228,6 +234,12 @@ def _answer(row: CeilingRow) -> CeilingAnswer:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def _seen(row: CeilingRow, by: Caller) -> CeilingAnswer:
+    """What admins note about a tenant is theirs."""
+    answer = _answer(row)
+    return answer if by.salts is None else msgspec.structs.replace(answer, note="")
 
 
 def _state(salt: str, row: CeilingRow | None) -> tuple[str, str | None]:

@@ -8,6 +8,8 @@ import msgspec
 from app.ingest.history import Rates
 from app.observe.facts import Fact
 from app.schemas.nodes import NodeAnswer
+from app.schemas.policies import PolicyAnswer
+from app.schemas.status import RecordStatus
 from app.schemas.tenants import TenantAnswer
 from app.services.callers import Caller
 from dataplane.protocol.events import PoolStats, Totals
@@ -56,12 +58,22 @@ def refused_of(tenants: Sequence[TenantAnswer]) -> dict[str, int]:
     return refused
 
 
-def names_of(nodes: Sequence[NodeAnswer]) -> list[NodeAnswer]:
-    """What a tenant needs to know of nodes: which there are, how they are doing and how large they are. Where they are
-    reached, what operators call them and what runs on them is the fleet's; statistics and faults name tenants."""
+def name_of(node: NodeAnswer) -> NodeAnswer:
+    """What a tenant needs to know of a node: that it is there, how it is doing and how large it is. Where it is
+    reached, what operators call it and what runs on it is the fleet's; statistics and faults name tenants, and
+    generations and digests tell when others changed something."""
     nothing: dict[str, Any] = {
         **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
         **dict.fromkeys(("public_key", "joined_by"), ""),
         **{name: {} for name in ("labels", "told_labels", "own_labels", "desired", "observed")},
+        **{name: [] for name in ("lets_in", "faults")},
     }
-    return [msgspec.structs.replace(node, pid=0, stats=None, faults=[], **nothing) for node in nodes]
+    return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
+
+
+def rules_of(policy: PolicyAnswer | None) -> PolicyAnswer | None:
+    """How victims are chosen, without what nodes count of everybody and what operators note."""
+    if policy is None:
+        return None
+    status = RecordStatus(accepted=True, applied=policy.status.applied, nodes={})
+    return msgspec.structs.replace(policy, note="", managed_by="", in_force={}, status=status)

@@ -1,10 +1,11 @@
-"""Nodes, as they are known here."""
+"""Nodes, as they are known here, and as much of them as callers may see."""
 
 import msgspec
 
 from app.ingest.fleet import Fleet, Node
 from app.schemas.nodes import NodeAnswer, NodeFault, NodeList, NodeNumbers, ObservedState
-from app.services import checks
+from app.services import checks, narrowed
+from app.services.callers import PLANE, Caller
 from app.services.progress import Progress
 from dataplane.protocol.events import NodeStats
 
@@ -17,19 +18,23 @@ class Nodes:
         self._progress = progress
         self._fleet = fleet
 
-    def get(self, name: str) -> NodeAnswer:
+    def get(self, name: str, by: Caller = PLANE) -> NodeAnswer:
         """Raises NotFound."""
         node = self._fleet.nodes.get(name)
         if node is None:
             raise checks.missing("node", name)
-        return self._answer(node)
+        return self._answer(node, by)
 
-    def page(self) -> NodeList:
+    def page(self, by: Caller = PLANE) -> NodeList:
         """All of them, by name."""
-        answers = [self._answer(node) for _, node in sorted(self._fleet.nodes.items())]
+        answers = [self._answer(node, by) for _, node in sorted(self._fleet.nodes.items())]
         return NodeList(answers, len(answers))
 
-    def _answer(self, node: Node) -> NodeAnswer:
+    def _answer(self, node: Node, by: Caller) -> NodeAnswer:
+        whole = self._whole(node)
+        return whole if by.salts is None else narrowed.name_of(whole)
+
+    def _whole(self, node: Node) -> NodeAnswer:
         return NodeAnswer(
             name=node.name,
             state=self._progress.state(node).value,

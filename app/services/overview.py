@@ -130,7 +130,7 @@ class OverviewService:
             pins=self._pins.answers(pin_page.rows, by),
             pins_total=pin_page.total,
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
-            nodes=self._nodes.page().items,
+            nodes=self._nodes.page(by).items,
             refused=refused,
             recent=[fact for fact in self._hub.recent if narrowed.is_shown(fact, by)],
         )
@@ -142,7 +142,7 @@ class OverviewService:
             pool=narrowed.pool_of(tenants, whole.pool),
             totals=totals,
             rates=narrowed.rates_of(totals),
-            nodes=narrowed.names_of(whole.nodes),
+            policy=narrowed.rules_of(whole.policy),
             refused=narrowed.refused_of(tenants),
         )
 

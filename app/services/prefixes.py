@@ -14,6 +14,8 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
 MAX_LABEL_CHARACTERS = 128
+MOST_ASKED = 50
+"""Tenants of a limited caller whose prefixes are listed together: each is a question to every node."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +31,24 @@ class PrefixService:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    async def page(self, by: By, tenant: str | None, limit: int) -> PrefixList:
-        """The hottest first. Raises Invalid, NodeUnreachable when no node is connected."""
-        salt = None if tenant is None else checks.tenant_in_path(tenant)
-        told = await self._operations.ask_all(
+    async def page(self, by: By, tenant: str | None, limit: int, asks: Caller) -> PrefixList:
+        """The hottest first; of callers who are limited to tenants, theirs alone. Raises Invalid, Forbidden,
+        NodeUnreachable when no node is connected."""
+        items: list[PrefixAnswer] = []
+        silent: dict[str, str] = {}
+        for salt in _asked_for(asks, tenant):
+            told = await self._listed(by, salt, limit)
+            merged = _merged((one.node, p) for one in told if one.answer for p in one.answer.prefixes)
+            items += [item for item in merged if salt is None or item.tenant == shown(salt)]
+            silent |= {one.node: one.error for one in told if one.answer is None}
+        items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
+        return PrefixList(items[:limit], len(items), list(map(NodeError, silent, silent.values())))
+
+    async def _listed(self, by: By, salt: str | None, limit: int) -> list[Told[Prefixes]]:
+        """Raises NodeUnreachable."""
+        return await self._operations.ask_all(
             lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), Prefixes
         )
-        merged = _merged((one.node, p) for one in told if one.answer is not None for p in one.answer.prefixes)
-        items = [item for item in merged if salt is None or item.tenant == shown(salt)]
-        items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
-        silent = [NodeError(one.node, one.error) for one in told if one.answer is None]
-        return PrefixList(items[:limit], len(items), silent)
 
     async def keys(self, label: str, by: Caller, tenant: str | None = None) -> Found:
         """The keys behind a label. Of callers who are limited to tenants, only prefixes of one of theirs are known:
@@ -64,9 +73,7 @@ class PrefixService:
         unknown = _unknown(
             f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now"
         )
-        listed = await self._operations.ask_all(
-            lambda nonce: ListPrefixes(nonce, tenant=salt, limit=MAX_PREFIXES), Prefixes
-        )
+        listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
         told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), Prefixes)
@@ -74,6 +81,23 @@ class PrefixService:
         if not known:
             raise unknown
         return _best(label, known)
+
+
+def _asked_for(by: Caller, tenant: str | None) -> list[str | None]:
+    """Salts that nodes are asked for one after the other; None: everybody's. Raises Invalid, Forbidden."""
+    if tenant is not None:
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        return [salt]
+    if by.salts is None:
+        return [None]
+    if len(by.salts) > MOST_ASKED:
+        message = (
+            f"expected one of the {len(by.salts)} tenants that this token is limited to: no more than {MOST_ASKED} "
+            "are listed together"
+        )
+        raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])
+    return [*sorted(by.salts)]
 
 
 def _one_of(by: Caller, tenant: str | None) -> str:

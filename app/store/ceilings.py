@@ -1,5 +1,7 @@
 """Ceilings: how far callers that are limited to a tenant may go with its quota and pins. Set by admins."""
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
@@ -34,6 +36,11 @@ async def get(session: AsyncSession, tenant: str) -> CeilingRow | None:
     return await session.get(CeilingRow, tenant)
 
 
-async def page(session: AsyncSession, wanted: Wanted) -> Page[CeilingRow]:
-    """One page, by tenant. Raises Invalid."""
-    return await listing.page(session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, wanted)
+async def page(
+    session: AsyncSession, wanted: Wanted, salts: Collection[str] | None = None
+) -> Page[CeilingRow]:
+    """One page, by tenant; with `salts`, of these tenants alone. Raises Invalid."""
+    where: list[sa.ColumnElement[bool]] = [] if salts is None else [CeilingRow.tenant.in_(salts)]
+    return await listing.page(
+        session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, wanted, *where
+    )

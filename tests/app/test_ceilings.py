@@ -51,6 +51,27 @@ async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(soc
         assert (await put(plane, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
 
 
+async def test_whom_a_ceiling_binds_may_read_it_and_no_other_and_change_none(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await with_operator(plane)
+        none = await asked(plane, token, "GET", C)
+        assert (none.status_code, "may pin (soft and guaranteed)" in none.json()["detail"]) == (404, True)
+        for tenant in ("acme", "rival"):
+            body = {**CEILING, "note": "they pay late"}
+            assert (await plane.http.put(f"/api/v1/ceilings/{tenant}", json=body)).status_code == 201
+        whole = (await plane.http.get(C)).json()
+        assert whole["note"] == "they pay late"
+        own = await asked(plane, token, "GET", C)
+        assert (own.json(), own.headers["etag"]) == ({**whole, "note": ""}, whole["etag"])
+        listed = (await asked(plane, token, "GET", "/api/v1/ceilings")).json()
+        assert listed == {"items": [{**whole, "note": ""}], "total": 1, "next_cursor": ""}
+        assert (await asked(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
+        for method, body in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
+            assert (await asked(plane, token, method, C, json=body, headers=ANY)).status_code == 403
+        viewer = await made(plane, "viewer")
+        assert (await asked(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
+
+
 async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
@@ -229,7 +250,7 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
         assert overview.status_code == 200
         assert "acme" not in overview.text
         assert "secret-pin" not in overview.text
-        for path in ("/api/v1/overview/history", "/api/v1/nodes", "/api/v1/audit"):
+        for path in ("/api/v1/overview/history", "/api/v1/policies", "/api/v1/audit"):
             assert (await asked(plane, token, "GET", path)).status_code == 403
 
 

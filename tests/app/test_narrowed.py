@@ -63,7 +63,30 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
             assert [text for text in inside if text in answer] == []
             assert '"name":"node-a","state":"in_sync"' in answer
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a"):
-            assert (await asked(plane, token, "GET", path)).status_code == 403
+            told = await asked(plane, token, "GET", path)
+            assert (told.status_code, [text for text in inside if text in told.text]) == (200, [])
+        (node_seen,) = (await asked(plane, token, "GET", "/api/v1/nodes")).json()["items"]
+        assert {name: value for name, value in node_seen.items() if value} == {
+            "name": "node-a",
+            "state": "in_sync",
+            "capacity_bytes": node.capacity_bytes,
+            "seen_at": node_seen["seen_at"],
+        }
+
+
+async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or_operators_note(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
+        assert (await plane.http.put("/api/v1/policies/default?wait=5s", json=body)).status_code == 201
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
+        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()["policy"]
+        assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
+        status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
+        assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
 async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.services.callers import PLANE
 from app.services.prefixes import PrefixService
 from dataplane.protocol.control import ControlRefused, Prefix, Prefixes, Resized
 from tests.app.callers import asked, guarding, made
@@ -55,6 +56,31 @@ async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node
     assert response.json()["type"] == "urn:larder:problem:node-unreachable"
 
 
+async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.prefixes = [prefix("of-rival", "rival", bytes_served=900), prefix("of-acme", bytes_served=5),
+                     prefix("of-both", "rival"), prefix("of-both"), prefix("of-third", "third", hits=7)]  # fmt: skip
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        one = await made(plane, "one", tenants=["acme"])
+        two = await made(plane, "two", tenants=["acme", "third"])
+        for query in ("", "?tenant=acme"):
+            seen = (await asked(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
+            assert [(p["label"], p["tenant"]) for p in seen["items"]] == [
+                ("of-both", "acme"),
+                ("of-acme", "acme"),
+            ]
+            assert (seen["total"], "rival" in str(seen)) == (2, False)
+        seen = (await asked(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
+        assert [p["label"] for p in seen["items"]] == ["of-third", "of-acme"]
+        assert (await asked(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
+        many = await made(plane, "many", tenants=[f"t{at}" for at in range(51)])
+        refused = await asked(plane, many, "GET", "/api/v1/prefixes")
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "tenant")
+        assert (await asked(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
+
+
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     class Two:
         async def ask_all(self, *_: object) -> list[Any]:
@@ -67,7 +93,7 @@ async def test_the_same_prefix_of_two_nodes_is_one() -> None:
                 Told("c", None, "c: did not answer"),
             ]
 
-    answer = await PrefixService(Two()).page("hits", None, 10)  # type: ignore[arg-type]
+    answer = await PrefixService(Two()).page("hits", None, 10, PLANE)  # type: ignore[arg-type]
     (merged,) = answer.items
     assert (merged.hits, merged.bytes_served, merged.depth, merged.resident) == (3, 200, 4, 5)
     assert (merged.last_used, merged.nodes) == (7.0, ["a", "b"])
