@@ -120,9 +120,7 @@ class DataPlane:
         )
         if handover is not None:
             server.serve_supervisor(handover.connection)
-        self._lmcache = gateways.lmcache(
-            settings, self._context, self._loop, self.node, self._memory, self.clock
-        )
+        self._lmcache = gateways.lmcache(settings, self._loop, self.node, self._memory, self.clock)
         if self._lmcache is not None:
             self.node.gateway_stats = self._lmcache.stats
         server.adopt_engines()

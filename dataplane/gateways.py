@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-import zmq
 
 from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
@@ -27,7 +26,6 @@ log = structlog.stdlib.get_logger()
 
 def lmcache(
     settings: Settings,
-    context: zmq.Context[zmq.Socket[bytes]],
     loop: Loop,
     node: Node,
     memory: NodeMemory,
@@ -42,7 +40,6 @@ def lmcache(
     url = settings.lmcache_url
     try:
         server = LMCacheServer(
-            context,
             loop,
             url,
             InProcess(node),
@@ -53,8 +50,8 @@ def lmcache(
             allow_clear=settings.lmcache_allow_clear,
             patience=Patience(settings.table.lmcache_silent_s, settings.table.lmcache_never_pinged_s),
         )
-    except zmq.ZMQError as error:
-        reason = zmq.strerror(error.errno or 0)
+    except OSError as error:
+        reason = error.strerror or str(error)
         if settings.common.lmcache_port is not None:
             raise SettingsError(
                 f"lmcache_port: {url} cannot be listened at: {reason}; "

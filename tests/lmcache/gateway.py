@@ -6,8 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from dataplane.core.inprocess import InProcess
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.transport.lmcache.instances import Patience
@@ -52,16 +50,14 @@ class Gateway:
         self.pool = PlainPool(self.bench, capacity_bytes)
         self._allow_clear = allow_clear
         self._clients: list[Client] = []
-        self.begin("tcp://127.0.0.1:*")
+        self.begin("tcp://127.0.0.1:0")
 
     def begin(self, url: str) -> None:
         """Another gateway at this URL; all engines of before have lost their peer."""
         for engine in self.bench.node.engines.values():
             engine.connected = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.loop = Loop()
         self.server = LMCacheServer(
-            self._context,
             self.loop,
             url,
             InProcess(self.bench.node),
@@ -93,7 +89,6 @@ class Gateway:
         url = self.server.url
         self.server.close()
         self.loop.close()
-        self._context.term()
         return url
 
     def restart(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import zmq
 
@@ -10,7 +12,7 @@ from tests.lmcache.gateway import Gateway
 
 
 def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
-    """A client that is gone before anybody reads what it said."""
+    """A client that closes with its last word."""
     own: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = own.socket(zmq.DEALER)
     socket.linger = 5000
@@ -18,7 +20,10 @@ def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
     for message in messages:
         socket.send_multipart(message)
     socket.close()
-    own.term()  # when everything is sent
+    ending = Thread(target=own.term)  # ends when everything is sent
+    ending.start()
+    while ending.is_alive():
+        gateway.turn()
 
 
 def schedulers(gateway: Gateway) -> int:

@@ -185,14 +185,14 @@ def _old_key(tokens: list[int]) -> dict[str, Any]:
 
 
 class TestSplitting:
-    def test_a_message_without_a_uid_wants_no_answer(self) -> None:
-        assert split([b"id"]) is None
+    def test_a_word_about_a_stream_wants_no_answer(self) -> None:
+        assert split([b"\x05", b"", b"ack"]) is None
 
     def test_an_answer_repeats_the_bytes_that_came(self) -> None:
-        request = split([b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"x"])
-        assert request == Request(b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
-        assert request.answer(b"r") == [b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"r"]
-        assert request.answer(None) == [b"id", b"\xcc\x05", b"\xd2\x00\x00\x00\x15"]
+        request = split([b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"x"])
+        assert request == Request(b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
+        assert request.answer(b"r") == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"r"]
+        assert request.answer(None) == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15"]
 
     def test_numbers_count_in_every_form(self) -> None:
         assert [number_or_name(each) for each in (b"\x15", b"\xcc\x15", b"\xd2\x00\x00\x00\x15")] == 3 * [21]

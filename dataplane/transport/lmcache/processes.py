@@ -132,11 +132,14 @@ class Lookout:
         self._wanted.put((name, fd))
 
     def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            fds = dict([wanted])
+        while True:
+            wanted = [self._wanted.get()]
             with suppress(Empty):
-                while (more := self._wanted.get_nowait()) is not None:
-                    fds.update([more])
+                while True:
+                    wanted.append(self._wanted.get_nowait())
+            fds = dict(each for each in wanted if each is not None)
+            if None in wanted:  # nobody waits for the rest
+                return
             owners = owners_of(fds.values())
             self._found({name: owners[fd] for name, fd in fds.items()})
 

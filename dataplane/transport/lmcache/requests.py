@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
@@ -15,6 +16,7 @@ from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.instances import Instance, Instances
 from dataplane.transport.lmcache.messages import Key
 from dataplane.transport.lmcache.transfers import Transfer
+from dataplane.transport.lmcache.wire import Request
 
 MAX_REQUEST_ID_CHARACTERS = 512
 
@@ -33,7 +35,7 @@ Result = bytes | Later | None
 """The encoded result; None where its frame is left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Asked:
     """One request."""
 
@@ -42,7 +44,14 @@ class Asked:
     now: float
     same: Chain | None
     """What the tokens of its key are, where they were left out."""
-    reply: Reply
+    request: Request
+    began: float
+    later: Callable[[Asked, bytes | None], None]
+
+    @property
+    def reply(self) -> Reply:
+        """For an operation that ends later."""
+        return partial(self.later, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-import zmq
 
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import GatewayStats
@@ -34,7 +32,6 @@ from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.wire import (
     DIALECTS,
-    MAX_ARGUMENTS,
     Request,
     introduced_by,
     number_or_name,
@@ -42,13 +39,6 @@ from dataplane.transport.lmcache.wire import (
 )
 from dataplane.transport.loop import Loop
 
-MAX_FRAME_BYTES = 64 << 20
-"""libzmq closes the connection of whoever sends more in one frame: a request of a million tokens has a tenth of it."""
-MESSAGES_PER_TURN = 64
-TURN_S = 0.005
-"""In which a turn begins requests, before others of this process have theirs."""
-WAITING_ANSWERS = 4096
-"""For a peer that does not read; more are dropped and counted."""
 TICK_S = 1.0
 
 log = structlog.stdlib.get_logger()
@@ -59,7 +49,6 @@ class LMCacheServer:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
         loop: Loop,
         url: str,
         cache: Cache,
@@ -71,19 +60,14 @@ class LMCacheServer:
         allow_clear: bool,
         patience: Patience,
     ) -> None:
-        """`memory` is the identity of the core's memory; `folder` keeps registrations. Raises zmq.ZMQError when the
+        """`memory` is the identity of the core's memory; `folder` keeps registrations. Raises OSError when the
         port cannot be had."""
         self._clock = clock
         self._cache = cache
         self._pool = pool
         self.counters = Counters()
-        self.socket = context.socket(zmq.ROUTER)
-        try:
-            self._bind(url)
-        except zmq.ZMQError:
-            self.socket.close(linger=0)
-            raise
-        self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.connections = Connections(loop, url, self._said, self._closed)
+        self.url = self.connections.url
         self.chains = Chains()
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
@@ -112,45 +96,16 @@ class LMCacheServer:
             self._operations.lookups.attach_common(self._begun_at)
         except ProtocolError as error:  # the node is draining, or full
             log.warning("lmcache.no_common_engine", reason=error.message)
-        loop.register_zmq(self.socket, self.on_readable)
-        loop.register_zmq(self.connections.monitor, self.connections.take_events)
         loop.every(TICK_S, self.tick)
-
-    def _bind(self, url: str) -> None:
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        self.socket.setsockopt(zmq.LINGER, 200)
-        self.socket.setsockopt(zmq.SNDHWM, WAITING_ANSWERS)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.setsockopt(zmq.IPV6, int("[" in url))
-        self.connections = Connections(self.socket, self._closed)
-        self.socket.bind(url)
 
     # ---- requests
 
-    def on_readable(self) -> bool:
-        """Answer waiting requests, a bounded number a turn. True when some may be left."""
-        until = time.perf_counter() + TURN_S
-        for _ in range(MESSAGES_PER_TURN):
-            if time.perf_counter() > until:
-                return True
-            try:
-                identity = self.socket.recv(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return False
-            frames = [identity.bytes]
-            more = identity.more
-            while more:
-                frame = self.socket.recv(zmq.NOBLOCK)
-                if len(frames) < MAX_ARGUMENTS:
-                    frames.append(frame)
-                more = bool(self.socket.getsockopt(zmq.RCVMORE))
-            request = split(frames)
-            if request is not None:
-                self._serve(request, self.connections.of(identity))
-        return True
-
-    def _serve(self, request: Request, peer: Connection) -> None:
+    def _said(self, peer: Connection, frames: list[bytes]) -> None:
+        """Answer a message, at once or later."""
         began = time.perf_counter()
+        request = split(frames)
+        if request is None:
+            return
         now = self._clock()
         operation, arguments, same, wrong = self._understood(request, peer)
         if operation is None:
@@ -158,17 +113,17 @@ class LMCacheServer:
             self._fail(
                 UNKNOWN, Failed(Reason.UNKNOWN_OPERATION, f"operation {request.operation[:32]!r}"), now
             )
-            self._send(request, None)
+            peer.answer(request.answer(None))
             return
         tally = self.counters.of(operation)
         tally.requests += 1
         if wrong is not None:
             result: Result = self._fail(operation, Failed(Reason.BAD_ARGUMENTS, wrong), now)
         else:
-            asked = Asked(peer, operation, now, same, partial(self._send_later, request, operation, began))
+            asked = Asked(peer, operation, now, same, request, began, self._answer_later)
             result = self._called(asked, arguments)
         if result is not LATER:
-            self._send(request, result)
+            peer.answer(request.answer(result))
             tally.took(time.perf_counter() - began)
 
     def _called(self, asked: Asked, arguments: list[Any]) -> Result:
@@ -241,15 +196,14 @@ class LMCacheServer:
     def _count_failure(self, operation: str, failed: Failed) -> None:
         self.counters.failed(operation, failed.reason, str(failed), self._clock())
 
-    def _send_later(self, request: Request, operation: str, began: float, result: bytes | None) -> None:
-        self._send(request, result)
-        self.counters.of(operation).took(time.perf_counter() - began)
-
-    def _send(self, request: Request, result: bytes | None) -> None:
-        try:
-            self.socket.send_multipart(request.answer(result), zmq.NOBLOCK, copy=True)
-        except zmq.ZMQError:  # it is gone, or does not read
+    def _answer_later(self, asked: Asked, result: bytes | None) -> None:
+        peer = asked.peer
+        if peer.open:
+            peer.answer(asked.request.answer(result))
+            self.connections.flush(peer)
+        else:
             self.counters.unanswered += 1
+        self.counters.of(asked.operation).took(time.perf_counter() - asked.began)
 
     def stats(self, now: float) -> GatewayStats:
         """For people: what it is doing, and what it did."""
@@ -269,6 +223,7 @@ class LMCacheServer:
     def tick(self) -> None:
         """What need not happen with every request. Called every second."""
         now = self._clock()
+        self.connections.end_silent()
         self.sessions.expire(now)
         self.instances.reap(now)
         if self._strangers and now - self._begun_at > LOST_TTL_S:
@@ -283,7 +238,6 @@ class LMCacheServer:
         """Stop serving. Registrations stay: the next data plane goes on with them."""
         self._copying.close()
         self.connections.close()
-        self.socket.close()
         self._watch.close()
         self.instances.close()
 

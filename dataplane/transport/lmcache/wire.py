@@ -10,9 +10,10 @@ that was started again says no such thing: then the number and form of the argum
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -85,34 +86,28 @@ DIALECTS = (DIALECT_053, DIALECT_050)
 """The one that is taken for granted first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request, not yet understood."""
 
-    identity: bytes
-    """Of the connection, as the ROUTER socket numbers them."""
     uid: bytes
     operation: bytes
-    arguments: Sequence[bytes]
+    arguments: list[bytes]
 
     def answer(self, result: bytes | None) -> list[bytes]:
         """The frames of its answer."""
-        frames = [self.identity, self.uid, self.operation]
-        if result is not None:
-            frames.append(result)
-        return frames
+        if result is None:
+            return [self.uid, self.operation]
+        return [self.uid, self.operation, result]
 
 
-def split(frames: Sequence[bytes]) -> Request | None:
-    """The request in the frames of a message, the connection's identity first. None for what wants no answer: nothing
-    that has a uid, or a word about a stream, of which this node has none."""
-    if len(frames) < 2:
+def split(frames: list[bytes]) -> Request | None:
+    """The request in the frames of a message, of which there is one at least. None for what wants no answer: a word
+    about a stream, of which this node has none."""
+    if len(frames) == 1:
+        return Request(frames[0], b"", [])
+    if not frames[1]:
         return None
-    if len(frames) == 2:
-        return Request(frames[0], frames[1], b"", ())
-    if not frames[2]:
-        return None
-    return Request(frames[0], frames[1], frames[2], frames[3:])
+    return Request(frames[0], frames[1], frames[2:])
 
 
 def number_or_name(operation: bytes) -> int | str | None:

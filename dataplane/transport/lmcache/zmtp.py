@@ -1,0 +1,191 @@
+"""ZMTP 3, the bytes of ZeroMQ over a stream, as far as a server needs it: no I/O here.
+
+    greeting    64 bytes: signature, version, the mechanism NULL, whether it is a server
+    READY       a command with the socket's type, in both directions
+    message     frames: flags, length, body; all but the last one have the flag MORE
+
+Sockets of libzmq hand every message to a thread of theirs and back, which costs more than what most requests ask for.
+Clients keep their libzmq; this end reads and writes the connection itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GREETING_BYTES = 64
+MAX_COMMAND_BYTES = 1 << 16
+PEERS = (b"DEALER", b"REQ", b"ROUTER")
+"""Types of sockets that a ROUTER speaks with."""
+
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_SHORT_HEAD, _LONG_HEAD = 2, 9
+_SIGNATURE = 10
+_NULL = b"NULL" + bytes(16)
+_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + _NULL + bytes(32)
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
+
+
+def _command(name: bytes, body: bytes) -> bytes:
+    whole = bytes((len(name),)) + name + body
+    if len(whole) < 256:
+        return bytes((_COMMAND, len(whole))) + whole
+    return bytes((_COMMAND | _LONG,)) + len(whole).to_bytes(8, "big") + whole
+
+
+_READY = _command(b"READY", _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b""))
+
+
+class Malformed(Exception):
+    """This is no ZMTP 3 that is spoken here; the sentence says why. The connection is of no use any more."""
+
+
+def message(frames: Sequence[bytes]) -> bytes:
+    """A message as bytes."""
+    parts: list[bytes] = []
+    last = len(frames) - 1
+    for at, frame in enumerate(frames):
+        more = _MORE if at < last else 0
+        if len(frame) < 256:
+            parts.append(bytes((more, len(frame))))
+        else:
+            parts.append(bytes((more | _LONG,)) + len(frame).to_bytes(8, "big"))
+        parts.append(frame)
+    return b"".join(parts)
+
+
+class Stream:
+    """The bytes of one connection, and what they say. `feed` what came, then ask `next` until there is nothing."""
+
+    def __init__(self, max_message_bytes: int, max_frames: int) -> None:
+        """Frames of a message beyond `max_frames` are left out."""
+        self._max_bytes = max_message_bytes
+        self._max_frames = max_frames
+        self.greeted = False
+        self.ready = False
+        """The peer said what it is: messages may come."""
+        self.reply = bytearray(_GREETING)
+        """What this end has to say, in order, besides answers. Whoever sends it takes it out."""
+        self._data = b""
+        self._at = 0
+        self._waiting = bytearray()
+        """The begin of something that has not come whole."""
+        self._wanted = 0
+        """So many bytes must have come before it is worth looking."""
+        self._frames: list[bytes] = []
+        self._nbytes = 0
+        """Of the message that is coming."""
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that came. Not before `next` found nothing."""
+        if not self._waiting:
+            self._data, self._at = data, 0
+            return
+        self._waiting += data
+        if len(self._waiting) >= self._wanted:
+            self._data, self._at = bytes(self._waiting), 0
+            self._waiting = bytearray()
+
+    def next(self) -> list[bytes] | None:
+        """The frames of the next message; None when more must come first. Raises Malformed."""
+        if not self.greeted and not self._greet():
+            return None
+        data, at = self._data, self._at
+        end, wanted = len(data), _SHORT_HEAD
+        while at + _SHORT_HEAD <= end:
+            flags = data[at]
+            if flags & _LONG:
+                begin = at + _LONG_HEAD
+                if begin > end:
+                    wanted = _LONG_HEAD
+                    break
+                size = int.from_bytes(data[at + 1 : begin], "big")
+            else:
+                begin, size = at + _SHORT_HEAD, data[at + 1]
+            if flags > 1:
+                self._check(flags, size)
+            stop = begin + size
+            if self._nbytes + size > self._max_bytes:
+                raise Malformed(f"a message has at most {self._max_bytes} bytes")
+            if stop > end:
+                wanted = stop - at
+                break
+            at = stop
+            if flags & _COMMAND:
+                self._commanded(data[begin:stop])
+                continue
+            if not self.ready:
+                raise Malformed("expected the command READY before messages")
+            if len(self._frames) < self._max_frames:
+                self._frames.append(data[begin:stop])
+            if flags & _MORE:
+                self._nbytes += size
+                continue
+            frames, self._frames = self._frames, []
+            self._at, self._nbytes = at, 0
+            return frames
+        self._wait(at, wanted)
+        return None
+
+    def _wait(self, at: int, wanted: int) -> None:
+        """There is not more to read from `at` on before so many bytes came."""
+        if at < len(self._data):
+            self._waiting = bytearray(self._data[at:])
+            self._wanted = wanted
+        self._data, self._at = b"", 0
+
+    def _greet(self) -> bool:
+        data = self._data[self._at :]
+        for at, (name, expected) in enumerate(zip(("first", "tenth"), (0xFF, 0x01), strict=True)):
+            where = at * (_SIGNATURE - 1)
+            if len(data) > where and data[where] & expected != expected:
+                raise Malformed(f"the {name} byte is not that of a ZeroMQ connection")
+        if len(data) > _SIGNATURE and data[_SIGNATURE] < 3:
+            raise Malformed(f"expected ZMTP 3 or later, got {data[_SIGNATURE]}")
+        if len(data) < GREETING_BYTES:
+            self._wait(self._at, 0)  # what is wrong is told by the first bytes
+            return False
+        if data[_SIGNATURE + 2 : _SIGNATURE + 22] != _NULL:
+            raise Malformed("expected the mechanism NULL")
+        self._at += GREETING_BYTES
+        self.greeted = True
+        self.reply += _READY
+        return True
+
+    def _check(self, flags: int, size: int) -> None:
+        if flags & ~(_MORE | _LONG | _COMMAND):
+            raise Malformed(f"a frame has the flags {flags:#x}")
+        if flags & _COMMAND:
+            if flags & _MORE or self._frames:
+                raise Malformed("a command came within a message")
+            if size > MAX_COMMAND_BYTES:
+                raise Malformed(f"a command has at most {MAX_COMMAND_BYTES} bytes")
+
+    def _commanded(self, body: bytes) -> None:
+        name = body[1 : 1 + body[0]] if body else b""
+        rest = body[1 + len(name) :]
+        if not self.ready:
+            if name != b"READY":
+                raise Malformed("expected the command READY")
+            kind = _properties(rest).get(b"socket-type", b"")
+            if kind not in PEERS:
+                raise Malformed(f"a {kind[:16]!r} socket has no business with a ROUTER")
+            self.ready = True
+        elif name == b"PING":
+            self.reply += _command(b"PONG", rest[2:18])  # without its time to live
+
+
+def _properties(body: bytes) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(body):
+        name = body[at + 1 : at + 1 + body[at]].lower()
+        at += 1 + body[at]
+        size = int.from_bytes(body[at : at + 4], "big")
+        found[name] = body[at + 4 : at + 4 + size]
+        at += 4 + size
+        if at > len(body):
+            raise Malformed("the command READY ends within a property")
+    return found
