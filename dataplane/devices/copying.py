@@ -1,0 +1,151 @@
+"""Gather and scatter: runs of paged device memory from and to host memory, on a stream beside the engine's own.
+
+Copies are enqueued and end later; whoever gives memory back waits for `synchronize` first, whatever failed before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from dataplane.devices.kernels import PageKernel, fits
+from dataplane.devices.methods import Method, Methods
+from dataplane.devices.paged import Runs, joined, progression, split
+from dataplane.devices.pinning import WINDOW_BYTES, Pinned, Staging
+from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime
+
+MOST_STEP_BYTES = (1 << 31) - 1
+"""Runtimes take rows no further apart."""
+
+
+def methods_for(runtime: Runtime, device: Device) -> Methods:
+    """With the kernel where it can be had."""
+    if runtime.name != "cuda":
+        return Methods(runtime, device)
+    try:
+        return Methods(runtime, device, PageKernel(runtime, device))
+    except DeviceError as error:
+        if error.lasting:
+            raise
+        return Methods(runtime, device)
+
+
+class Lane:
+    """One side stream of a device. Not for two threads at once."""
+
+    def __init__(self, runtime: Runtime, device: Device, methods: Methods) -> None:
+        self._runtime = runtime
+        self._device = device
+        self._methods = methods
+        self.stream = runtime.stream(device)
+
+    def copy(self, runs: Runs, host: int, *, to_device: bool) -> None:
+        """Enqueue. `host` is where the chunk begins, in registered memory; no run crosses a registration."""
+        if not len(runs):
+            return
+        ends = runs.device, runs.chunk + host
+        targets, sources = ends if to_device else ends[::-1]
+        sizes = runs.sizes
+        if len(runs) == 1:
+            self.stream.copy(int(targets[0]), int(sources[0]), int(sizes[0]))
+        elif (steps := _rows(targets, sources, sizes)) is not None:
+            self.stream.copy_strided(
+                int(targets[0]), steps[0], int(sources[0]), steps[1], int(sizes[0]), len(sizes)
+            )
+        else:
+            page_bytes = fits(targets, sources, sizes)
+            method = self._methods.choose(page_bytes, to_device=to_device) if page_bytes else Method.BATCH
+            self._methods.copy(self.stream, method, targets, sources, sizes, page_bytes)
+
+    def copy_pinned(self, runs: Runs, memory: Pinned, offset: int, *, to_device: bool) -> bool:
+        """The same with a chunk at an offset of a mapping, which is registered as needed. False: it is refused."""
+        if not len(runs):
+            return True
+        begin = offset + int(runs.chunk.min())
+        if not memory.cover(begin, offset + int((runs.chunk + runs.sizes).max())):
+            return False
+        self.copy(split(runs, WINDOW_BYTES, offset), memory.address + offset, to_device=to_device)
+        return True
+
+    def copy_staged(self, runs: Runs, staging: Staging, host: int, *, to_device: bool) -> None:
+        """The same with host memory of any kind, through a staging buffer. Waits until it is done."""
+        events = [self._runtime.event(self._device) for _ in range(2)]
+        parts = _parts(runs, staging.half_bytes)
+        try:
+            for turn, part in enumerate(parts):
+                half = staging.half(turn)
+                packed = np.cumsum(part.sizes) - part.sizes
+                moved = joined(part.chunk + host, packed + half, part.sizes)
+                if to_device:
+                    events[turn % 2].synchronize()
+                    _move(moved.device, moved.chunk, moved.sizes)
+                self.copy(Runs(part.device, packed, part.sizes), half, to_device=to_device)
+                self.stream.record(events[turn % 2])
+                if not to_device:
+                    if turn:
+                        self._unload(parts[turn - 1], staging.half(turn - 1), host, events[(turn - 1) % 2])
+                    if turn == len(parts) - 1:
+                        self._unload(part, half, host, events[turn % 2])
+            self.stream.synchronize()
+        finally:
+            for event in events:
+                event.close()
+
+    @staticmethod
+    def _unload(part: Runs, half: int, host: int, copied: Event) -> None:
+        copied.synchronize()
+        packed = np.cumsum(part.sizes) - part.sizes
+        moved = joined(part.chunk + host, packed + half, part.sizes)
+        _move(moved.chunk, moved.device, moved.sizes)
+
+    def record(self, event: Event) -> None:
+        self.stream.record(event)
+
+    def synchronize(self) -> None:
+        """Wait for all copies. Raises DeviceError."""
+        self.stream.synchronize()
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _move(sources: I64, targets: I64, sizes: I64) -> None:
+    for target, source, nbytes in zip(targets.tolist(), sources.tolist(), sizes.tolist(), strict=True):
+        ctypes.memmove(target, source, nbytes)
+
+
+def _rows(targets: I64, sources: I64, sizes: I64) -> tuple[int, int] | None:
+    """The steps of both sides when the copies are rows of a rectangle."""
+    if bool((sizes != sizes[0]).any()):
+        return None
+    steps = progression(targets), progression(sources)
+    if steps[0] is None or steps[1] is None:
+        return None
+    if not all(int(sizes[0]) <= step <= MOST_STEP_BYTES for step in steps if step is not None):
+        return None
+    return steps[0], steps[1]
+
+
+def _parts(runs: Runs, most_bytes: int) -> list[Runs]:
+    """Consecutive runs that fit together into so many bytes; runs that do not fit alone are cut."""
+    sizes = runs.sizes
+    if len(sizes) and int(sizes.max()) > most_bytes:
+        counts = -(-sizes // most_bytes)
+        rows = np.repeat(np.arange(len(sizes)), counts)
+        skipped = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * most_bytes
+        runs = Runs(
+            runs.device[rows] + skipped,
+            runs.chunk[rows] + skipped,
+            np.minimum(sizes[rows] - skipped, most_bytes),
+        )
+    parts: list[Runs] = []
+    first, total = 0, 0
+    for at, size in enumerate(runs.sizes.tolist()):
+        if total + size > most_bytes:
+            parts.append(Runs(runs.device[first:at], runs.chunk[first:at], runs.sizes[first:at]))
+            first, total = at, 0
+        total += size
+    if len(runs) > first:
+        parts.append(Runs(runs.device[first:], runs.chunk[first:], runs.sizes[first:]))
+    return parts

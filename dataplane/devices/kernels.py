@@ -1,0 +1,91 @@
+"""Copies of many small pages by a kernel that reads and writes registered host memory itself.
+
+Few programs run, each page after page: the wire is narrow, and the rest of the device is the engine's.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime, Stream
+
+PROGRAMS = 24
+PIECE_WORDS = 1024
+WORD_BYTES = 8
+SLOTS = 4
+MOST_PAGES = 1 << 16
+
+
+class Pages(Protocol):
+    """Copies pages of one size."""
+
+    def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
+        """Enqueue. Sizes and addresses are multiples of 8. Raises DeviceError."""
+
+    def close(self) -> None: ...
+
+
+class PageKernel:
+    """The Triton kernel, and device memory for the addresses of a few launches."""
+
+    def __init__(self, runtime: Runtime, device: Device) -> None:
+        """Raises DeviceError where there is no Triton, or kernels do not reach host memory by its address."""
+        try:
+            self._torch: Any = import_module("torch")
+            self._kernel: Any = import_module("dataplane.devices.page_kernel").copy_pages
+        except ImportError as error:
+            raise DeviceError("load Triton", f"no module {error.name}") from None
+        if not getattr(runtime, "kernels_reach_host", lambda _: False)(device):
+            raise DeviceError("use a kernel", "cudaErrorNotSupported", "it reaches no registered host memory")
+        self._runtime = runtime
+        self._device = device
+        self._host = [
+            self._torch.empty((2, MOST_PAGES), dtype=self._torch.int64, pin_memory=True) for _ in range(SLOTS)
+        ]
+        self._addresses = [
+            self._torch.empty((2, MOST_PAGES), dtype=self._torch.int64, device=f"cuda:{device.index}")
+            for _ in range(SLOTS)
+        ]
+        self._used: list[Event] = [runtime.event(device) for _ in range(SLOTS)]
+        self._turn = 0
+
+    def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
+        torch = self._torch
+        for first in range(0, len(targets), MOST_PAGES):
+            pages = min(MOST_PAGES, len(targets) - first)
+            slot = self._turn = (self._turn + 1) % SLOTS
+            self._used[slot].synchronize()
+            host, addresses = self._host[slot], self._addresses[slot]
+            written = host.numpy()
+            written[0, :pages] = targets[first : first + pages]
+            written[1, :pages] = sources[first : first + pages]
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream.native, device=self._device.index)):
+                addresses[:, :pages].copy_(host[:, :pages], non_blocking=True)
+                self._kernel[(min(PROGRAMS, pages),)](
+                    addresses[0],
+                    addresses[1],
+                    pages,
+                    page_bytes // WORD_BYTES,
+                    programs=min(PROGRAMS, pages),
+                    piece=PIECE_WORDS,
+                    num_warps=8,
+                )
+            stream.record(self._used[slot])
+
+    def close(self) -> None:
+        for event in self._used:
+            event.synchronize()
+            event.close()
+        self._used = []
+
+
+def fits(targets: I64, sources: I64, sizes: I64) -> int:
+    """Bytes of a page when all are of one size and on whole words; else 0."""
+    size = int(sizes[0])
+    if size % WORD_BYTES or bool((sizes != size).any()):
+        return 0
+    uneven = np.bitwise_or(targets, sources) & (WORD_BYTES - 1)
+    return 0 if bool(uneven.any()) else size

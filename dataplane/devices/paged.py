@@ -1,0 +1,226 @@
+"""How paged tensors lie in memory, and which bytes of them are a chunk's.
+
+A tensor has one axis that counts blocks. What a block holds lies together, or in equal pieces at fixed places: a plane
+of keys and one of values, a plane for each head. So a tensor is a list of planes, and in each of them a block is one
+run of bytes, a fixed step behind the one before. That covers keys and values first or second, heads before or after
+tokens, both fused in one row, latent attention without a second plane, and layers that share one buffer in any order.
+
+A chunk is what the engine's blocks hold for its tokens: group by group, tensor by tensor, plane by plane, block by
+block. Larder alone reads it, so its order is Larder's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+MAX_PLANES = 4096
+"""Of one tensor."""
+
+
+class LayoutRefused(Exception):
+    """A tensor whose blocks cannot be told apart: the sentence says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """One tensor as runs of bytes for each block."""
+
+    starts: tuple[int, ...]
+    """Bytes from the start of its memory to block 0 of each plane."""
+    step: int
+    """Bytes from a block to the next one."""
+    nbytes: int
+    """Bytes of a block in one plane."""
+    order: tuple[int, ...] = ()
+    """The axes of a block in the order of memory, where that is not the shape's own."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Copies, all arrays of one length: bytes from the start of device memory, bytes from a chunk's start, sizes."""
+
+    device: I64
+    chunk: I64
+    sizes: I64
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.sizes.sum())
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class GroupForm:
+    """Tensors that share block numbers."""
+
+    blocks: int
+    """That the smallest tensor has."""
+    tokens_per_block: int
+    blocks_per_chunk: int
+    tensors: tuple[Planes, ...]
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        return self.blocks_per_chunk * sum(len(each.starts) * each.nbytes for each in self.tensors)
+
+    @cached_property
+    def _first_plane(self) -> list[int]:
+        """Of each tensor, and one more at the end."""
+        return [0, *np.cumsum([len(each.starts) for each in self.tensors]).tolist()]
+
+    @cached_property
+    def _columns(self) -> tuple[I64, I64, I64, I64]:
+        """(start, step, bytes, place in the chunk) of all planes of all tensors."""
+        counts = [len(each.starts) for each in self.tensors]
+        starts = np.array([start for each in self.tensors for start in each.starts], np.int64)
+        steps = np.repeat(np.array([each.step for each in self.tensors], np.int64), counts)
+        sizes = np.repeat(np.array([each.nbytes for each in self.tensors], np.int64), counts)
+        places = np.concatenate(([0], np.cumsum(sizes * self.blocks_per_chunk)[:-1]))
+        return starts, steps, sizes, places
+
+    def page_bytes(self) -> int:
+        """The largest run of one block."""
+        return max(each.nbytes for each in self.tensors)
+
+    def runs(
+        self,
+        numbers: Sequence[int],
+        *,
+        first: int = 0,
+        base: int = 0,
+        bases: Sequence[int] | None = None,
+        tensors: slice = slice(None),
+    ) -> Runs:
+        """What to copy for some of a chunk's blocks: those at positions `first` and on, whose numbers are given.
+
+        `base` is added to every device address; `bases` has one for each tensor. `tensors` chooses some of them. Runs
+        that follow each other on both sides are one.
+        """
+        low, high, _ = tensors.indices(len(self.tensors))
+        planes = slice(self._first_plane[low], self._first_plane[max(low, high)])
+        starts, steps, sizes, places = (column[planes] for column in self._columns)
+        if bases is not None:
+            counts = [len(each.starts) for each in self.tensors[low:high]]
+            starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
+        wanted = np.asarray(numbers, np.int64)
+        positions = np.arange(first, first + len(wanted), dtype=np.int64)
+        device = base + starts[:, None] + steps[:, None] * wanted[None, :]
+        chunk = places[:, None] + sizes[:, None] * positions[None, :]
+        spread = np.broadcast_to(sizes[:, None], device.shape)
+        return joined(device.ravel(), chunk.ravel(), spread.ravel())
+
+
+def joined(device: I64, chunk: I64, sizes: I64) -> Runs:
+    """Runs, with those made one that follow each other on both sides."""
+    if len(sizes) < 2:
+        return Runs(device, chunk, sizes)
+    follows = (device[:-1] + sizes[:-1] == device[1:]) & (chunk[:-1] + sizes[:-1] == chunk[1:])
+    if not follows.any():
+        return Runs(device, chunk, sizes)
+    heads = np.concatenate(([0], np.flatnonzero(~follows) + 1))
+    return Runs(device[heads], chunk[heads], np.add.reduceat(sizes, heads))
+
+
+def split(runs: Runs, window: int, offset: int = 0) -> Runs:
+    """Runs of which none crosses a multiple of `window`, counted on the chunk's side from `offset` before its start."""
+    begins = runs.chunk + offset
+    pieces = (begins + runs.sizes - 1) // window - begins // window + 1
+    if not len(pieces) or int(pieces.max()) == 1:
+        return runs
+    rows = np.repeat(np.arange(len(pieces)), pieces)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    border = (begins[rows] // window + within) * window
+    low = np.maximum(begins[rows], border)
+    high = np.minimum(begins[rows] + runs.sizes[rows], border + window)
+    skipped = low - begins[rows]
+    return Runs(runs.device[rows] + skipped, low - offset, high - low)
+
+
+def planes_of(
+    shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0
+) -> Planes:
+    """A tensor's planes; shape, stride and offset in elements. Raises LayoutRefused."""
+    axis = block_axis(shape)
+    others = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
+    by_step = sorted(others, key=lambda at: (-stride[at], at))
+    inner, dense = 1, len(by_step)
+    for position in reversed(range(len(by_step))):
+        at = by_step[position]
+        if stride[at] != inner:
+            break
+        inner, dense = inner * shape[at], position
+    outer = by_step[:dense]
+    planes = 1
+    for at in outer:
+        planes *= shape[at]
+    if planes > MAX_PLANES or (outer and stride[outer[-1]] < inner):
+        block = (*shape[:axis], *shape[axis + 1 :])
+        raise LayoutRefused(f"a block of shape {block} is not contiguous: stride {tuple(stride)}")
+    starts = [storage_offset]
+    for at in outer:
+        starts = [start + index * stride[at] for start in starts for index in range(shape[at])]
+    _check_apart(shape, stride, axis, inner, outer)
+    return Planes(
+        starts=tuple(item_bytes * start for start in starts),
+        step=item_bytes * stride[axis],
+        nbytes=item_bytes * inner,
+        order=() if by_step == others else tuple(by_step),
+    )
+
+
+def _check_apart(
+    shape: Sequence[int], stride: Sequence[int], axis: int, inner: int, outer: Sequence[int]
+) -> None:
+    """Blocks and planes share no byte: going up in strides, each is at least as long as all that lies below."""
+    counted = sorted([at for at in (axis, *outer) if shape[at] > 1], key=lambda at: stride[at])
+    reach = inner
+    for at in counted:
+        if stride[at] < reach:
+            raise LayoutRefused(f"blocks of shape {tuple(shape)} overlap: stride {tuple(stride)}")
+        reach = stride[at] * (shape[at] - 1) + reach
+
+
+def progression(values: I64) -> int | None:
+    """The step between values when it is the same all along and they are two or more."""
+    if len(values) < 2:
+        return None
+    steps = np.diff(values)
+    return int(steps[0]) if bool((steps == steps[0]).all()) else None
+
+
+def block_axis(shape: Sequence[int]) -> int:
+    """Where a tensor counts its blocks: behind the two planes of keys and values, where those come first."""
+    return 1 if len(shape) >= 5 and shape[0] == 2 else 0
+
+
+def tokens_per_block(shape: Sequence[int], layout: str) -> int:
+    """Tokens of a block, where the engine does not say: from the order of dimensions that it names."""
+    heads_first = layout in ("HND", "BLHNC")
+    if len(shape) == 3:  # blocks, tokens, content
+        return shape[1]
+    if len(shape) == 4:  # blocks, then heads and tokens in either order, content
+        return shape[2 if heads_first else 1]
+    if len(shape) == 5:  # two planes first or second
+        return shape[3 if heads_first else 2]
+    raise LayoutRefused(f"expected tensors of 3 to 5 dimensions, got {len(shape)}")
+
+
+def consecutive(numbers: Sequence[int], *, merge: bool) -> list[tuple[int, int]]:
+    """(first block, blocks) for runs of consecutive numbers; every block alone where planes do not lie together."""
+    if not merge:
+        return [(number, 1) for number in numbers]
+    starts = [
+        0,
+        *(at + 1 for at, (one, other) in enumerate(pairwise(numbers)) if other != one + 1),
+        len(numbers),
+    ]
+    return [(numbers[low], high - low) for low, high in pairwise(starts) if high > low]
