@@ -7,6 +7,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
+from app.http.connections import Connections
 from app.http.edge import RequestCounts
 from app.http.source import Sources
 from app.ingest.fleet import Fleet
@@ -100,6 +101,7 @@ class Parts:
     token_uses: TokenUses
     sessions: Sessions
     sources: Sources
+    connections: Connections
     places: Places
     actions: Actions
     lookups: Lookups
@@ -160,6 +162,7 @@ def build(settings: Settings) -> Parts:
     actions = Actions(targets, changes, tokenizers)
     lookups = Lookups(targets, tokenizers)
     supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
+    connections = Connections(settings.app.connections_per_address, proxies(settings.app))
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.Sources(
         stats=fleet.stats,
@@ -170,6 +173,7 @@ def build(settings: Settings) -> Parts:
         pushes=push.ended,
         lmcache_names=settings.app.lmcache_metrics,
         auth_failures=auth.counts.failures,
+        connections_ended=connections.ended,
         numbers=lambda: {
             metrics.EVENTS.name: ingest.events,
             metrics.EVENTS_MALFORMED.name: ingest.malformed,
@@ -219,6 +223,7 @@ def build(settings: Settings) -> Parts:
         token_uses=TokenUses(database, auth),
         sessions=Sessions(database, changes, auth),
         sources=Sources(proxies(settings.app)),
+        connections=connections,
         places=Places(_places(settings)),
         actions=actions,
         lookups=lookups,

@@ -104,6 +104,12 @@ class ClientGone(LarderError):
     code = "client-gone"
 
 
+class BodyTooSlow(LarderError):
+    """The body did not come in time, and the connection was ended."""
+
+    code = "body-too-slow"
+
+
 class NotReady(LarderError):
     """Some node has not acknowledged what was asked for."""
 

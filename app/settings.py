@@ -52,6 +52,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """The same for one browser that logged in."""
     streams_per_address: int = 256
     """The same for one address (of IPv6: one /64 network)."""
+    connections_per_address: int = 1024
+    """Connections that one address (of IPv6: one /64 network) may have open; `trusted_proxies` may have more."""
     allowed_hosts: str = ""
     """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
@@ -77,7 +79,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     node_lost_s: float = 3.0
     """A node that was silent this long is lost; nodes publish every half second."""
     shutdown_grace_s: float = 3.0
-    """Time for open requests, and then for the data plane, to end before they are cut off."""
+    """Time for open requests, and then for the data plane, to end before they are cut off; `larder up` ends within
+    twice this and 10 s, whatever hangs."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -134,6 +137,7 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.streams_per_token", app.streams_per_token, 1, 1_000_000),
         ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),
         ("app.streams_per_address", app.streams_per_address, 1, 1_000_000),
+        ("app.connections_per_address", app.connections_per_address, 1, 1_000_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,13 +189,20 @@ async def _apply_file(parts: "Parts") -> None:
         raise click.ClickException(str(error)) from None
 
 
+def _killing(parts: "Parts") -> Callable[[], None]:
+    """What ends the data plane when nobody has time to ask it."""
+    return parts.supervisor.kill if parts.supervisor is not None else lambda: None
+
+
 async def _run(settings: Settings, app: "App", listener: socket.socket, url: str) -> int:
     import asyncio
 
     import structlog
     import uvicorn
 
-    from app.http.wire import ProblemProtocol, raise_descriptors
+    from app.cli.last_resort import cut_off_after
+    from app.http.connections import raise_descriptors
+    from app.http.wire import protocol_of
 
     raise_descriptors()
 
@@ -217,7 +224,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         uvicorn.Config(
             app,
             loop="none",
-            http=ProblemProtocol,
+            http=protocol_of(app.parts.connections),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -229,6 +236,8 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     )
 
     def stop(name: str) -> None:
+        if not server.should_exit:
+            cut_off_after(settings.app.shutdown_grace_s, _killing(app.parts))
         server.should_exit = True
         structlog.get_logger().info("larder.stopping", signal=name)
         app.parts.hub.close()  # open streams end now instead of at the end of the grace time

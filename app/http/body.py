@@ -8,7 +8,8 @@ from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 
-from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
+from app.errors import BodyTooSlow, ClientGone, Invalid, Malformed, UnsupportedMediaType
+from app.http.wire import SLOW_BODY, TOO_SLOW
 from app.services.fields import field_error
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -20,10 +21,12 @@ class StrictRequest(Request[Any, Any, State]):
     """Decodes a body as the type that the handler names in `opt={"body": …}`."""
 
     async def body(self) -> bytes:
-        """Raises ClientGone."""
+        """Raises ClientGone, BodyTooSlow."""
         try:
             return await super().body()
         except InternalServerException as error:  # so the framework says it
+            if self.scope["state"].get(TOO_SLOW):
+                raise BodyTooSlow(SLOW_BODY) from error
             raise ClientGone("the client went away before its body was here") from error
 
     async def json(self) -> Any:

@@ -39,6 +39,7 @@ KINDS: dict[str, Kind] = {
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "The method does not fit the resource"),
     "not-acceptable": Kind(406, "The answer is of no kind that the caller takes"),
+    "body-too-slow": Kind(408, "The body came too slowly"),
     "floors-exceed-capacity": Kind(409, "The floors of all tenants are more than a node holds"),
     "node-refused": Kind(409, "A node will not do what it was asked"),
     "conflict": Kind(409, "Something that is there stands against it"),

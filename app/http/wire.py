@@ -1,20 +1,17 @@
 """What is not HTTP at all, or has no end, gets a problem too; the server would answer plain text, or read on.
 
-Each connection is a descriptor, and whoever can reach the port can open some: one that sends no request ends, and there
-are never so many that the process has no descriptor left for its database and its nodes. A request that is whole is
-left alone, however long its answer takes.
+A connection that sends no request ends, and so does one whose body comes too slowly: it holds a descriptor, and what
+the body has so far is held in memory. A request that is whole is left alone, however long its answer takes.
 """
 
-import resource
 from asyncio import TimerHandle
 from collections.abc import Iterable
-from time import monotonic
 from typing import Any, ClassVar
 from uuid import uuid4
 
-import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.http.connections import Connections
 from app.http.problems import MEDIA_TYPE, encode, problem
 from dataplane.protocol.units import format_size
 
@@ -23,27 +20,24 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_S = 10.0
 """Seconds in which the head of a request must have come, from the connection or from its first byte on."""
 BODY_S = 30.0
-"""Seconds without a byte of a body after which nobody waits for the rest."""
-MOST_CONNECTIONS = 16_384
-RESERVED_DESCRIPTORS = 512
-"""For the database, the nodes, the data plane's memory, and files; half of all when there are few."""
-TELL_EVERY_S = 60.0
-_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+BODY_BYTES_PER_S = 16_384
+"""A body must be there, or in each of these times so many bytes of it for every second."""
+BODY_MOST_S = 600.0
+"""Seconds after which a body must be there, whatever came of it."""
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
-def raise_descriptors() -> None:
-    """Take as many descriptors as the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def most_connections() -> int:
-    """How many there may be at once."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return min(MOST_CONNECTIONS, soft - min(RESERVED_DESCRIPTORS, soft // 2))
+TOO_SLOW = "body_too_slow"
+"""Where the state of a request says that nobody waits for its body any more."""
+SLOW_BODY = (
+    f"expected the body within {BODY_S:g} s, or {format_size(BODY_BYTES_PER_S)} of it for every second, and all of it "
+    f"within {BODY_MOST_S:g} s"
+)
 
 
 class HeadTooLarge(Exception):
@@ -54,8 +48,8 @@ class ProblemProtocol(HttpToolsProtocol):
     """uvicorn's protocol with our answer to bytes that are no request, bounds on what comes before a body, and an end
     of waiting for what does not come."""
 
-    _told_at: ClassVar[float] = -TELL_EVERY_S
-    """When it was last told that there are too many."""
+    _doors: ClassVar[Connections]
+    """`protocol_of` gives them."""
 
     _head_bytes = 0
     _heads = 0
@@ -67,26 +61,30 @@ class ProblemProtocol(HttpToolsProtocol):
     _ended = 0
     """Requests that came whole."""
     _timer: TimerHandle | None = None
+    _peer = ""
+    _admitted = False
+    _body_bytes = 0
+    """In the time that is measured now."""
+    _body_s = 0.0
+    """That the body may take yet."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        most = most_connections()
-        if len(self.connections) > most:
-            self._refuse(most)
+        self._peer = self.client[0] if self.client else ""
+        refusal = self._doors.admit(self._peer, len(self.connections))
+        self._admitted = not refusal
+        if refusal:
+            self.connections.discard(self)
+            self._answer("too-many-connections", refusal, ["retry-after: 1"])
         else:
             self._await(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await_nothing()
+        if self._admitted:
+            self._admitted = False
+            self._doors.leave(self._peer)
         super().connection_lost(exc)
-
-    def _refuse(self, most: int) -> None:
-        self.connections.discard(self)
-        if monotonic() - ProblemProtocol._told_at >= TELL_EVERY_S:
-            ProblemProtocol._told_at = monotonic()
-            structlog.get_logger().warning("connections.refused", open=most, most=most)
-        detail = f"expected at most {most} connections at once; try again later"
-        self._answer("too-many-connections", detail, ["retry-after: 1"])
 
     def _await(self, seconds: float) -> None:
         self._await_nothing()
@@ -101,12 +99,37 @@ class ProblemProtocol(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
+        if not self._in_head:
+            self._waited_for_body()
+            return
         cycle: Any = self.cycle  # None before the first request, whatever uvicorn declares
-        answering = self._in_head and cycle is not None and not cycle.response_complete
+        answering = cycle is not None and not cycle.response_complete
         if answering or self.flow.read_paused:  # it is us who let the other side wait
             self._await(HEAD_S)
         else:
+            if self._begun:
+                self._doors.end("slow_head", self._peer)
             self.transport.close()
+
+    def _waited_for_body(self) -> None:
+        cycle = self.cycle
+        if self.flow.read_paused or cycle.waiting_for_100_continue:  # it is us who let the other side wait
+            self._await_body()
+            return
+        self._body_s -= BODY_S
+        if self._body_bytes >= BODY_S * BODY_BYTES_PER_S and self._body_s > 0:
+            self._await_body()
+            return
+        self._doors.end("slow_body", self._peer)
+        if cycle.response_started:
+            self.transport.close()
+            return
+        cycle.scope["state"][TOO_SLOW] = True
+        self._answer("body-too-slow", SLOW_BODY, [])
+
+    def _await_body(self) -> None:
+        self._body_bytes = 0
+        self._await(BODY_S)
 
     def data_received(self, data: bytes) -> None:
         ended = self._ended
@@ -114,7 +137,8 @@ class ProblemProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._await_nothing()
         elif not self._in_head:
-            self._await(BODY_S)
+            if self._timer is None:
+                self._await_body()
         elif self._timer is None and (self._begun or self._ended == ended):
             self._await(HEAD_S)  # from the first byte on: more of them buy no more time
 
@@ -144,7 +168,13 @@ class ProblemProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = self._begun = False
         self._heads += 1
+        self._await_nothing()
+        self._body_s = BODY_MOST_S
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -176,3 +206,12 @@ class ProblemProtocol(HttpToolsProtocol):
         head += "".join(f"{header}\r\n" for header in headers)
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + content)
         self.transport.close()
+
+
+def protocol_of(doors: Connections) -> type[ProblemProtocol]:
+    """The protocol of a server that shares these; uvicorn makes one for each connection."""
+
+    class Bounded(ProblemProtocol):
+        _doors = doors
+
+    return Bounded

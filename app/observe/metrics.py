@@ -189,6 +189,12 @@ AUTH_FAILURES = Declared(
     "Requests of nobody known: missing, malformed, unknown or expired token, or a session that is over.",
     ("reason",),
 )
+CONNECTIONS_ENDED = Declared(
+    "larder_http_connections_ended",
+    C,
+    "Connections that were refused (all: too many; address: too many of one) or given up (slow_head, slow_body).",
+    ("reason",),
+)
 AUDIT_LEFT_OUT = Declared(
     "larder_audit_left_out", C, "Refusals that came too fast for the audit to keep each of them."
 )
@@ -216,6 +222,7 @@ class Sources:
     requests: Mapping[tuple[str, int], int]
     pushes: Mapping[str, int]
     auth_failures: Mapping[str, int]
+    connections_ended: Mapping[str, int]
     numbers: Callable[[], Mapping[str, float]]
     """By metric name, for metrics without labels."""
     lmcache_names: bool = False
@@ -248,6 +255,8 @@ class LarderCollector(Collector):
             page.add(PUSHES, count, state)
         for reason, count in list(self._sources.auth_failures.items()):
             page.add(AUTH_FAILURES, count, reason)
+        for reason, count in list(self._sources.connections_ended.items()):
+            page.add(CONNECTIONS_ENDED, count, reason)
         numbers = self._sources.numbers()
         for declared in (
             EVENTS,

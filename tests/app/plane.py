@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 
 from app.asgi import App, create_app
-from app.http.wire import ProblemProtocol
+from app.http.wire import protocol_of
 from app.settings import AppSettings, Settings
 from dataplane.protocol.settings import Common, with_defaults
 
@@ -115,8 +115,8 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         config = uvicorn.Config(
-            app, loop="none", http=ProblemProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
-            proxy_headers=False, timeout_graceful_shutdown=1,
+            app, loop="none", http=protocol_of(app.parts.connections), ws="none", lifespan="on", log_config=None,
+            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = uvicorn.Server(config)
         task = asyncio.create_task(server._serve([listener]))

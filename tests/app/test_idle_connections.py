@@ -3,14 +3,15 @@
 import asyncio
 import resource
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import structlog
 
-from app.http import wire
+from app.http import connections, wire
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +88,7 @@ async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_serve
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:
-        monkeypatch.setattr(wire, "MOST_CONNECTIONS", 2)
+        monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
         async with connected(plane), connected(plane), connected(plane) as (reader, _), asyncio.timeout(10):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
@@ -96,6 +97,87 @@ async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_serve
         async with asyncio.timeout(10):
             while not await served(plane):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BODY_S", 0.2)
+    async with serving(settings_in(socket_dir)) as plane:
+        async with connected(plane) as (reader, writer), asyncio.timeout(20):
+            writer.write(PUT + b"{")
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n"), answer
+        assert b"urn:larder:problem:body-too-slow" in answer
+        async with connected(plane) as (reader, writer), asyncio.timeout(20):
+            ended = asyncio.create_task(reader.read())
+            writer.write(PUT.replace(b"50", b"5000000") + b"{")
+            while not ended.done():  # a byte now and then buys no time
+                writer.write(b" ")
+                await asyncio.wait([ended], timeout=0.02)
+            with suppress(ConnectionError):  # what was sent too late may have reset it
+                await ended
+        metrics = (await plane.http.get("/metrics")).text
+        assert 'larder_http_connections_ended_total{reason="slow_body"} 2.0' in metrics
+
+
+async def test_a_body_may_take_as_long_as_enough_of_it_comes_but_not_for_ever(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BODY_S", 0.2)
+    monkeypatch.setattr(wire, "BODY_BYTES_PER_S", 0)
+    body = b'{"limit_bytes": 5, "note": "%s"}' % (b"x" * 400)
+    head = PUT.replace(b"Content-Length: 50", b"Content-Length: %d" % len(body))
+    async with serving(settings_in(socket_dir)) as plane:
+        for most_s, expected, slow in ((600, b"HTTP/1.1 201 ", 0), (0.4, b"HTTP/1.1 408 ", 1)):
+            monkeypatch.setattr(wire, "BODY_MOST_S", most_s)
+            async with connected(plane) as (reader, writer), asyncio.timeout(60):
+                writer.write(head)
+                line = asyncio.create_task(reader.readline())
+                for at in range(len(body)):
+                    if line.done():
+                        break
+                    writer.write(body[at : at + 1])
+                    await asyncio.wait([line], timeout=0.003)
+                with suppress(ConnectionError):  # what was sent too late may have reset it
+                    assert (await line).startswith(expected)
+            assert plane.app.parts.connections.ended["slow_body"] == slow
+
+
+async def test_one_address_never_takes_all_connections_unless_it_is_a_named_proxy(
+    socket_dir: Path,
+) -> None:
+    for proxies, expected in (("", b"HTTP/1.1 503 "), ("127.0.0.1", b"HTTP/1.1 200 ")):
+        settings = settings_in(socket_dir, connections_per_address=2, trusted_proxies=proxies)
+        async with serving(settings) as plane:
+            async with connected(plane), connected(plane), connected(plane) as (reader, writer):
+                async with asyncio.timeout(10):
+                    if proxies:
+                        writer.write(HEAD + b"\r\n")
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    assert answer.startswith(expected), answer
+            async with asyncio.timeout(10):  # who closes some has them again
+                while not await served(plane):
+                    await asyncio.sleep(0.01)
+            ended = plane.app.parts.connections.ended
+            assert (ended["address"] > 0) == (not proxies), ended
+
+
+def test_refused_connections_are_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(connections, "monotonic", lambda: now)
+    doors = connections.Connections(1)
+    with structlog.testing.capture_logs() as told:
+        assert doors.admit("10.0.0.1", 1) == ""
+        assert "app.connections_per_address" in doors.admit("10.0.0.1", 2)
+        assert doors.admit("10.0.0.1", 2)
+        now += connections.TELL_EVERY_S
+        assert doors.admit("10.0.0.1", 2)
+        assert doors.admit("2001:db8::1", 2) == ""
+        assert doors.admit("2001:db8::2", 3)  # of one network
+        doors.leave("10.0.0.1")
+        assert doors.admit("10.0.0.1", 2) == ""
+    assert [line["address"] for line in told] == [1, 2]
 
 
 def test_connections_leave_descriptors_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +189,4 @@ def test_connections_leave_descriptors_for_all_else(monkeypatch: pytest.MonkeyPa
         (resource.RLIM_INFINITY, 16_384),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert wire.most_connections() == most
+        assert connections.most_connections() == most
