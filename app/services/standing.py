@@ -47,6 +47,11 @@ class Standing:
         self.floors.append((told.floor_bytes, told.effective_floor_bytes))
         self.latest = told
 
+    @property
+    def is_nothing(self) -> bool:
+        """It keeps nothing, and never asked for anything either."""
+        return not self.refused and not any(getattr(self, name) for name in SUMMED)
+
     def effective_floor(self, floor_bytes: int) -> int | None:
         """The least that nodes guarantee of this floor; None when none has told since it is the floor."""
         return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)

@@ -103,10 +103,14 @@ def merged(
     pin_counts: Mapping[str, int],
     only: Container[str] | None = None,
 ) -> list[TenantAnswer]:
-    """Every tenant that keeps something, or has a quota or a pin; `pin_counts` are by salt, `only` by shown name."""
+    """Every tenant that keeps or did something, or has a quota or a pin; `pin_counts` are by salt, `only` by shown
+    name. Nodes remember others a while, such as one whose quota is gone."""
     records = {shown(row.tenant): row for row in rows}
     pinned = {shown(salt): count for salt, count in pin_counts.items()}
-    found = {**{name: Standing() for name in (*records, *pinned)}, **standings(stats, only)}
+    found = {name: Standing() for name in (*records, *pinned)}
+    for name, now in standings(stats, only).items():
+        if name in found or not now.is_nothing:
+            found[name] = now
     return [
         _answer(name, now, records.get(name), pinned.get(name, 0))
         for name, now in giving_way(found.items(), ANSWERS_AT_ONCE)

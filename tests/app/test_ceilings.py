@@ -66,8 +66,8 @@ async def test_whom_a_ceiling_binds_may_read_it_and_no_other_and_change_none(soc
         listed = (await asked(plane, token, "GET", "/api/v1/ceilings")).json()
         assert listed == {"items": [{**whole, "note": ""}], "total": 1, "next_cursor": ""}
         assert (await asked(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
-        for method, body in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
-            assert (await asked(plane, token, method, C, json=body, headers=ANY)).status_code == 403
+        for method, change in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
+            assert (await asked(plane, token, method, C, json=change, headers=ANY)).status_code == 403
         viewer = await made(plane, "viewer")
         assert (await asked(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
 

@@ -61,6 +61,23 @@ async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pi
     assert (await told.http.get(f"{T}/a@b")).status_code == 422
 
 
+async def test_a_tenant_without_a_record_that_never_did_anything_is_no_tenant(
+    told: Plane, node: FakeNode
+) -> None:
+    others = [TenantStats("gone", weight=2.0), TenantStats("asked", requested_blocks=1),
+              TenantStats("floor", floor_bytes=9, effective_floor_bytes=4)]  # fmt: skip
+    put = await told.http.put("/api/v1/quotas/floor?wait=2s", json={"floor_bytes": 9})
+    assert put.status_code == 201
+    node.stats = msgspec.structs.replace(node.stats, tenants=[*TOLD, *others])
+    await told.until(lambda: any(len(stats.tenants) > 3 for stats in told.app.parts.fleet.stats()))
+    listed = {tenant["tenant"]: tenant for tenant in (await told.get("/api/v1/tenants"))["items"]}
+    assert "gone" not in listed
+    assert listed["asked"]["requested_blocks"] == 1
+    assert listed["floor"]["effective_floor_bytes"] == 4
+    assert (await told.http.get("/api/v1/tenants/gone")).status_code == 404
+    assert "gone" not in (await told.http.get("/api/v1/overview")).text
+
+
 async def test_tenants_are_sorted_by_any_number_page_by_page(told: Plane) -> None:
     assert await names(told, "sort=-bytes") == ["wild", "acme", "_default", "pinned"]
     assert await names(told, "sort=-refused_blocks&limit=1") == ["wild"]

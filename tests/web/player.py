@@ -20,11 +20,18 @@ DIST = WEB / "dist"
 FIXTURES = WEB / "src" / "fixtures"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 BEAT_S = 0.2
-NOBODY = {
-    "actor": "local", "role": "admin", "tenants": None, "token_id": "", "session": False, "source": "127.0.0.1",
-    "csrf_token": "", "expires_at": None,
-}  # fmt: skip
-"""A plane that needs no token."""
+
+
+UNKNOWN: dict[str, Any] = {
+    "type": "urn:larder:problem:unauthorized",
+    "title": "It is not known who asks",
+    "status": 401,
+}
+NOT_THEIRS: dict[str, Any] = {
+    "type": "urn:larder:problem:forbidden",
+    "title": "The caller may not do this",
+    "status": 403,
+}
 
 
 def fixture(name: str) -> dict[str, Any]:
@@ -39,6 +46,12 @@ class Play:
     overview: dict[str, Any]
     history: dict[str, Any]
     prefixes: dict[str, Any]
+    session: dict[str, Any]
+    """Who looks at the page."""
+    locked: bool = False
+    """Who asks is not known: the API answers nobody."""
+    asked: list[str] = field(default_factory=list)
+    """Paths of the API, in the order in which they were asked for."""
     problem: dict[str, Any] | None = None
     """Answered by the API instead of its data."""
     html: bool = False
@@ -67,7 +80,7 @@ class Play:
     def show(self, name: str) -> None:
         loaded = fixture(name)
         self.overview, self.history = loaded["overview"], loaded["history"]
-        self.prefixes = loaded["prefixes"]
+        self.prefixes, self.session = loaded["prefixes"], loaded["session"]
 
 
 class Player(ThreadingHTTPServer):
@@ -92,6 +105,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         play, path = self.server.play, self.path.partition("?")[0]
         try:
+            if path.startswith("/api/"):
+                play.asked.append(path)
             if path == "/api/v1/events":
                 self.stream(play)
             elif path.startswith("/api/"):
@@ -106,10 +121,13 @@ class Handler(BaseHTTPRequestHandler):
     def api(self, play: Play, path: str) -> None:
         if play.html:
             self.answer(200, "text/html", b"<h1>Welcome</h1>")
+        elif play.locked or (play.session["tenants"] is not None and path == "/api/v1/overview/history"):
+            refusal = UNKNOWN if play.locked else NOT_THEIRS
+            self.answer(refusal["status"], "application/problem+json", json.dumps(refusal).encode())
         elif play.problem is not None:
             self.answer(play.problem["status"], "application/problem+json", json.dumps(play.problem).encode())
         elif path == "/api/v1/session":
-            self.answer(200, "application/json", json.dumps(NOBODY).encode())
+            self.answer(200, "application/json", json.dumps(play.session).encode())
         elif path == "/api/v1/overview":
             self.answer(200, "application/json", json.dumps(play.now()).encode())
         elif path == "/api/v1/overview/history":
@@ -166,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
 def playing(name: str) -> Iterator[Player]:
     """A server that plays the fixture of that name."""
     loaded = fixture(name)
-    player = Player(Play(loaded["overview"], loaded["history"], loaded["prefixes"]))
+    player = Player(Play(loaded["overview"], loaded["history"], loaded["prefixes"], loaded["session"]))
     thread = threading.Thread(target=player.serve_forever, kwargs={"poll_interval": 0.05}, name="player")
     thread.start()
     try:

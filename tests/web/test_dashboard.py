@@ -93,10 +93,10 @@ def test_a_busy_cache_is_well(open_state: OpenState):
     expect(page.get_by_text("2 nodes in sync")).to_be_visible()
     expect(page.get_by_text("Quotas enforced")).to_be_visible()
     pool = panel(page, "Pool")
-    expect(pool).to_contain_text("47.7 GiB used of 64.0 GiB, 74.5 %")
-    for text in ("Ready", "46.4 GiB", "6.10 GiB", "Reserved", "1.25 GiB", "Quarantined", "Free", "16.3 GiB"):
+    expect(pool).to_contain_text("47.7 GiB used of 64 GiB, 74.5 %")
+    for text in ("Ready", "46.4 GiB", "6.1 GiB", "Reserved", "1.25 GiB", "Quarantined", "Free", "16.3 GiB"):
         expect(pool).to_contain_text(text)
-    expect(pool.get_by_role("img", name=re.compile("^Pool of 64.0 GiB: ready 46.4 GiB"))).to_be_visible()
+    expect(pool.get_by_role("img", name=re.compile("^Pool of 64 GiB: ready 46.4 GiB"))).to_be_visible()
     expect(panel(page, "Hit ratio")).to_contain_text("81.2 % in the last minute")
     expect(panel(page, "Traffic")).to_contain_text("2.31 GiB/s")
     expect(panel(page, "Refused blocks")).to_contain_text("over limit")
@@ -127,26 +127,26 @@ def test_tenants_show_use_against_limit(open_state: OpenState):
     rows = tenants.get_by_role("row")
     expect(rows.nth(1)).to_contain_text("chat")
     expect(rows.nth(1)).to_contain_text("over limit")
-    expect(rows.nth(1)).to_contain_text("26.2 GiB of 24.0 GiB")
+    expect(rows.nth(1)).to_contain_text("26.2 GiB of 24 GiB")
     expect(rows.nth(1)).to_contain_text("109.2 %")
     expect(rows.nth(5)).to_contain_text("_default")
     expect(rows.nth(5)).to_contain_text("unmanaged")
     expect(rows.nth(5)).to_contain_text("no quota")
     expect(rows.nth(6)).to_contain_text("no limit")
-    expect(tenants.get_by_role("img", name="chat uses 26.2 GiB of 24.0 GiB")).to_be_visible()
+    expect(tenants.get_by_role("img", name="chat uses 26.2 GiB of 24 GiB")).to_be_visible()
     expect(page).to_have_title("Larder: 3 warnings")
 
 
 def test_over_limit_degraded_and_quarantined_are_told_first(open_state: OpenState):
     page = open_state("over-limit").page
     expect(verdict(page)).to_have_text("3 warnings")
-    expect(page.get_by_role("link", name="Tenant chat is over its limit by 2.20 GiB")).to_be_visible()
+    expect(page.get_by_role("link", name="Tenant chat is over its limit by 2.2 GiB")).to_be_visible()
     expect(page.get_by_role("link", name="48 blocks refused in the last minute")).to_be_visible()
     expect(page.get_by_role("link", name="Pin eval-harness is degraded")).to_be_visible()
-    expect(page.get_by_role("link", name="2.40 GiB are quarantined")).to_be_visible()
+    expect(page.get_by_role("link", name="2.4 GiB are quarantined")).to_be_visible()
     engine = panel(page, "Nodes").get_by_role("listitem").filter(has_text="disconnected").last
     expect(engine).to_contain_text("pid 18377")
-    expect(engine).to_contain_text("2.40 GiB quarantined")
+    expect(engine).to_contain_text("2.4 GiB quarantined")
 
 
 def test_pins_show_residency_and_expiry(open_state: OpenState):
@@ -176,9 +176,9 @@ def test_the_policy_in_force_is_shown_with_its_gate(open_state: OpenState):
 
 def test_shares_of_tenants_are_shown_with_what_of_a_floor_is_in_effect(open_state: OpenState):
     rows = panel(open_state("over-limit").page, "Tenants").get_by_role("row")
-    expect(rows.nth(1)).to_contain_text("floor 20.0 GiB, 16.0 GiB in effect")
-    expect(rows.nth(1)).to_contain_text("1.00 GiB pinned of 4.00 GiB · weight 2")
-    expect(rows.nth(2)).to_contain_text("floor 4.00 GiB")
+    expect(rows.nth(1)).to_contain_text("floor 20 GiB, 16 GiB in effect")
+    expect(rows.nth(1)).to_contain_text("1 GiB pinned of 4 GiB · weight 2")
+    expect(rows.nth(2)).to_contain_text("floor 4 GiB")
     expect(rows.nth(2)).to_contain_text("rejects at the limit")
     expect(rows.nth(3)).to_contain_text("observed")
     expect(rows.nth(3)).to_contain_text("would refuse 388 blocks")
@@ -298,7 +298,7 @@ def test_the_page_follows_the_stream(open_state: OpenState):
                            "fields": {"client": 1, "pid": 7, "group": "llama-70b-z", "released_blocks": 2,
                                       "released_bytes": 4096}})  # fmt: skip
     facts = one.page.get_by_role("list", name="Recent facts, newest first")
-    expect(facts.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4.00 KiB")
+    expect(facts.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4 KiB")
     one.play.show("over-limit")
     expect(verdict(one.page)).to_have_text("3 warnings")
     expect(panel(one.page, "Refused blocks")).to_contain_text("+21,928")
@@ -472,3 +472,64 @@ def test_nodes_show_their_labels_how_they_joined_and_what_is_not_as_usual(
         expect(joining.get_by_text(mark, exact=True)).to_be_visible()
     usual = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a1"))
     expect(usual.locator(".mark")).to_have_text(["in sync"])
+
+
+# ---- callers who are limited, or not known
+
+
+def test_who_is_limited_to_tenants_sees_theirs_and_is_offered_nothing_else(open_state: OpenState):
+    one = open_state("tenant")
+    page = one.page
+    expect(page.get_by_role("status")).to_have_text("Live")
+    expect(panel(page, "Pool")).to_contain_text("kept by your tenants, of 64 GiB")
+    expect(panel(page, "Pool")).not_to_contain_text("Free")
+    expect(panel(page, "Hit ratio")).to_contain_text("since the nodes started")
+    expect(panel(page, "Traffic")).to_have_count(0)
+    policy, nodes = panel(page, "Policy"), panel(page, "Nodes")
+    expect(policy).to_contain_text("s3fifo")
+    expect(policy).to_contain_text("evicts above 97.0 % down to 95.0 %")
+    expect(nodes.get_by_role("listitem")).to_have_count(2)
+    expect(nodes.get_by_role("listitem").first).to_contain_text("pool of 32 GiB")
+    expect(page.get_by_role("link", name="Node gpu-a2 is behind")).to_be_visible()
+    prefixes = panel(page, "Hot prefixes")
+    expect(prefixes.get_by_role("listitem")).to_have_count(1)
+    expect(prefixes).to_contain_text("--prefix p-91ce2f00d3b4a6f8 --tenant rag-support --ttl 24h")
+    for text in ("The last hour is missing", "may not do this", "told its numbers", "of this machine"):
+        expect(page.get_by_text(text)).to_have_count(0)
+    assert "/api/v1/overview/history" not in one.play.asked
+
+
+def test_whoever_only_reads_is_offered_no_command_that_changes_something(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.play.session = {**one.play.session, "role": "viewer"}
+    one.open().locator("#verdict-title").wait_for()
+    prefixes = panel(one.page, "Hot prefixes")
+    expect(prefixes.get_by_role("listitem")).to_have_count(3)
+    expect(prefixes.get_by_role("button", name="Copy")).to_have_count(0)
+
+
+def test_until_it_is_known_who_asks_the_page_asks_for_nothing_else(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.expects_failures = True
+    one.play.locked = True
+    page = one.open()
+    expect(page.get_by_label("Token")).to_be_visible()
+    expect(page).to_have_title("Larder: log in")
+    assert one.play.asked == ["/api/v1/session"]
+
+
+def test_names_of_others_are_shown_with_escapes_for_what_cannot_be_seen(open_state: OpenState):
+    one = open_state("busy")
+    first, second, *rest = one.play.overview["tenants"]
+    renamed = [{**first, "tenant": "chat\u202etahc"}, {**second, "tenant": " "}]
+    one.play.overview = {**one.play.overview, "tenants": [*renamed, *rest]}
+    tenants = panel(one.page, "Tenants")
+    expect(tenants.get_by_text("chat\\u202etahc", exact=True)).to_be_visible()
+    expect(tenants.get_by_text("' '", exact=True)).to_be_visible()
+
+
+def test_models_are_shown_whole(open_state: OpenState):
+    page = open_state("busy").page
+    expect(panel(page, "Nodes")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")
+    expect(panel(page, "Pins")).to_contain_text("Qwen/Qwen3-235B-A22B")
+    expect(panel(page, "Hot prefixes")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")

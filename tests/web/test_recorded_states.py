@@ -7,13 +7,14 @@ import pytest
 
 from app.schemas.overview import Overview, Series
 from app.schemas.prefixes import PrefixList
+from app.schemas.tokens import SessionAnswer
 from tests.web.player import FIXTURES, fixture
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
 
 
 def test_every_state_that_the_page_must_show_has_a_fixture():
-    assert NAMES == ["busy", "empty", "fresh", "lost", "nacked", "over-limit", "thousand-tenants"]
+    assert NAMES == ["busy", "empty", "fresh", "lost", "nacked", "over-limit", "tenant", "thousand-tenants"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,6 +25,7 @@ def test_a_fixture_has_the_shape_of_the_api_and_nothing_else(name):
     assert msgspec.to_builtins(overview) == loaded["overview"]
     assert msgspec.to_builtins(history) == loaded["history"]
     assert msgspec.to_builtins(msgspec.convert(loaded["prefixes"], PrefixList)) == loaded["prefixes"]
+    assert msgspec.to_builtins(msgspec.convert(loaded["session"], SessionAnswer)) == loaded["session"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,7 +34,7 @@ def test_a_fixture_adds_up(name):
     pool = overview.pool
     assert pool.used_bytes == pool.ready_bytes + pool.reserved_bytes + pool.quarantined_bytes
     assert pool.used_bytes <= pool.capacity_bytes
-    assert pool.pinned_bytes <= min(pool.ready_bytes, pool.pin_budget_bytes)
+    assert pool.pinned_bytes <= min(pool.ready_bytes, pool.pin_budget_bytes or pool.capacity_bytes)
     assert [t.bytes for t in overview.tenants] == sorted((t.bytes for t in overview.tenants), reverse=True)
     pins = Counter(pin.tenant for pin in overview.pins)
     assert all(tenant.pins == pins[tenant.tenant] for tenant in overview.tenants)

@@ -309,6 +309,36 @@ function thousandTenants() {
   return { ...o, tenants: tenants.sort((a, b) => b.bytes - a.bytes).slice(0, 500), tenants_total: 1_000 };
 }
 
+/** What the operator of one tenant sees of the busy cache. */
+function tenantsOwn() {
+  const o = busy();
+  const mine = o.tenants.filter((each) => each.tenant === 'rag-support' || each.tenant === '_default');
+  const sum = (key) => mine.reduce((total, each) => total + each[key], 0);
+  const used = Math.round(sum('bytes'));
+  const nothing = {
+    epoch: '', pid: 0, release: '', engine_socket: '', control_url: '', events_url: '', public_key: '', joined_by: '', labels: {}, told_labels: {},
+    own_labels: {}, lets_in: [], clock_offset_s: 0, desired: {}, observed: {}, faults: [], stats: null,
+  };
+  return {
+    ...o, tenants: mine, tenants_total: mine.length, pins: o.pins.filter((each) => each.tenant === 'rag-support'), pins_total: 1,
+    pool: {
+      ...pool(), capacity_bytes: o.pool.capacity_bytes, used_bytes: used, ready_bytes: used, blocks: sum('blocks'), pin_budget_bytes: 0,
+      committed_bytes: 0, prefaulted_bytes: 0, free_slot_bytes: 0, segments: 0,
+    },
+    totals: totals(Object.fromEntries(['requested_blocks', 'hit_blocks', 'stored_blocks', 'evicted_blocks', 'refused_blocks'].map((key) => [key, sum(key)]))),
+    rates: { hit_ratio: null, hit_ratio_total: sum('hit_blocks') / sum('requested_blocks'), bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
+    policy: { ...busyPolicy({}), note: '', managed_by: '', status: { accepted: true, applied: true, nodes: {}, conditions: [] } },
+    nodes: o.nodes.map((each, i) => ({ ...each, ...nothing, state: i ? 'behind' : 'in_sync' })),
+    refused: {},
+    recent: facts(fact('blocks.stored', 1, { space: '77ab', tenant: 'rag-support', events: 4, blocks: 64, bytes: 128 * MiB })),
+  };
+}
+
+/** Who looks at the page; nobody needs a token where `session` is false. */
+const asker = (of = {}) => ({
+  actor: 'local', role: 'admin', tenants: null, token_id: '', session: false, source: '127.0.0.1', csrf_token: '', expires_at: null, ...of,
+});
+
 /** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */
 function history(o, { flat = false } = {}) {
   const h = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
@@ -338,14 +368,19 @@ function text(value) {
   return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
 }
 
-const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, empty };
+const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, empty, tenant: tenantsOwn };
+const tenantsOperator = asker({
+  actor: 'rag-ops', role: 'operator', tenants: ['_default', 'rag-support'], token_id: '8d1c22fe90ab7734', session: true, csrf_token: 'c5', expires_at: AT + 40_000,
+});
 for (const [name, make] of Object.entries(states)) {
   seed = 8470;
   const overview = make();
-  const past = name === 'empty' || name === 'fresh' ? none : history(overview);
-  const items = name === 'empty' || name === 'fresh' ? [] : busyPrefixes;
+  const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : history(overview);
+  const session = name === 'tenant' ? tenantsOperator : asker();
+  const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);
+  const items = name === 'empty' || name === 'fresh' ? [] : seen;
   const hot = { items, total: items.length, silent: name === 'lost' ? [{ node: 'gpu-a2', error: 'gpu-a2: did not answer within 5 s' }] : [] };
   // Bytes are whole numbers.
   const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
-  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ overview, history: past, prefixes: hot }, exact))));
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot }, exact))));
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { ago, bytes, bytesPerSecond, count, duration, percent, plural, share } from './format';
+import { read } from './api/read';
+import { ago, bytes, bytesPerSecond, count, duration, named, percent, plural, share } from './format';
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -9,21 +10,22 @@ describe('sizes', () => {
   it.each([
     [0, '0 B'],
     [1023, '1023 B'],
-    [KiB, '1.00 KiB'],
-    [1.5 * GiB, '1.50 GiB'],
+    [1023.5, '1 KiB'],
+    [KiB, '1 KiB'],
+    [1.5 * GiB, '1.5 GiB'],
+    [1.125 * GiB, '1.12 GiB'],
+    [1.135 * GiB, '1.14 GiB'],
     [47.7 * GiB, '47.7 GiB'],
     [512 * MiB, '512 MiB'],
-    [999.4 * MiB, '999 MiB'],
-    [999.6 * MiB, '0.98 GiB'],
-    [2 ** 60, '1024 PiB'],
-    [-3 * KiB, '-3.00 KiB'],
-  ])('%d bytes are %s', (value, text) => expect(bytes(value)).toBe(text));
+    [100.5 * MiB, '100 MiB'],
+    [999.6 * MiB, '1000 MiB'],
+    [1023.4 * MiB, '1023 MiB'],
+    [2 ** 60, '1 EiB'],
+    [2 ** 70, '1024 EiB'],
+    [-3 * KiB, '-3 KiB'],
+  ])('%d bytes are %s, as on the command line', (value, text) => expect(bytes(value)).toBe(text));
 
-  it('never shows more than three digits between 1 KiB and 999 PiB', () => {
-    for (let power = 10; power < 59; power += 0.01) expect(bytes(2 ** power).replace(/\D/g, '').length).toBe(3);
-  });
-
-  it('says per second for a rate', () => expect(bytesPerSecond(2 * MiB)).toBe('2.00 MiB/s'));
+  it('says per second for a rate', () => expect(bytesPerSecond(2 * MiB)).toBe('2 MiB/s'));
 });
 
 describe('counts', () => {
@@ -40,6 +42,27 @@ describe('counts', () => {
     expect(plural(1, 'node')).toBe('1 node');
     expect(plural(0, 'node')).toBe('0 nodes');
     expect(plural(2_000, 'entry', 'entries')).toBe('2,000 entries');
+  });
+});
+
+describe('names of others', () => {
+  it.each([
+    ['acme', 'acme'],
+    ['a b', 'a b'],
+    ['tenant\u202eemca', 'tenant\\u202eemca'],
+    ['zero\u200bwidth', 'zero\\u200bwidth'],
+    ['no\u00a0break', 'no\\xa0break'],
+    ['tag\u{e0041}', 'tag\\U000e0041'],
+    ['ключ-鍵', 'ключ-鍵'],
+    ['back\\slash "quoted"\n', 'back\\slash "quoted"\n'],
+  ])('%j is shown as %j', (name, shown) => expect(read(JSON.stringify({ name }))).toEqual({ name: shown }));
+
+  it('sees through escapes of JSON, and into the names of fields', () =>
+    expect(read('{"a\\u200b": ["\\u202eb", 1]}')).toEqual({ 'a\\u200b': ['\\u202eb', 1] }));
+
+  it('shows blanks in quotes', () => {
+    expect(named('acme')).toBe('acme');
+    expect(named('  ')).toBe("'\u00a0\u00a0'");
   });
 });
 

@@ -1,26 +1,26 @@
-/** Numbers, sizes and times as an operator reads them: binary units, at most three digits before the unit, no surprises. */
+/** Numbers, sizes and times as an operator reads them: sizes in binary units as the command line writes them. */
 
-const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
+const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
 const DECIMAL = ['', 'k', 'M', 'G', 'T'] as const;
 /** What stands for a value that does not exist. */
 export const NONE = '–';
 
-function scaled(value: number, step: number, units: readonly string[]): [string, string] {
-  let unit = 0;
-  let size = Math.abs(value);
-  // 999.5 would be shown as 1000, so it belongs to the next unit already.
-  while (size >= (unit === 0 ? step : Math.min(step, 999.5)) && unit < units.length - 1) {
-    size /= step;
-    unit += 1;
-  }
-  const digits = unit === 0 ? 0 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
-  return [(value < 0 ? '-' : '') + size.toFixed(digits), units[unit] ?? ''];
+/** Halves to the even neighbour, as the command line rounds. */
+function rounded(value: number): number {
+  const floor = Math.floor(value);
+  return value - floor === 0.5 ? floor + (floor % 2) : Math.round(value);
 }
 
-/** `1.50 GiB`; a whole number of bytes below 1 KiB. */
+/** `1.5 GiB`, `2 MiB`: three digits, or the whole number when it has more; a whole number of bytes below 1 KiB. */
 export function bytes(value: number): string {
-  const [size, unit] = scaled(value, 1024, BINARY);
-  return `${size} ${unit}`;
+  let unit = 0;
+  let size = Math.abs(value);
+  while (rounded(size) >= 1024 && unit < BINARY.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  const step = unit === 0 || size >= 100 ? 1 : size >= 10 ? 10 : 100;
+  return `${value < 0 ? '-' : ''}${rounded(size * step) / step} ${BINARY[unit]}`;
 }
 
 export function bytesPerSecond(value: number): string {
@@ -30,8 +30,14 @@ export function bytesPerSecond(value: number): string {
 /** All digits with separators up to five of them, then `123 k`, `1.20 M`. */
 export function count(value: number): string {
   if (Math.abs(value) < 100_000) return whole(value);
-  const [size, unit] = scaled(value, 1000, DECIMAL);
-  return `${size} ${unit}`.trimEnd();
+  let unit = 0;
+  let size = Math.abs(value);
+  // 999.5 would be shown as 1000, so it belongs to the next unit already.
+  while (size >= 999.5 && unit < DECIMAL.length - 1) {
+    size /= 1000;
+    unit += 1;
+  }
+  return `${value < 0 ? '-' : ''}${size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0)} ${DECIMAL[unit]}`;
 }
 
 const WHOLE = new Intl.NumberFormat('en-GB', { maximumFractionDigits: 0 });
@@ -83,6 +89,11 @@ export function dateTime(unixSeconds: number): string {
   const d = new Date(unixSeconds * 1000);
   const part = (value: number) => String(value).padStart(2, '0');
   return `${d.getFullYear()}-${part(d.getMonth() + 1)}-${part(d.getDate())} ${clock(unixSeconds)}`;
+}
+
+/** A name of somebody else's choosing: one of blanks alone would not be seen. */
+export function named(name: string): string {
+  return name.trim() ? name : `'${name.replaceAll(' ', '\u00a0')}'`;
 }
 
 /** `1 node`, `3 nodes`. */

@@ -1,5 +1,6 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
+import { read } from './read';
 import type { History, Overview, PrefixList, Problem, Session } from './types';
 
 const TIMEOUT_MS = 8_000;
@@ -63,7 +64,7 @@ async function ask(method: string, path: string, headers: Record<string, string>
 async function send<T>(method: string, path: string, headers?: Record<string, string>, body?: string): Promise<T> {
   const response = await ask(method, path, headers, body);
   try {
-    return (await response.json()) as T;
+    return read<T>(await response.text());
   } catch {
     throw new ApiError({
       type: 'about:blank',
@@ -94,7 +95,7 @@ async function problemOf(response: Response): Promise<Problem> {
   };
   if (!(response.headers.get('content-type') ?? '').includes('json')) return plain;
   try {
-    const body: unknown = await response.json();
+    const body = read<unknown>(await response.text());
     return typeof body === 'object' && body !== null ? { ...plain, ...body } : plain;
   } catch {
     return plain;

@@ -3,6 +3,7 @@
  * opened again with back-off and jitter, because browsers give up for good after an HTTP error.
  */
 
+import { read } from './read';
 import type { Fact, Overview } from './types';
 
 export const FIRST_RETRY_MS = 500;
@@ -81,7 +82,7 @@ export class Stream {
   #take(event: MessageEvent<string>, handle: (data: unknown) => void): void {
     let data: unknown;
     try {
-      data = JSON.parse(event.data);
+      data = read(event.data);
     } catch {
       this.#break();
       return;

@@ -289,8 +289,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Ceilings, by tenant
-         * @description Needs the role `admin`, not limited to tenants.
+         * Ceilings, by tenant; callers who are limited to tenants see those that bind them
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listCeilings"];
         put?: never;
@@ -310,7 +310,7 @@ export interface paths {
         };
         /**
          * How far callers that are limited to a tenant may go with its quota and pins
-         * @description Needs the role `admin`, not limited to tenants.
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getCeiling"];
         /**
@@ -445,8 +445,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All nodes, by name
-         * @description Needs the role `viewer`, not limited to tenants.
+         * All nodes, by name; callers who are limited to tenants see names, states and sizes
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listNodes"];
         put?: never;
@@ -465,8 +465,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One node
-         * @description Needs the role `viewer`, not limited to tenants.
+         * One node; callers who are limited to tenants see its name, state and size
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getNode"];
         put?: never;
@@ -722,7 +722,7 @@ export interface paths {
         };
         /**
          * Prefixes that were served most in the last hour, over all connected nodes
-         * @description Needs the role `viewer`, not limited to tenants.
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listPrefixes"];
         put?: never;

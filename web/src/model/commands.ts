@@ -5,8 +5,14 @@ export const START_NODE = 'larder up';
 export const SET_POLICY = 'larder policies set --algorithm lru --admission';
 
 /** What pins a hot prefix, under its label, for as long as it is read at least daily. */
-export function pinPrefix(label: string): string {
-  return `larder pins set ${label} --prefix ${label} --ttl 24h --refresh-on-hit`;
+export function pinPrefix(label: string, tenant = ''): string {
+  const whose = tenant && ` --tenant ${quoted(tenant)}`;
+  return `larder pins set ${label} --prefix ${label}${whose} --ttl 24h --refresh-on-hit`;
+}
+
+/** For a shell. */
+function quoted(word: string): string {
+  return /^[\w.:-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** What attaches a Python process to the data plane behind the socket. */

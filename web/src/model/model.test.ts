@@ -1,11 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import type { Overview } from '../api/types';
 import { state } from '../fixtures/states';
+import { pinPrefix } from './commands';
 import { factSentence, factTone, merged } from './facts';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
 import { applied } from './nodes';
 import { pinState } from './pins';
-import { forces, watermarks } from './policies';
+import { forces, victims, watermarks } from './policies';
 import { RefusalWindow } from './refusals';
 import { arranged, floorShort, floorText, shareText } from './tenants';
 import { judge } from './verdict';
@@ -37,9 +38,9 @@ describe('the verdict', () => {
 
   it('tells of limits, pins and quarantine', () => {
     expect(titles(state('over-limit').overview)).toEqual([
-      'Tenant chat is over its limit by 2.20 GiB',
+      'Tenant chat is over its limit by 2.2 GiB',
       'Pin eval-harness is degraded',
-      '2.40 GiB are quarantined',
+      '2.4 GiB are quarantined',
     ]);
     expect(titles(state('thousand-tenants').overview)).toEqual(['3 tenants are over their limits']);
   });
@@ -164,9 +165,23 @@ it('a share says what is not as for everybody, and a floor that is not wholly in
   const GiB = 1024 ** 3;
   const short = { ...plain, floor_bytes: 2 * GiB, effective_floor_bytes: GiB, weight: 2, pin_budget_bytes: GiB, would_refuse_blocks: 1 };
   expect(floorShort(short)).toBe(true);
-  expect(floorText(short)).toBe('floor 2.00 GiB, 1.00 GiB in effect');
-  expect(floorText({ ...short, effective_floor_bytes: null })).toBe('floor 2.00 GiB');
-  expect(shareText(short)).toBe('0 B pinned of 1.00 GiB · weight 2 · would refuse 1 block');
+  expect(floorText(short)).toBe('floor 2 GiB, 1 GiB in effect');
+  expect(floorText({ ...short, effective_floor_bytes: null })).toBe('floor 2 GiB');
+  expect(shareText(short)).toBe('0 B pinned of 1 GiB · weight 2 · would refuse 1 block');
+});
+
+it('without a gate the policy says what was evicted, also by limits', () => {
+  const [node] = state('fresh').overview.nodes;
+  if (!node?.stats) throw new Error('no numbers');
+  expect(forces([node]).map(victims)).toEqual(['nothing evicted yet']);
+  const after = { ...node.stats, totals: { ...node.stats.totals, evicted_blocks: 9_137 } };
+  expect(forces([{ ...node, stats: after }]).map(victims)).toEqual(['9,137 evicted']);
+});
+
+it('the command that pins says whose prefix it is when that is not clear', () => {
+  expect(pinPrefix('p-1')).toBe('larder pins set p-1 --prefix p-1 --ttl 24h --refresh-on-hit');
+  expect(pinPrefix('p-1', 'acme')).toContain('--prefix p-1 --tenant acme --ttl');
+  expect(pinPrefix('p-1', "it's $x")).toContain(`--tenant 'it'\\''s $x' --ttl`);
 });
 
 it('nodes with the same policy in force are shown once, and a closed gate is apart', () => {
@@ -174,6 +189,7 @@ it('nodes with the same policy in force are shown once, and a closed gate is apa
   const [both] = forces(nodes);
   expect(both?.names).toEqual(['gpu-a1', 'gpu-a2']);
   expect(both?.force.declined_blocks).toBe(2 * 1_877);
+  expect(both && victims(both)).toBe('8.83 M evicted, victims idle 21 min 50 s');
   const closed = nodes.map((node, i) =>
     i === 0 && node.stats ? { ...node, stats: { ...node.stats, policy: { ...node.stats.policy, gate_closed: true } } } : node,
   );
@@ -195,7 +211,7 @@ describe('facts', () => {
   const fact = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', fields });
 
   it('are sentences', () => {
-    expect(factSentence(fact('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2.00 KiB, for room');
+    expect(factSentence(fact('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2 KiB, for room');
     expect(factSentence(fact('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
   });
 

@@ -25,11 +25,6 @@ export function nodeOrder(a: Node, b: Node): number {
   return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name);
 }
 
-/** The base name of a model: `meta-llama/Llama-3.1-8B` → `Llama-3.1-8B`. */
-export function shortModel(model: string): string {
-  return model.split('/').at(-1) ?? model;
-}
-
 export interface Label {
   text: string;
   /** Whether an operator laid it over what the node tells. */

@@ -1,10 +1,12 @@
 import type { Node, PolicyStats } from '../api/types';
-import { percent } from '../format';
+import { count, duration, percent } from '../format';
 
 export interface Force {
   /** Nodes that have the same in force; counters are sums over them. */
   names: string[];
   force: PolicyStats;
+  /** For whatever reason: the policy, limits of tenants, sweeps. */
+  evictedBlocks: number;
 }
 
 /** What is in force, each way once: nodes that differ in anything that an operator sets, or in the gate, are apart. */
@@ -17,10 +19,11 @@ export function forces(nodes: Node[]): Force[] {
     const key = [algorithm, admission, admission_idle_s, gate_closed, high_watermark, low_watermark].join();
     const group = groups.get(key);
     if (!group) {
-      groups.set(key, { names: [node.name], force: { ...policy } });
+      groups.set(key, { names: [node.name], force: { ...policy }, evictedBlocks: node.stats?.totals.evicted_blocks ?? 0 });
       continue;
     }
     group.names.push(node.name);
+    group.evictedBlocks += node.stats?.totals.evicted_blocks ?? 0;
     const { force } = group;
     force.admitted_blocks += policy.admitted_blocks;
     force.declined_blocks += policy.declined_blocks;
@@ -28,6 +31,13 @@ export function forces(nodes: Node[]): Force[] {
     if (idle !== null) force.victim_idle_s = Math.min(force.victim_idle_s ?? Infinity, idle);
   }
   return [...groups.values()];
+}
+
+/** What went; how long it had lain idle is measured for the gate alone, of what went to make room. */
+export function victims({ force, evictedBlocks }: Force): string {
+  const idle = force.victim_idle_s ?? null;
+  const gone = evictedBlocks ? `${count(evictedBlocks)} evicted` : 'nothing evicted yet';
+  return idle === null ? gone : `${gone}, victims idle ${duration(idle)}`;
 }
 
 export function watermarks(policy: Pick<PolicyStats, 'high_watermark' | 'low_watermark'>): string {

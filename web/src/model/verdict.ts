@@ -1,7 +1,7 @@
 /** Is the cache well? What an operator must see first, from the worst on. */
 
 import type { Node, Overview } from '../api/types';
-import { bytes, duration, plural, share, whole } from '../format';
+import { bytes, duration, named, plural, share, whole } from '../format';
 import { applied } from './nodes';
 import { pinState } from './pins';
 import { codeWords } from './refusals';
@@ -98,7 +98,7 @@ function nodeFindings(node: Node, now: number): Finding[] {
     case 'behind': {
       const late = applied(node).filter((row) => !row.same);
       const detail = late.map((row) => `${row.type} ${row.observed ?? 'none'} of ${row.desired}`).join(', ');
-      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail, panel: 'nodes' }];
+      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail: detail || 'It has not applied yet what was pushed last.', panel: 'nodes' }];
     }
     case 'joining':
       return [{ level: 'note', title: `Node ${node.name} is joining`, detail: 'It is waiting for its first snapshots.', panel: 'nodes' }];
@@ -124,13 +124,13 @@ function overLimit(overview: Overview): Finding[] {
     return [
       {
         level: 'warn',
-        title: `Tenant ${first.tenant} is over its limit${excess}`,
+        title: `Tenant ${named(first.tenant)} is over its limit${excess}`,
         detail: 'What engines still hold goes as soon as they let go.',
         panel: 'tenants',
       },
     ];
   }
-  const names = over.slice(0, 3).map((tenant) => tenant.tenant);
+  const names = over.slice(0, 3).map((tenant) => named(tenant.tenant));
   const rest = over.length > names.length ? ` and ${whole(over.length - names.length)} more` : '';
   return [
     { level: 'warn', title: `${plural(over.length, 'tenant')} are over their limits`, detail: names.join(', ') + rest, panel: 'tenants' },

@@ -20,7 +20,7 @@ const ASLEEP_S = 6;
 export interface LiveDeps {
   getOverview(): Promise<Overview>;
   getHistory(seconds: number): Promise<History>;
-  stream(handlers: StreamHandlers): Pick<Stream, 'open' | 'close' | 'now'>;
+  stream(handlers: StreamHandlers): Pick<Stream, 'close' | 'now'>;
   nowMs(): number;
 }
 
@@ -62,8 +62,11 @@ export class Live {
   readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
 
   readonly #deps: LiveDeps;
-  readonly #stream: Pick<Stream, 'open' | 'close' | 'now'>;
+  readonly #stream: Pick<Stream, 'close' | 'now'>;
   readonly #refusals = new RefusalWindow();
+  /** The last hour is kept of all tenants together: it is not for everybody. */
+  #withHistory = true;
+  #started = false;
   #arrivals = 0;
   /** The overview at the last point of the history. */
   #charted: Overview | null = null;
@@ -89,24 +92,26 @@ export class Live {
     });
   }
 
-  start(): void {
-    this.#stream.open();
-    void this.#load();
-    void this.#loadHistory();
+  /** From now on it follows. Without a history the charts begin now. */
+  start(withHistory = true): void {
+    this.#withHistory = withHistory;
+    this.#started = true;
+    this.retry();
   }
 
   stop(): void {
     this.#stream.close();
   }
 
-  /** Somebody else may sit here now: nothing of what was known stays on the page. */
+  /** Somebody else may sit here now: nothing of what was known stays on the page. `start` begins anew. */
   forget(): void {
+    this.#started = false;
     this.#stream.close();
     this.overview = null;
     this.history = NO_HISTORY;
     this.facts = [];
     this.connection = 'connecting';
-    this.retry();
+    this.problem = null;
   }
 
   /** Called every second. */
@@ -117,7 +122,7 @@ export class Live {
   /** The tab was shown again or the network came back: catch up at once when something was missed. */
   wake(): void {
     this.tick();
-    if (this.locked) return;
+    if (!this.#started || this.locked) return;
     if (this.connection !== 'reconnecting' && this.ageS <= ASLEEP_S) return;
     if (this.connection === 'live') this.connection = 'reconnecting';
     this.retry();
@@ -147,6 +152,7 @@ export class Live {
   }
 
   async #loadHistory(): Promise<void> {
+    if (!this.#withHistory) return;
     try {
       const history = await this.#deps.getHistory(HISTORY_S);
       this.history = history;

@@ -13,7 +13,7 @@ const at = (later: number): Overview => ({ ...recorded, at: recorded.at + later 
 let clockMs: number;
 let handlers: StreamHandlers;
 let answer: () => Promise<Overview>;
-const stream = { open: vi.fn(), close: vi.fn(), now: vi.fn() };
+const stream = { close: vi.fn(), now: vi.fn() };
 const getHistory = vi.fn<() => Promise<History>>();
 
 function make(): Live {
@@ -52,7 +52,7 @@ describe('starting', () => {
     const live = make();
     live.start();
     await settled();
-    expect(stream.open).toHaveBeenCalledOnce();
+    expect(stream.now).toHaveBeenCalledOnce();
     expect(live.overview?.at).toBe(recorded.at);
     expect(live.history.at.length).toBeGreaterThan(100);
     expect(live.connection).toBe('connecting');
@@ -67,6 +67,28 @@ describe('starting', () => {
     await settled();
     expect(live.overview).toBeNull();
     expect(live.problem?.title).toBe('The API is unreachable');
+  });
+
+  it('does without the last hour when that is not for this caller', async () => {
+    const live = make();
+    live.start(false);
+    await settled();
+    handlers.broken(500);
+    handlers.overview(at(60));
+    await settled();
+    expect(getHistory).not.toHaveBeenCalled();
+    expect(live.history.at.length).toBeGreaterThan(0);
+    expect(live.historyProblem).toBeNull();
+  });
+
+  it('asks nothing for somebody who left', async () => {
+    const live = make();
+    live.start();
+    await settled();
+    live.forget();
+    await settled();
+    expect([live.overview, live.history.at.length, live.facts.length]).toEqual([null, 0, 0]);
+    expect(stream.now).toHaveBeenCalledOnce();
   });
 
   it('prefers what the stream sent meanwhile to a late answer', async () => {
@@ -148,8 +170,15 @@ describe('a broken stream', () => {
 });
 
 describe('waking up', () => {
+  it('asks nothing before it was started', () => {
+    make().wake();
+    expect(stream.now).not.toHaveBeenCalled();
+  });
+
   it('catches up at once after a sleep', () => {
     const live = make();
+    live.start();
+    stream.now.mockClear();
     handlers.overview(at(0));
     clockMs += 600_000;
     live.wake();
@@ -161,6 +190,8 @@ describe('waking up', () => {
 
   it('does nothing when nothing was missed', () => {
     const live = make();
+    live.start();
+    stream.now.mockClear();
     handlers.overview(at(0));
     clockMs += 2_000;
     live.wake();
@@ -169,6 +200,8 @@ describe('waking up', () => {
 
   it('does not wait for the back-off when the network is back', async () => {
     const live = make();
+    live.start();
+    stream.now.mockClear();
     handlers.overview(at(0));
     handlers.broken(30_000);
     await settled();
@@ -185,7 +218,7 @@ it('asks everything again at once when told to', async () => {
   answer = () => Promise.resolve(at(0));
   live.retry();
   await settled();
-  expect(stream.now).toHaveBeenCalledOnce();
+  expect(stream.now).toHaveBeenCalledTimes(2);
   expect(live.problem).toBeNull();
   expect(live.overview).not.toBeNull();
 });

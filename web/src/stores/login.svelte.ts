@@ -14,25 +14,30 @@ const BROWSER: LoginDeps = { getSession, logIn, logOut };
 export class Login {
   /** Null when nobody is known. */
   who = $state.raw<Session | null>(null);
+  /** The API wants to know who asks, and does not. */
+  needed = $state(false);
   readonly #deps: LoginDeps;
 
   constructor(deps: LoginDeps = BROWSER) {
     this.#deps = deps;
   }
 
-  /** Asks who the cookie is; nobody is not a failure. */
+  /** Asks who the cookie is; nobody is not a failure, and neither is an API that does not answer now. */
   async load(): Promise<void> {
     try {
       this.who = await this.#deps.getSession();
+      this.needed = false;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       this.who = null;
+      this.needed = error.problem.status === 401;
     }
   }
 
   /** Raises ApiError. */
   async enter(token: string): Promise<void> {
     this.who = await this.#deps.logIn(token);
+    this.needed = false;
   }
 
   /** Ends the session here and on the server; a server that is away ends it by its time. */
