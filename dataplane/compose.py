@@ -41,6 +41,7 @@ from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
+from dataplane.transport.lmcache.connections import SOCKETS
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import may_pin, started_at
 from dataplane.transport.publisher import Publisher
@@ -69,7 +70,8 @@ class DataPlane:
         handover: Handover | None = None,
     ) -> None:
         barrier.check_machine()
-        handed = handover.memory if handover is not None else []
+        given = handover.memory if handover is not None else []
+        handed = [each for each in given if each[0] not in SOCKETS]
         check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
         # A full collection walks every block of the pool: tens of milliseconds in which nobody is served. Blocks leave
         # no cycles behind, so only young objects are collected, and on a timer.
@@ -120,8 +122,17 @@ class DataPlane:
         )
         if handover is not None:
             server.serve_supervisor(handover.connection)
-        self._lmcache = gateways.lmcache(settings, self._loop, self.node, self._memory, self.clock)
+        self._lmcache = gateways.lmcache(
+            settings,
+            self._loop,
+            self.node,
+            self._memory,
+            self.clock,
+            server,
+            [(kind, fd) for kind, _, fd in given if kind in SOCKETS],
+        )
         if self._lmcache is not None:
+            server.sockets = self._lmcache.connections.keepable
             self.node.gateway_stats = self._lmcache.stats
         server.adopt_engines()
         self._control = ControlServer(
@@ -313,13 +324,13 @@ class DataPlane:
         if self._prefault is not None and kind in ("segment", "part"):
             self._prefault.submit(number, file)
         if self._server is not None and kind != "part":
-            self._server.memory_made(kind, number, file)
+            self._server.made(kind, number, file)
 
     def _memory_dropped(self, kind: str, number: int) -> None:
         if self._prefault is not None and kind in ("segment", "part"):
             self._prefault.cancel(number)
         if self._server is not None and kind != "part":
-            self._server.memory_dropped(kind, number)
+            self._server.dropped(kind, number)
 
 
 def serve(settings: Settings, handover: Handover | None = None) -> int:

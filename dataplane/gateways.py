@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -14,6 +14,7 @@ from dataplane.protocol.layout import H_MEMORY
 from dataplane.protocol.settings import SettingsError
 from dataplane.settings import Settings
 from dataplane.tiers.memory import NodeMemory
+from dataplane.transport.lmcache.connections import Keeper, close_inherited
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.loop import Loop
@@ -30,12 +31,16 @@ def lmcache(
     node: Node,
     memory: NodeMemory,
     clock: Callable[[], float],
+    keeper: Keeper,
+    inherited: Sequence[tuple[str, int]],
 ) -> LMCacheServer | None:
-    """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be.
+    """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be. `keeper`
+    hears of its sockets; `inherited` are those of the data plane before (kind and descriptor), owned from here on.
 
     Raises SettingsError when somebody asked for it.
     """
     if not settings.lmcache_port or memory.named is None:
+        close_inherited(inherited)
         return None
     url = settings.lmcache_url
     try:
@@ -49,6 +54,8 @@ def lmcache(
             clock,
             allow_clear=settings.lmcache_allow_clear,
             patience=Patience(settings.table.lmcache_silent_s, settings.table.lmcache_never_pinged_s),
+            keeper=keeper,
+            inherited=inherited,
         )
     except OSError as error:
         reason = error.strerror or str(error)

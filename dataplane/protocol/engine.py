@@ -203,10 +203,11 @@ class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
     """One fd that rides along for a holder."""
 
     kind: str
-    """`index`, `books`, `names`, `segment`, `area` or `named`."""
+    """`index`, `books`, `names`, `segment`, `area` or `named`; or a socket: `listener` or `connection`."""
     number: int
-    """Segment number, client number, or 0."""
+    """Segment number, client number, connection number, or 0."""
     nbytes: int
+    """0 of a socket."""
 
 
 class Held(msgspec.Struct, tag="held", array_like=True):

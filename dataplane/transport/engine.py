@@ -7,9 +7,10 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -19,7 +20,7 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
-from dataplane.tiers.memory import NodeMemory, SharedFile
+from dataplane.tiers.memory import NodeMemory
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited, open_process, peer_of
 from dataplane.transport.session import Session
@@ -34,6 +35,16 @@ SPARE_DESCRIPTORS = 64
 """Kept free for segments and areas of those who are connected; new peers are turned away before that."""
 
 log = structlog.stdlib.get_logger()
+
+
+class Keepable(Protocol):
+    """What a holder gets a duplicate of: memory, or a gateway's socket."""
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class SocketInUse(Exception):
@@ -60,6 +71,8 @@ class EngineServer:
         self.path = path
         self._loop = loop
         self._allowed = allowed_uids | {os.geteuid(), 0}
+        self.sockets: Callable[[], Iterable[tuple[str, int, Keepable]]] = tuple
+        """Of a gateway whose clients are to outlive this process."""
         self._sessions: dict[int, Session] = {}
         self._of_process: Counter[int] = Counter()
         """Connections by the pid of their process."""
@@ -193,14 +206,18 @@ class EngineServer:
         connection.setblocking(False)
         self._begin(connection, peer_of(connection)).hold(SUPERVISORS_ID)
 
-    def memory_made(self, kind: str, number: int, file: SharedFile) -> None:
-        """New memory: holders get it."""
+    def keepable(self) -> list[tuple[str, int, Keepable]]:
+        """Everything that holders get, by kind and number."""
+        return [*self.memory.files(), *self.sockets()]
+
+    def made(self, kind: str, number: int, file: Keepable) -> None:
+        """New memory, or a new socket: holders get it."""
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_held(0, [(kind, number, file)])
 
-    def memory_dropped(self, kind: str, number: int) -> None:
-        """Memory is being given back: holders may close it, engines may unmap it."""
+    def dropped(self, kind: str, number: int) -> None:
+        """Memory is being given back: holders may close it, engines may unmap it. A socket was closed."""
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_dropped(kind, number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -44,11 +45,10 @@ from dataplane.protocol.engine import (
 )
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.tiers.memory import SharedFile
 from dataplane.transport.peers import Peer, started_at
 
 if TYPE_CHECKING:
-    from dataplane.transport.engine import EngineServer
+    from dataplane.transport.engine import EngineServer, Keepable
 
 DATAGRAMS_PER_TURN = 32
 MAX_RETIRED_PER_ANSWER = 4096
@@ -258,12 +258,12 @@ class Session:
     def hold(self, request_id: int) -> None:
         """Send all memory; a datagram with fewer files than fit ends the list. What comes later follows by itself."""
         self.holder = True
-        files = list(self._memory.files())
+        files = self._server.keepable()
         for start in range(0, len(files) + 1, MAX_FDS_PER_DATAGRAM):
             self.send_held(request_id, files[start : start + MAX_FDS_PER_DATAGRAM])
 
-    def send_held(self, request_id: int, files: list[tuple[str, int, SharedFile]]) -> None:
-        """Send duplicates of memory fds to a holder. One that misses any has to hold anew."""
+    def send_held(self, request_id: int, files: Sequence[tuple[str, int, Keepable]]) -> None:
+        """Send duplicates of fds to a holder. One that misses any has to hold anew."""
         memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
         epoch = int(self._node.options.epoch, 16)
         if not self.send(Held(request_id, epoch, memory), [file.fd for _, _, file in files]):

@@ -8,6 +8,7 @@ from typing import Any
 
 from dataplane.core.inprocess import InProcess
 from dataplane.protocol.layout import H_MEMORY
+from dataplane.transport.lmcache.connections import CONNECTION, Kept
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.loop import Loop
@@ -38,6 +39,24 @@ class PlainPool:
         return memoryview(self.bytes)
 
 
+class Keeper:
+    """What it was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.kept: dict[int, int] = {}
+        """Descriptors of connections by their numbers."""
+
+    def made(self, kind: str, number: int, file: Kept) -> None:
+        self.told.append(f"{kind} made")
+        if kind == CONNECTION:
+            self.kept[number] = file.fd
+
+    def dropped(self, kind: str, number: int) -> None:
+        self.told.append(f"{kind} dropped")
+        del self.kept[number]
+
+
 class Gateway:
     """One gateway and its core. `restart` is a new gateway over the same core and folder, as after a `kill -9`."""
 
@@ -49,6 +68,7 @@ class Gateway:
         self.bench.index.header[H_MEMORY] = 12_345
         self.pool = PlainPool(self.bench, capacity_bytes)
         self._allow_clear = allow_clear
+        self.keeper = Keeper()
         self._clients: list[Client] = []
         self.begin("tcp://127.0.0.1:0")
 
@@ -67,6 +87,7 @@ class Gateway:
             lambda: self.bench.now,
             allow_clear=self._allow_clear,
             patience=Patience(),
+            keeper=self.keeper,
         )
 
     def client(self, *, greet: bool = True) -> Client:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 from threading import Thread
 
 import pytest
 import zmq
 
+from dataplane.transport.lmcache.connections import Connections, close_inherited
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
-from tests.lmcache.gateway import Gateway
+from tests.lmcache.gateway import Gateway, Keeper
+from tests.lmcache.test_zmtp import GREETING, ready
 
 
 def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
@@ -84,3 +89,90 @@ def test_connections_beyond_those_that_are_remembered_are_served_in_a_common_nam
     for at, client in enumerate(clients):
         client.ask("end_session", f"r{at}")
     assert gateway.leased() == 0
+
+
+class TestWhatHoldersKeep:
+    """Duplicates of sockets, for the next data plane."""
+
+    def test_a_connection_is_kept_from_its_handshake_to_its_end(self, gateway: Gateway) -> None:
+        with gateway.client(greet=False) as client:
+            gateway.until(lambda: gateway.keeper.kept, "it is kept before it says anything")
+            assert client.ask("noop") == "OK"
+            assert gateway.keeper.told == ["listener made", "connection made"]
+            assert [number for kind, number, _ in gateway.server.connections.keepable()] == [
+                0,
+                *gateway.keeper.kept,
+            ]
+        gateway.until(lambda: not gateway.keeper.kept, "it is let go")
+
+    def test_what_was_read_of_a_request_is_in_the_kernel_until_it_was_answered(
+        self, gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[int] = []
+        (fd,) = gateway.keeper.kept.values()
+        noop = gateway.server._operations.methods["noop"]
+
+        def looking(*arguments: object) -> object:
+            with socket.socket(fileno=os.dup(fd)) as other:
+                seen.append(len(other.recv(1000, socket.MSG_PEEK)))
+            return noop(*arguments)
+
+        monkeypatch.setitem(gateway.server._operations.methods, "noop", looking)
+        for _ in range(3):
+            assert client.ask("noop") == "OK"
+        assert len(seen) == 3
+        assert min(seen) > 0
+        with socket.socket(fileno=os.dup(fd)) as other, pytest.raises(BlockingIOError):
+            other.recv(1000, socket.MSG_PEEK)
+
+    def test_one_that_goes_on_is_kept_only_when_what_it_said_was_served(self, gateway: Gateway) -> None:
+        """A request that ended the data plane must not end the next one, and the one after it."""
+        with gateway.client() as client:
+            (fd,) = gateway.keeper.kept.values()
+            inherited = os.dup(fd)
+            client.send([b"\x01", b"\x18"])
+            assert select.select([inherited], [], [], 10)[0], "it lies in the kernel"
+            keeper = Keeper()
+            served: list[bool] = []
+            after = Connections(
+                gateway.loop,
+                "tcp://127.0.0.1:0",
+                lambda connection, frames: served.append(bool(keeper.kept)),
+                lambda connection: None,
+                keeper,
+                [("connection", inherited)],
+            )
+            try:
+                after.turn()
+                assert served == [False]
+                assert len(keeper.kept) == 1
+            finally:
+                after.close()
+
+    def test_a_message_that_is_too_long_to_stay_in_the_kernel_lets_the_connection_go_until_it_is_served(
+        self, gateway: Gateway, client: Client
+    ) -> None:
+        assert client.call("noop", bytes(2_000_000)) == []
+        assert gateway.keeper.told[-2:] == ["connection dropped", "connection made"]
+        assert client.ask("noop") == "OK"
+
+    def test_the_end_of_a_message_that_does_not_come_is_waited_for_outside_of_the_kernel(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dataplane.transport.lmcache.connections.LEFT_S", -1.0)
+        said = GREETING + ready() + b"\x00\x05ab"
+        _, _, port = gateway.server.url.rpartition(":")
+        with socket.create_connection(("127.0.0.1", int(port))) as peer:
+            peer.sendall(said)
+            gateway.until(lambda: gateway.keeper.kept, "it waits for the rest")
+            gateway.server.tick()
+            gateway.until(lambda: not gateway.keeper.kept, "it was taken out")
+            peer.sendall(b"cde")
+            gateway.until(lambda: gateway.keeper.kept, "it is whole")
+
+
+def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
+    with gateway.client() as client:
+        (fd,) = gateway.keeper.kept.values()
+        close_inherited([("connection", os.dup(fd)), ("listener", os.open("/dev/null", os.O_RDONLY))])
+        client.wait_lost()

@@ -159,7 +159,6 @@ class TestD6QuotasHoldForWhatClientsCache:
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
             wait_for(plane.spare_waits, "a spare waits", 60)
             plane.kill_plane()
-            client.wait_lost()
             assert client.store(prompt(8), cache_salt="small") is False
             (tenant,) = [each for each in plane.describe().tenants if each.tenant == "small"]
             assert tenant.bytes <= 2 * CHUNK_BYTES

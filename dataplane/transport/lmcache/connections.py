@@ -1,4 +1,8 @@
-"""Connections of clients: their bytes in and out, what they speak, whose process they are of, and when they close."""
+"""Connections of clients: their bytes in and out, what they speak, whose process they are of, and when they close.
+
+What a client said stays in the kernel until it was answered, and whoever holds this process's memory for the next one
+holds duplicates of its sockets too: when it is killed, the next one finds every request that had no answer yet.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+from typing import Protocol
 
 import structlog
 
@@ -30,12 +36,40 @@ TURN_S = 0.005
 READS_PER_TURN = 64
 READ_BYTES = 256 << 10
 """At once from one connection."""
+LEFT_BYTES = 128 << 10
+"""Of a message that has not come whole, which stay in the kernel; a longer one is taken out as it comes."""
+LEFT_S = 1.0
+"""After which it is taken out too: the kernel may have no room for its end."""
+RECEIVE_BYTES = 1 << 20
+"""That the kernel takes ahead, where it may."""
+SOCKETS = LISTENER, CONNECTION = "listener", "connection"
+"""Kinds of sockets, as holders know them."""
+MAX_KEPT = 256
+"""Connections that holders keep: each is a descriptor of theirs."""
 _LISTEN_BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
+"""What lies unread in the kernel is no news."""
+_PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 
 log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A socket for a holder."""
+
+    fd: int
+    nbytes: int = 0
+
+
+class Keeper(Protocol):
+    """Tells whoever holds this process's memory of its sockets."""
+
+    def made(self, kind: str, number: int, file: Kept, /) -> None: ...
+
+    def dropped(self, kind: str, number: int, /) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -66,6 +100,14 @@ class Connection:
     left: bytes = b""
     """What the kernel did not take of those before. Nothing is read while there is some: a peer that takes no answers
     asks for no more."""
+    kept: bool = False
+    """Holders have a duplicate of its socket."""
+    unread_since: float = 0.0
+    """When the begin of a message was left in the kernel; 0 for no such one."""
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self.identity, "big")
 
     @property
     def owner(self) -> Owner:
@@ -88,26 +130,40 @@ class Connections:
         url: str,
         asked: Callable[[Connection, list[bytes]], None],
         closed: Callable[[Connection], None],
+        keeper: Keeper | None = None,
+        inherited: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """`asked` has the frames of each message; it may answer at once or later. Raises OSError when `url` cannot be
-        listened at."""
+        """`asked` has the frames of each message; it may answer at once or later. `inherited` are sockets of the data
+        plane before: kind and descriptor, which is owned from here on. Raises OSError when `url` cannot be listened
+        at."""
         self._loop = loop
         self._asked = asked
         self._closed = closed
-        self._listener = _listen(url)
-        self.url = _url_of(self._listener)
+        self._keeper = keeper
         self._by_fd: dict[int, Connection] = {}
-        self._known = 0
-        self._backlog: set[Connection] = set()
-        """Those of whose words some are read and not served yet."""
+        self._known = self._kept = 0
+        self._waiting: dict[Connection, None] = {}
+        """Those that may have said something, in the order of their turns."""
         self._numbers = int.from_bytes(os.urandom(7), "big")
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
         self._lookout = Lookout(self._found)
         # An epoll of its own within the loop's: one turn has its time however many clients there are.
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), _READ)
+        listener, connections = _sorted(inherited, url)
+        try:
+            self._listener = _listen(url) if listener is None else listener
+        except OSError:
+            for connection in connections:
+                connection.close()
+            raise
+        self.url = _url_of(self._listener)
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
+        if keeper is not None:
+            keeper.made(LISTENER, 0, Kept(self._listener.fileno()))
+        for each in connections:
+            self._begin(each, Stream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS))
 
     def __len__(self) -> int:
         """Those that are remembered."""
@@ -118,46 +174,62 @@ class Connections:
     def turn(self) -> None:
         """Serve what came, for a bounded time."""
         until = time.perf_counter() + TURN_S
-        for connection in list(self._backlog):
-            self._backlog.discard(connection)
-            self._serve(connection, until)
-        for fd, events in self._epoll.poll(0, READS_PER_TURN):
-            if fd == self._listener.fileno():
+        for fd, _ in self._epoll.poll(0, READS_PER_TURN):
+            connection = self._by_fd.get(fd)
+            if connection is not None:
+                self._waiting[connection] = None
+            elif fd == self._listener.fileno():
                 self._accept()
+        for connection in list(self._waiting):
+            if connection not in self._waiting:  # it ended meanwhile
                 continue
-            ready = self._by_fd.get(fd)
-            if ready is None or ready in self._backlog:
-                continue
-            if ready.left:
-                self.flush(ready)
-                if ready.left and events & ~_WRITE:  # an error: it takes nothing any more
-                    self._end(ready)
-                continue
-            self._read(ready, until)
+            del self._waiting[connection]
+            self._turn_of(connection, until)
             if time.perf_counter() > until:
                 break
-        if self._backlog:
+        if self._waiting:
             self._loop.once(0.0, self._go_on)
 
     def _go_on(self) -> None:
-        if self._backlog:
+        if self._waiting:
             self.turn()
 
-    def _read(self, connection: Connection, until: float) -> None:
+    def _turn_of(self, connection: Connection, until: float) -> None:
+        if connection.left:
+            self.flush(connection)
+        if not connection.left:
+            self._read(connection, until, LEFT_BYTES)
+
+    def _read(self, connection: Connection, until: float, most: int) -> None:
+        """Serve what lies in the kernel, and then take out what was served; at most `most` bytes of a message that has
+        not come whole stay there."""
         try:
-            count = connection.socket.recv_into(self._buffer)
+            count = connection.socket.recv_into(self._buffer, READ_BYTES, _PEEK)
         except (BlockingIOError, InterruptedError):
+            self._keep(connection)
             return
         except OSError:
             count = 0
         if not count:
             self._end(connection)
             return
-        connection.stream.feed(bytes(self._view[:count]))
-        self._serve(connection, until)
+        stream = connection.stream
+        stream.feed(bytes(self._view[:count]))
+        if not self._serve(connection, until):
+            return
+        left = stream.give_back(most)
+        if left < count:
+            with suppress(OSError):  # it is gone, as the next read will tell
+                connection.socket.recv_into(self._buffer, count - left, _DISCARD)
+            connection.unread_since = 0.0
+        if left and not connection.unread_since:
+            connection.unread_since = time.monotonic()
+        self._keep(connection)
+        if left < count and (left or count == READ_BYTES):
+            self._waiting[connection] = None  # there may be more
 
-    def _serve(self, connection: Connection, until: float) -> None:
-        """Hand on the messages of what was read, and send the answers together."""
+    def _serve(self, connection: Connection, until: float) -> bool:
+        """Hand on the messages of what was read, and send the answers together. False: the connection ended."""
         stream = connection.stream
         try:
             while (frames := stream.next()) is not None:
@@ -165,26 +237,46 @@ class Connections:
                     self._remember(connection)
                 self._asked(connection, frames)
                 if time.perf_counter() > until:
-                    self._backlog.add(connection)
                     break
         except Malformed as error:
             log.debug("lmcache.connection_refused", reason=str(error))
             self.flush(connection)
             self._end(connection)
-            return
+            return False
         self.flush(connection)
-        if connection.left:
-            self._backlog.discard(connection)
+        return connection.open
+
+    def _keep(self, connection: Connection) -> None:
+        """Let holders have a connection as long as the next data plane could go on with it: between messages. Called
+        when what it said was served: a request that ends this process is not there for the next one."""
+        if self._keeper is None:
+            return
+        wanted = connection.stream.ready and connection.stream.whole
+        if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
+            return
+        connection.kept = wanted
+        if wanted:
+            self._kept += 1
+            self._keeper.made(CONNECTION, connection.number, Kept(connection.socket.fileno()))
+        else:
+            self._kept -= 1
+            self._keeper.dropped(CONNECTION, connection.number)
+
+    def keepable(self) -> Iterator[tuple[str, int, Kept]]:
+        """Sockets that holders have: kind, number and descriptor."""
+        yield LISTENER, 0, Kept(self._listener.fileno())
+        for connection in self._by_fd.values():
+            if connection.kept:
+                yield CONNECTION, connection.number, Kept(connection.socket.fileno())
 
     def flush(self, connection: Connection) -> None:
         """Send what is to be said. What the kernel does not take now goes when it does."""
         reply = connection.stream.reply
         if reply:
-            connection.answers.append(bytes(reply))
+            connection.answers.insert(0, bytes(reply))  # READY comes before the first answer
             reply.clear()
         if not connection.open or not (connection.answers or connection.left):
             return
-        waited = bool(connection.left)
         data = b"".join((connection.left, *connection.answers))
         connection.answers.clear()
         try:
@@ -194,11 +286,6 @@ class Connections:
         except OSError:  # it is gone, as reading will tell
             sent, data = 0, b""
         connection.left = data[sent:]
-        if bool(connection.left) != waited:
-            self._epoll.modify(connection.socket.fileno(), _WRITE if connection.left else _READ)
-            if waited:
-                self._backlog.add(connection)
-                self._loop.once(0.0, self._go_on)
 
     # ---- they come and go
 
@@ -216,19 +303,17 @@ class Connections:
                     return  # of the connection that came, which is gone
                 self._pause(error.strerror or "")
                 return
-            accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._numbers += 1
-            connection = Connection(
-                self._numbers.to_bytes(8, "big"),
-                accepted,
-                Stream(MAX_MESSAGE_BYTES, MAX_ARGUMENTS),
-                time.monotonic(),
-            )
-            self._by_fd[accepted.fileno()] = connection
-            self._epoll.register(accepted.fileno(), _READ)
-            self.flush(connection)
+            self.flush(self._begin(accepted, Stream(MAX_MESSAGE_BYTES, MAX_ARGUMENTS)))
+
+    def _begin(self, peer: socket.socket, stream: Stream) -> Connection:
+        peer.setblocking(False)
+        self._numbers += 1
+        connection = Connection(self._numbers.to_bytes(8, "big"), peer, stream, time.monotonic())
+        self._by_fd[peer.fileno()] = connection
+        self._epoll.register(peer.fileno(), _CHANGES)
+        return connection
 
     def _pause(self, reason: str) -> None:
         """The listener stays readable, so pause instead of spinning. Who waits is served when there is room."""
@@ -238,7 +323,7 @@ class Connections:
 
     def _resume(self) -> None:
         if not self._epoll.closed:
-            self._epoll.register(self._listener.fileno(), _READ)
+            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
     def _remember(self, connection: Connection) -> None:
         if connection.found is not None:
@@ -254,18 +339,24 @@ class Connections:
         fd = connection.socket.fileno()
         connection.open = False
         del self._by_fd[fd]
-        self._backlog.discard(connection)
+        self._waiting.pop(connection, None)
         self._epoll.unregister(fd)
-        connection.socket.close()
+        _hang_up(connection.socket)
         self._known -= connection.known
+        if connection.kept and self._keeper is not None:
+            self._kept -= 1
+            self._keeper.dropped(CONNECTION, connection.number)
         self._closed(connection)
 
-    def end_silent(self) -> None:
-        """Close what did not say what it speaks. Called every second."""
+    def tick(self) -> None:
+        """Close what did not say what it speaks; take messages out of the kernel whose end does not come. Called every
+        second."""
         now = time.monotonic()
         for connection in list(self._by_fd.values()):
             if not connection.stream.ready and now - connection.since > HANDSHAKE_S:
                 self._end(connection)
+            elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
+                self._read(connection, time.perf_counter() + TURN_S, 0)
 
     def _found(self, owners: Mapping[bytes, Owner]) -> None:
         """On the look-out's thread. Whose descriptor was another one's meanwhile is not open any more."""
@@ -278,14 +369,55 @@ class Connections:
         """Stop. What was answered is sent as far as the kernel takes it."""
         self._lookout.close()
         self._loop.unregister(self._epoll.fileno())
-        self._listener.close()
+        _hang_up(self._listener)
         for connection in self._by_fd.values():
             self.flush(connection)
             connection.open = False
-            connection.socket.close()
+            _hang_up(connection.socket)
         self._by_fd.clear()
-        self._backlog.clear()
+        self._waiting.clear()
         self._epoll.close()
+
+
+def close_inherited(inherited: Iterable[tuple[str, int]]) -> None:
+    """Let go of sockets that nobody goes on with."""
+    for _, fd in inherited:
+        with suppress(OSError):
+            _hang_up(socket.socket(fileno=fd))
+
+
+def _sorted(
+    inherited: Iterable[tuple[str, int]], url: str
+) -> tuple[socket.socket | None, list[socket.socket]]:
+    """The listener at this URL, if there is one, and the connections; what is neither is closed."""
+    listener: socket.socket | None = None
+    connections: list[socket.socket] = []
+    for kind, fd in inherited:
+        try:
+            each = socket.socket(fileno=fd)
+        except OSError:  # no socket
+            os.close(fd)
+            continue
+        try:
+            listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if kind == LISTENER and listens and listener is None and _url_of(each) == url:
+                listener = each
+                continue
+            if kind == CONNECTION and not listens:
+                each.getpeername()
+                connections.append(each)
+                continue
+        except OSError:  # closed meanwhile
+            pass
+        _hang_up(each)
+    return listener, connections
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Close a socket for everybody, also for who holds a duplicate of it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _owner(connection: Connection) -> Owner:
@@ -306,6 +438,7 @@ def _listen(url: str) -> socket.socket:
     try:
         # A port with connections of a data plane before this one is free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         where = socket.getaddrinfo(

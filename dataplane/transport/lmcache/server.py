@@ -6,7 +6,7 @@ The socket is open to everybody who reaches it; the wire knows no authentication
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
-from dataplane.transport.lmcache.connections import Connection, Connections
+from dataplane.transport.lmcache.connections import Connection, Connections, Keeper
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.digests import Digests
@@ -59,14 +59,16 @@ class LMCacheServer:
         *,
         allow_clear: bool,
         patience: Patience,
+        keeper: Keeper | None = None,
+        inherited: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """`memory` is the identity of the core's memory; `folder` keeps registrations. Raises OSError when the
-        port cannot be had."""
+        """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
+        of `Connections`. Raises OSError when the port cannot be had."""
         self._clock = clock
         self._cache = cache
         self._pool = pool
         self.counters = Counters()
-        self.connections = Connections(loop, url, self._said, self._closed)
+        self.connections = Connections(loop, url, self._said, self._closed, keeper, inherited)
         self.url = self.connections.url
         self.chains = Chains()
         self.sessions = Sessions(cache.let_go)
@@ -223,7 +225,7 @@ class LMCacheServer:
     def tick(self) -> None:
         """What need not happen with every request. Called every second."""
         now = self._clock()
-        self.connections.end_silent()
+        self.connections.tick()
         self.sessions.expire(now)
         self.instances.reap(now)
         if self._strangers and now - self._begun_at > LOST_TTL_S:

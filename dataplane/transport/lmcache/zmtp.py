@@ -57,7 +57,8 @@ def message(frames: Sequence[bytes]) -> bytes:
 
 
 class Stream:
-    """The bytes of one connection, and what they say. `feed` what came, then ask `next` until there is nothing."""
+    """The bytes of one connection, and what they say. `feed` what came, then ask `next` until there is nothing, then
+    `give_back` what was not handed on, to be fed again."""
 
     def __init__(self, max_message_bytes: int, max_frames: int) -> None:
         """Frames of a message beyond `max_frames` are left out."""
@@ -77,16 +78,45 @@ class Stream:
         self._frames: list[bytes] = []
         self._nbytes = 0
         """Of the message that is coming."""
+        self._fed = self._done = 0
+        """Bytes that `next` looks at, and those of them that are of messages that came whole."""
+        self._fresh = True
+        """The first of them begins a message."""
+
+    @classmethod
+    def under_way(cls, max_message_bytes: int, max_frames: int) -> Stream:
+        """Of a connection both of whose ends said what they are."""
+        stream = cls(max_message_bytes, max_frames)
+        stream.greeted = stream.ready = True
+        stream.reply.clear()
+        return stream
+
+    @property
+    def whole(self) -> bool:
+        """Nothing of a message was taken that has not come whole."""
+        return not self._waiting and not self._frames
 
     def feed(self, data: bytes) -> None:
         """Bytes that came. Not before `next` found nothing."""
-        if not self._waiting:
-            self._data, self._at = data, 0
-            return
-        self._waiting += data
-        if len(self._waiting) >= self._wanted:
-            self._data, self._at = bytes(self._waiting), 0
-            self._waiting = bytearray()
+        self._fed = self._done = 0
+        self._fresh = self.whole
+        if self._waiting:
+            self._waiting += data
+            if len(self._waiting) < self._wanted:
+                return
+            data, self._waiting = bytes(self._waiting), bytearray()
+        self._data, self._at, self._fed = data, 0, len(data)
+
+    def give_back(self, most: int) -> int:
+        """Forget the end of what was fed last, as far as it is of messages that were not handed on: so many bytes. 0
+        when one message begins there that has more than `most` already: of that one everything is kept."""
+        if not self._done and (not self._fresh or self._fed > most):
+            return 0
+        left = self._fed - self._done
+        self._data, self._at, self._fed, self._done = b"", 0, 0, 0
+        self._waiting, self._wanted = bytearray(), 0
+        self._frames, self._nbytes = [], 0
+        return left
 
     def next(self) -> list[bytes] | None:
         """The frames of the next message; None when more must come first. Raises Malformed."""
@@ -115,6 +145,7 @@ class Stream:
             at = stop
             if flags & _COMMAND:
                 self._commanded(data[begin:stop])
+                self._done = at
                 continue
             if not self.ready:
                 raise Malformed("expected the command READY before messages")
@@ -125,6 +156,7 @@ class Stream:
                 continue
             frames, self._frames = self._frames, []
             self._at, self._nbytes = at, 0
+            self._done = at
             return frames
         self._wait(at, wanted)
         return None
@@ -150,6 +182,7 @@ class Stream:
         if data[_SIGNATURE + 2 : _SIGNATURE + 22] != _NULL:
             raise Malformed("expected the mechanism NULL")
         self._at += GREETING_BYTES
+        self._done = self._at
         self.greeted = True
         self.reply += _READY
         return True
