@@ -17,6 +17,7 @@ from app.ingest.subscriber import IngestCounts
 from app.observe import metrics
 from app.observe.facts import FactHub
 from app.push.desired import Desired
+from app.push.environ import environ_of
 from app.push.keys import KeyPair, key_pair, key_path, next_key
 from app.push.lead import Lead
 from app.push.operations import Operations
@@ -66,10 +67,6 @@ from app.services.usage_ledger import UsageLedger
 from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
 from app.store.claim import claim_of
 from app.store.database import Database
-from dataplane.protocol.settings import TOKEN_VARIABLE, to_environ
-
-_SECRETS = frozenset({"LARDER_APP__ADMIN_TOKEN", TOKEN_VARIABLE})
-"""Variables that the data plane has no business with."""
 
 
 @dataclass
@@ -287,15 +284,12 @@ def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHu
 
 
 def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
-    inherited = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    environ = {**inherited, **to_environ(settings.common)}
-
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.left(settings.common.control_url)
         hub.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
 
     return Supervisor(
-        environ,
+        environ_of(os.environ, settings.common),
         on_exit,
         on_start=lambda pid: hub.publish("dataplane.started", pid=pid),
         engine_socket=settings.common.engine_socket,

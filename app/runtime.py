@@ -116,7 +116,7 @@ class Runtime:
         """From now on callers are known. Of a setup token this line is the only trace."""
         token = await self.parts.auth.start()
         if token:
-            self._log.warning("auth.setup_token", token=token, once="larder login --setup TOKEN")
+            self._log.warning("auth.setup_token", token=token, once="larder login --setup")
 
     def _make_crews(self, context: zmq.asyncio.Context) -> Crews:
         parts = self.parts

@@ -13,6 +13,7 @@ import msgspec
 
 from dataplane.protocol import settings as shared
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
+from dataplane.protocol.secret_file import OpenToOthers, read_secret
 from dataplane.protocol.settings import Common, SettingsError, read
 
 ADMIN_TOKEN_CHARACTERS = 32
@@ -166,7 +167,9 @@ def admin_token(app: AppSettings) -> str:
         raise SettingsError("app.admin_token: expected at most one of it and app.admin_token_file")
     name = f"app.admin_token_file {app.admin_token_file}"
     try:
-        token = Path(app.admin_token_file).expanduser().read_text(encoding="utf-8").strip()
+        token = read_secret(Path(app.admin_token_file).expanduser()).decode().strip()
+    except OpenToOthers as error:
+        raise SettingsError(f"app.admin_token_file: {error}") from None
     except OSError as error:
         raise SettingsError(f"{name}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

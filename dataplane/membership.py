@@ -32,6 +32,7 @@ from dataplane.protocol.join import (
     is_loopback,
     parse_token,
 )
+from dataplane.protocol.secret_file import OpenToOthers, read_secret
 from dataplane.protocol.settings import SettingsError
 from dataplane.settings import Settings, joined_file
 from dataplane.transport.curve import BadKeyFile, Gate, key_pair
@@ -287,9 +288,9 @@ def _token(settings: Settings) -> JoinToken | None:
     if not path:
         return None
     try:
-        with Path(path).expanduser().open("rb") as file:
-            text = file.read(MAX_TOKEN_FILE_BYTES).decode("ascii")
-        return parse_token(text)
+        return parse_token(read_secret(Path(path).expanduser(), MAX_TOKEN_FILE_BYTES).decode("ascii"))
+    except OpenToOthers as error:
+        raise SettingsError(f"dataplane.join_token_file: {error}") from None
     except FileNotFoundError:
         if joined_file(settings.common.state_dir).exists():
             return None  # it was needed once

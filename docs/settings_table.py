@@ -12,6 +12,7 @@ from app.settings import AppSettings
 from dataplane.protocol.settings import (
     CONFIG_VARIABLE,
     PREFIX,
+    SETUP_VARIABLE,
     TIMEOUT_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -62,6 +63,7 @@ def page(note: str) -> str:
         f"| `{URL_VARIABLE}` | from `http_host` and `http_port` | Where the API is, such as `http://127.0.0.1:8470`; "
         "`--url` wins. |",
         f"| `{TOKEN_VARIABLE}` | what `larder login` keeps | The token to ask with. **Secret.** |",
+        f"| `{SETUP_VARIABLE}` | | The setup token that `larder login --setup` takes. **Secret.** |",
         f"| `{TIMEOUT_VARIABLE}` | `60s` | How long to wait for an answer; `--timeout` wins. |",
         f"| `{CONFIG_VARIABLE}` | `larder.toml` | The file of settings. |",
     ]

@@ -240,7 +240,7 @@ def _sentence(response: httpx.Response, base: str) -> str:
     if response.status_code == 401 and "larder login" not in sentence:
         return (
             f"{sentence}; 'larder login --url {base}' keeps a token. The first one of a new Larder is made by "
-            "'larder login --setup TOKEN', with the setup token of its log (auth.setup_token)"
+            "'larder login --setup', which asks for the setup token of its log (auth.setup_token)"
         )
     return sentence
 

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from dataplane.protocol.secret_file import OpenToOthers, read_secret
+
 
 def path() -> Path:
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -41,7 +43,9 @@ def _key(url: str) -> str:
 
 def _read() -> dict[str, str]:
     try:
-        kept = json.loads(path().read_text(encoding="utf-8"))
+        kept = json.loads(read_secret(path()))
+    except OpenToOthers as error:
+        raise click.ClickException(str(error)) from None
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -55,8 +55,11 @@ def _check_data_plane(settings: Settings) -> None:
     """Tell a mistake in the data plane's settings now: started with it, the data plane would end again and again."""
     if not settings.app.embedded_data_plane:
         return
+    from app.push.environ import environ_of
+
     command = [sys.executable, "-m", "dataplane", "--print-config"]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = environ_of(os.environ)
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if checked.returncode == SETTINGS_EXIT_CODE:
         raise click.ClickException(checked.stderr.strip())
 

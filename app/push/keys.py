@@ -6,14 +6,13 @@ started again.
 """
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
 import zmq
 
+from dataplane.protocol.secret_file import OpenToOthers, read_secret
 from dataplane.protocol.settings import SettingsError
 
 KEY_FILE = "manager.key"
@@ -51,7 +50,7 @@ def key_pair(state_dir: Path, given: str = "") -> KeyPair:
             return _make(path)
     except OSError as error:
         raise SettingsError(f"app.curve_key_file: {path} cannot be read or made: {error.strerror}") from None
-    return _read(path, strict=not given)
+    return _read(path)
 
 
 def next_path(path: Path) -> Path:
@@ -63,7 +62,7 @@ def next_key(path: Path, present: str) -> str:
     """The public key that will take the place of the present one, "" when none is planned: what lies beside its file,
     or in it since the switch, for a process that was not started again yet. Raises SettingsError."""
     for each in (next_path(path), path):
-        if each.exists() and (public := _read(each, strict=False).public) != present:
+        if each.exists() and (public := _read(each).public) != present:
             return public
     return ""
 
@@ -85,21 +84,14 @@ def switch(path: Path) -> Path:
     return old
 
 
-def _read(path: Path, *, strict: bool) -> KeyPair:
-    """`strict`: refuse a file that others than its owner can read. Raises SettingsError."""
+def _read(path: Path) -> KeyPair:
+    """Raises SettingsError, also for a file that others can reach."""
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            secret = file.read(_MAX_BYTES).strip()
+        secret = read_secret(path, _MAX_BYTES).strip()
     except OSError as error:
         raise SettingsError(f"app.curve_key_file: {path} cannot be read: {error.strerror}") from None
-    if mode & 0o077 and strict:
-        raise SettingsError(
-            f"{path}: expected mode 0600, got {mode:04o}: others can read the secret key of this management plane; "
-            "remove it (all nodes must then join again), or chmod 600 it if nobody else was on this machine"
-        )
-    if mode & 0o007:
-        structlog.get_logger().warning("keys.readable_by_all", file=str(path), mode=f"{mode:04o}")
+    except OpenToOthers as error:
+        raise SettingsError(f"app.curve_key_file: {error}: 'larder manager-key next' plans one") from None
     try:
         return KeyPair(zmq.curve_public(secret).decode(), secret)
     except (ValueError, zmq.ZMQError):

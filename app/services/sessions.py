@@ -31,7 +31,7 @@ class Sessions:
         who = await self._auth.check(token.strip(), attempt)
         if who.token_id == SETUP_ID:
             raise Unauthorized(
-                "the setup token makes the first token and nothing else: 'larder login --setup TOKEN'"
+                "the setup token makes the first token and nothing else: 'larder login --setup'"
             )
         cookie, now = credentials.new_cookie(), time.time()
         row = SessionRow(

@@ -27,8 +27,11 @@ URL_VARIABLE = "LARDER_URL"
 """Where the command line finds the API; no setting of a process."""
 TOKEN_VARIABLE = "LARDER_TOKEN"
 """What the command line proves itself with; no setting of a process."""
+SETUP_VARIABLE = "LARDER_SETUP_TOKEN"
+"""The setup token of `larder login --setup`; no setting of a process."""
 TIMEOUT_VARIABLE = "LARDER_TIMEOUT"
 """How long the command line waits for an answer."""
+_NO_SETTINGS = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, SETUP_VARIABLE, TIMEOUT_VARIABLE})
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
 DEFAULT_LMCACHE_PORT = 5555
@@ -83,11 +86,7 @@ def read(
     tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
     variables: dict[str, str] = {}
     for name, text in environ.items():
-        if (
-            not name.startswith(PREFIX)
-            or name in (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, TIMEOUT_VARIABLE)
-            or name.startswith(TEST_VARIABLES)
-        ):
+        if not name.startswith(PREFIX) or name in _NO_SETTINGS or name.startswith(TEST_VARIABLES):
             continue
         path = name.removeprefix(PREFIX).lower().split("__")
         if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):

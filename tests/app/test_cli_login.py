@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import structlog
 
 from app.settings import Settings
 from tests.app.callers import guarding
@@ -17,15 +18,46 @@ async def test_a_setup_token_that_is_not_taken_is_told_as_one(socket_dir: Path) 
         for wrong in ("WRONG", f"larder_setup_{'0' * 64}"):
             code, out, err = await larder(plane, "login", "--setup", wrong)
             assert (code, out) == (1, "")
-            assert err.startswith("Error: --setup: ")
+            assert "\nError: --setup: " in err
             assert "auth.setup_token" in err
+
+
+@pytest.mark.parametrize("way", ["typed", "minus", "environment", "file", "argument"])
+async def test_a_setup_token_need_not_be_an_argument(
+    socket_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with structlog.testing.capture_logs() as told:
+        async with serving(settings_in(socket_dir, auth="required")) as plane:
+            (setup,) = [line["token"] for line in told if line["event"] == "auth.setup_token"]
+            file = tmp_path / "setup"
+            file.touch(mode=0o600)
+            file.write_text(f"{setup}\n")
+            arguments = {"typed": ["--setup", "--name", "alice"], "minus": ["--setup", "-"]}.get(
+                way, ["--setup"]
+            )
+            if way == "file":
+                arguments = ["--setup-file", str(file)]
+                file.chmod(0o644)
+                code, _, err = await larder(plane, "login", *arguments)
+                assert (code, "chmod 600" in err) == (1, True)
+                file.chmod(0o600)
+            if way == "environment":
+                monkeypatch.setenv("LARDER_SETUP_TOKEN", setup)
+            if way == "argument":
+                arguments = ["--setup", setup]
+            typed = f"{setup}\n" if way in ("typed", "minus") else ""
+            code, out, err = await larder(plane, "login", *arguments, typed=typed)
+            assert code == 0, err
+            assert out.startswith("made the first token")
+            assert ("can be seen by others" in err) == (way == "argument")
 
 
 async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir, auth="required")) as plane:
         code, _, err = await larder(plane, "quotas", "list")
         assert code == 1
-        assert "'larder login --setup TOKEN'" in err
+        assert "'larder login --setup'" in err
         assert "auth.setup_token" in err
 
 

@@ -41,6 +41,7 @@ def make_node(socket_dir: Path) -> Iterator[Callable[..., DataPlane]]:
     def new(name: str, token: str, **labels: str) -> DataPlane:
         folder = socket_dir / name
         folder.mkdir()
+        (folder / "token").touch(mode=0o600)
         (folder / "token").write_text(token)
         node = DataPlane(
             folder,
@@ -290,6 +291,7 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         assert a.alive
         await until_states(plane, b="in_sync")
         await asyncio.to_thread(a.stop)
+        (a.folder / "token").touch(mode=0o600)
         (a.folder / "token").write_text(await token_of(plane))
         await start(a)
         await until_states(plane, a="in_sync", b="in_sync")

@@ -138,6 +138,34 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     assert second.stderr.startswith("Error: another Larder runs with the state directory")
 
 
+def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
+    database = f"sqlite:///{socket_dir / 'other.db'}?cache=private"
+    up = Up(
+        socket_dir,
+        LARDER_DATABASE_URL=database,
+        LARDER_APP__ADMIN_TOKEN="an-admin-token-that-is-long-enough-0123456789",
+        LARDER_SETUP_TOKEN="hunter2",
+        LARDER_TOKEN="hunter2",
+        PGPASSWORD="hunter2",
+        HF_TOKEN="hunter2",
+        LARDER_DATAPLANE__NODE="one",
+    )
+    try:
+        up.until_ready()
+        children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
+        told = [Path(f"/proc/{child}/environ").read_bytes() for child in children]
+        assert told
+        for environ in told:
+            names = {line.partition(b"=")[0] for line in environ.split(b"\0")}
+            assert {b"LARDER_STATE_DIR", b"LARDER_DATAPLANE__NODE", b"PATH"} <= names
+            assert b"LARDER_DATABASE_URL" not in names
+            assert not any(name.startswith((b"LARDER_APP__", b"PG")) for name in names)
+            assert b"hunter2" not in environ
+            assert b"other.db" not in environ
+    finally:
+        up.end()
+
+
 def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -> None:
     pid = up.node()["pid"]
     with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False) as stream:

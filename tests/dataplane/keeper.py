@@ -41,6 +41,7 @@ class Keeper:
 
     def token_file(self, folder: Path, token: JoinToken | None = None) -> str:
         path = folder / "token"
+        path.touch(mode=0o600)
         path.write_text(token_text(token or self.token()) + "\n")
         return str(path)
 

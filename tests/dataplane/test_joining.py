@@ -311,10 +311,18 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 )
 def test_a_file_that_holds_no_token_ends_the_start_and_is_not_repeated(socket_dir: Path, text: str) -> None:
     file = socket_dir / "token"
+    file.touch(mode=0o600)
     file.write_bytes(text.encode("latin-1"))
     done = run(socket_dir, "--join-token-file", str(file))
     refused(done, "dataplane.join_token_file", str(file))
     assert "hunter2" not in done.stderr
+
+
+def test_a_token_file_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper) -> None:
+    file = keeper.token_file(socket_dir)
+    Path(file).chmod(0o644)
+    done = run(socket_dir, "--join-token-file", file)
+    refused(done, f"dataplane.join_token_file: {file}", "0600", "0644", f"chmod 600 {file}")
 
 
 def test_a_token_file_that_does_not_exist_ends_the_start(socket_dir: Path) -> None:

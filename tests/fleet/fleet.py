@@ -241,6 +241,7 @@ class Fleet:
         """A machine with a data plane and a token; not started."""
         node = DataPlane(name, self.network.machine(), self.folder / name, labels)
         self.nodes[name] = node
+        node.token_file.touch(mode=0o600)
         node.token_file.write_text(self.token(node.machine, by, **fields))
         return node
 

@@ -103,6 +103,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     node.kill()
     shutil.rmtree(node.folder)
     node.folder.mkdir()
+    node.token_file.touch(mode=0o600)
     node.token_file.write_text(fleet.token(node.machine))
     assert node.start().ended() == 1
     assert "name_taken" in node.log()
