@@ -22,6 +22,7 @@ from dataplane.core.leases import LeaseTable
 from dataplane.core.names import Names
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.ports import Fence
+from dataplane.devices.find import FindRuntime, find
 from dataplane.membership import STEP_S, JoinFailed, membership
 from dataplane.observe.bus import Bus
 from dataplane.observe.log import log_event
@@ -68,7 +69,9 @@ class DataPlane:
         settings: Settings,
         leases: Callable[[Fence], LeaseTable] = LeaseTable,
         handover: Handover | None = None,
+        find_devices: FindRuntime = find,
     ) -> None:
+        """`find_devices` finds the runtime of GPUs when the first engine of one registers."""
         barrier.check_machine()
         given = handover.memory if handover is not None else []
         handed = [each for each in given if each[0] not in SOCKETS]
@@ -130,6 +133,7 @@ class DataPlane:
             self.clock,
             server,
             [(kind, fd) for kind, _, fd in given if kind in SOCKETS],
+            find_devices,
         )
         if self._lmcache is not None:
             server.sockets = self._lmcache.connections.keepable

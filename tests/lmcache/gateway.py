@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dataplane.core.inprocess import InProcess
+from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.transport.lmcache.connections import CONNECTION, Kept
+from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.loop import Loop
@@ -61,13 +63,20 @@ class Gateway:
     """One gateway and its core. `restart` is a new gateway over the same core and folder, as after a `kill -9`."""
 
     def __init__(
-        self, folder: Path, capacity_bytes: int = 8 << 20, *, allow_clear: bool = True, **options: Any
+        self,
+        folder: Path,
+        capacity_bytes: int = 8 << 20,
+        *,
+        allow_clear: bool = True,
+        find_devices: FindRuntime = find,
+        **options: Any,
     ) -> None:
         self.folder = folder
         self.bench = Bench(capacity_bytes, named_bytes=capacity_bytes, **options)
         self.bench.index.header[H_MEMORY] = 12_345
         self.pool = PlainPool(self.bench, capacity_bytes)
         self._allow_clear = allow_clear
+        self._find_devices = find_devices
         self.keeper = Keeper()
         self._clients: list[Client] = []
         self.begin("tcp://127.0.0.1:0")
@@ -87,6 +96,7 @@ class Gateway:
             lambda: self.bench.now,
             allow_clear=self._allow_clear,
             patience=Patience(),
+            devices=Devices(self._find_devices),
             keeper=self.keeper,
         )
 

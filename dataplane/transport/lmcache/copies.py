@@ -29,7 +29,7 @@ from dataplane.devices.paged import (
 )
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS
 from dataplane.transport.lmcache.dtypes import canonical
-from dataplane.transport.lmcache.ipc import CpuShm, Metadata, Unsupported
+from dataplane.transport.lmcache.ipc import CpuShm, Metadata, Tensor, Unsupported
 from dataplane.transport.lmcache.messages import Group, Hints
 
 SHM_FOLDER = Path("/dev/shm")
@@ -220,7 +220,7 @@ class CpuShmCopier:
     own_thread = False
 
     def __init__(
-        self, tensors: Sequence[CpuShm], groups: Sequence[Group], hints: Hints | None, engine_type: str
+        self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
     ) -> None:
         """Raises Unsupported."""
         self._forms = forms_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
@@ -228,12 +228,14 @@ class CpuShmCopier:
         self.chunk_bytes = self._forms.chunk_bytes
         self._fds: dict[str, int] = {}
         try:
-            self._files = [self._open(tensor) for tensor in tensors]
+            self._files = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
         except BaseException:
             self.close()
             raise
 
-    def _open(self, tensor: CpuShm) -> int:
+    def _open(self, at: int, tensor: Tensor) -> int:
+        if not isinstance(tensor, CpuShm):
+            raise Unsupported(f"tensor {at} is of type {tensor.type}, where the first one is cpu_shm")
         name = tensor.shm_name.removeprefix("/")
         fd = self._fds.get(name)
         if fd is None:

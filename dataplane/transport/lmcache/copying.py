@@ -1,11 +1,17 @@
-"""Copies run on a thread of their own; their ends are heard of on the loop."""
+"""Copies run on threads of their own; their ends are heard of on the loop.
+
+Copies that wait for their engine's device run on a thread for each engine, in the order in which they came: the others'
+are not held up by a forward pass that takes its time.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -28,19 +34,35 @@ class Copying:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._pool: ThreadPoolExecutor | None = None
+        self._lanes: WeakKeyDictionary[object, ThreadPoolExecutor] = WeakKeyDictionary()
+        self._closing = threading.Event()
         self._ended: deque[tuple[Done, CopyFailed | None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._running = 0
         loop.register(self._wake, self._hear)
 
-    def submit(self, work: Work, done: Done) -> bool:
-        """Run `work` off the loop, then `done` on it, with what failed. False: too many wait, and neither is called."""
+    @property
+    def closing(self) -> bool:
+        """Nobody waits for the copies that run."""
+        return self._closing.is_set()
+
+    def submit(self, work: Work, done: Done, lane: object | None = None) -> bool:
+        """Run `work` off the loop, then `done` on it, with what failed. False: too many wait, and neither is called.
+
+        All work of one `lane` runs on one thread, which goes when the lane does.
+        """
         if self._running >= MAX_WAITING:
             return False
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(THREADS, "lmcache-copy")
+        if lane is None:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(THREADS, "lmcache-copy")
+            pool = self._pool
+        else:
+            pool = self._lanes.get(lane) or self._lanes.setdefault(
+                lane, ThreadPoolExecutor(1, "lmcache-device-copy")
+            )
         self._running += 1
-        self._pool.submit(self._run, work, done)
+        pool.submit(self._run, work, done)
         return True
 
     def _run(self, work: Work, done: Done) -> None:
@@ -64,7 +86,8 @@ class Copying:
 
     def close(self) -> None:
         """Wait for the copies that run; what waits is not begun."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._closing.set()
+        for pool in filter(None, (self._pool, *self._lanes.values())):
+            pool.shutdown(wait=True, cancel_futures=True)
         self._loop.unregister(self._wake)
         os.close(self._wake)

@@ -18,7 +18,7 @@ from dataplane.transport.lmcache.slots import Resolve
 from dataplane.transport.lmcache.transfers import Place, places_of
 
 COPIED = encode([b"", True])
-"""Without an event to wait for: the copy is done when this is sent."""
+"""Without an event to wait for: the copy is done when this is sent, on a device too."""
 
 
 class Driven:
@@ -59,7 +59,7 @@ class Driven:
             return COPIED
         targets = self._views(instance, store.places)
 
-        def work() -> None:
+        def copy() -> None:
             for chunk, target in targets:
                 copier.gather(blocks, chunk, target)
 
@@ -72,7 +72,7 @@ class Driven:
             self._moved.stored(len(store.places), copier.chunk_bytes)
             return NOT_COPIED if store.refused else COPIED
 
-        return self._copy(asked, instance, work, done)
+        return self._copy(asked, instance, event, copy, done)
 
     def retrieve(
         self,
@@ -92,7 +92,7 @@ class Driven:
         held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, asked.now)
         sources = self._views(instance, places_of(held))
 
-        def work() -> None:
+        def copy() -> None:
             for chunk, source in sources:
                 copier.scatter(blocks, chunk, source, skip_tokens)
 
@@ -104,16 +104,25 @@ class Driven:
             self._moved.read(len(chunks), copier.chunk_bytes)
             return COPIED
 
-        return self._copy(asked, instance, work, done)
+        return self._copy(asked, instance, event, copy, done)
 
     def _copy(
         self,
         asked: Asked,
         instance: Instance,
-        work: Callable[[], None],
+        event: bytes,
+        copy: Callable[[], None],
         done: Callable[[CopyFailed | None], bytes],
     ) -> Result:
-        """Copy off the loop; `done` makes the answer, or raises Failed or ProtocolError."""
+        """Copy off the loop, behind the engine's event; `done` makes the answer, or raises Failed or ProtocolError."""
+        copier = _copier(instance)
+
+        def work() -> None:
+            copier.begin(event, lambda: instance.over or self._copying.closing)
+            try:
+                copy()
+            finally:
+                copier.finish()
 
         def ended(failed: CopyFailed | None) -> None:
             try:
@@ -126,7 +135,7 @@ class Driven:
             asked.reply(result)
 
         instance.copying += 1
-        if not self._copying.submit(work, ended):
+        if not self._copying.submit(work, ended, copier if copier.own_thread else None):
             ended(CopyFailed("too many copies wait"))
         return LATER
 

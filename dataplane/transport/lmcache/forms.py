@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from dataplane.protocol.spaces import LMCACHE, Space
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS
-from dataplane.transport.lmcache.copies import MAX_CHUNK_BYTES, Copier, CpuShmCopier
+from dataplane.transport.lmcache.copies import MAX_CHUNK_BYTES, Copier
+from dataplane.transport.lmcache.device_copies import copier_of
+from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.dtypes import ITEM_BYTES, canonical
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.ipc import Unsupported, decode
@@ -51,7 +53,7 @@ class Form:
             self.copier.close()
 
 
-def form_of(registered: Registered) -> Form:
+def form_of(registered: Registered, devices: Devices) -> Form:
     """What a registration describes; opens the memory that it names. Raises Failed."""
     if not 1 <= registered.world_size <= MAX_WORLD_SIZE:
         raise Failed(
@@ -61,7 +63,7 @@ def form_of(registered: Registered) -> Form:
     if registered.engine is not None:
         return _engine_form(registered.engine)
     assert registered.device is not None
-    return _device_form(registered.device)
+    return _device_form(registered.device, devices)
 
 
 def _engine_form(context: EngineContext) -> Form:
@@ -91,10 +93,10 @@ def _engine_form(context: EngineContext) -> Form:
     return Form(f"lmcache:{'x'.join(map(str, shape))}", dtype, chunk_bytes, shape)
 
 
-def _device_form(context: DeviceContext) -> Form:
+def _device_form(context: DeviceContext, devices: Devices) -> Form:
     try:
         tensors = decode(context.wrappers)
-        copier = CpuShmCopier(tensors, context.groups, context.hints, context.engine_type)
+        copier = copier_of(tensors, context.groups, context.hints, context.engine_type, devices)
     except Unsupported as error:
         raise Failed(Reason.UNSUPPORTED, str(error)) from None
     return Form(copier.layout, copier.dtype, copier.chunk_bytes, [], copier)

@@ -21,6 +21,7 @@ from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.connections import Connection
+from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.forms import Form, form_of
 from dataplane.transport.lmcache.processes import Owner, Watch
@@ -89,6 +90,7 @@ class Instances:
         watch: Watch,
         clock: Callable[[], float],
         patience: Patience,
+        devices: Devices,
     ) -> None:
         """`memory` is the identity of the core's memory, by which engines are gone on with after a restart, and `named`
         that of the named segment."""
@@ -99,6 +101,7 @@ class Instances:
         self._watch = watch
         self._clock = clock
         self._patience = patience
+        self._devices = devices
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int], list[list[int]]] = {}
         """Answers of `layouts` while nothing changes."""
@@ -133,7 +136,7 @@ class Instances:
             raise Failed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
         registered.named = self._named
-        form = form_of(registered)
+        form = form_of(registered, self._devices)
         instance = Instance(registered, form, 0, [], now, Transfers(self._cache, form))
         instance.connection = connection.identity
         try:
@@ -161,7 +164,7 @@ class Instances:
                 continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
-                instance.form = instance.transfers.form = form_of(registered)
+                instance.form = instance.transfers.form = form_of(registered, self._devices)
                 self._attach(instance, now)
             except Failed as error:
                 log.warning(

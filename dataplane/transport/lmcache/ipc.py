@@ -2,26 +2,28 @@
 
 Only descriptions are decoded: nothing is opened here, and nothing is ever unpickled. The form that releases before
 0.5.6 send is a pickle; it is refused as what it is.
+
+Of CUDA there are two forms: `cuda`, which torch makes of a storage, and `cuda_raw`, the driver's handle of an
+allocation. Both come down to 64 bytes that another process opens, and a range of what is found there. `cuda_vmm` needs
+descriptors that this wire cannot carry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from dataplane.devices.errors import EXPANDABLE
+from dataplane.devices.runtime import HANDLE_BYTES
 from dataplane.transport.lmcache.dtypes import ITEM_BYTES, canonical
 
 MAX_DIMENSIONS = 8
 MAX_NUMBER = 1 << 50
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_DEVICES = {
-    "cuda": "CUDA memory",
-    "cuda_raw": "CUDA memory",
-    "cuda_vmm": "CUDA memory",
-    "musa": "MUSA memory",
-    "npu": "NPU memory",
-}
+_DEVICES = {"musa": "MUSA memory", "npu": "NPU memory"}
+_CUDA_MALLOC, _EXPANDABLE = b"c", b"e"
 
 
 class Unsupported(Exception):
@@ -57,6 +59,38 @@ class CpuShm(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """A tensor in the memory of a device."""
+
+    metadata: Metadata
+    body: bytes
+    """The handle of the allocation that it lies in."""
+    offset: int
+    """Bytes from the allocation's start to that of the tensor's memory."""
+    nbytes: int
+    """Of the tensor's memory, as its owner says."""
+    type: str
+
+
+Tensor = CpuShm | DeviceTensor
+
+
+class _Cuda(msgspec.Struct, frozen=True):
+    """What `torch.UntypedStorage._share_cuda_` answers: device, handle, bytes, offset, then what torch's own receiver
+    needs to count users."""
+
+    metadata: Metadata
+    handle: tuple[int, bytes | None, int, int, bytes | None, int, bytes | None, bool]
+
+
+class _CudaRaw(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    ipc_handle: bytes
+    alloc_offset: int
+    nbytes: int
+
+
 class _Tagged(msgspec.Struct):
     type: str
     version: int = 1
@@ -64,14 +98,16 @@ class _Tagged(msgspec.Struct):
 
 _tag = msgspec.msgpack.Decoder(_Tagged).decode
 _cpu_shm = msgspec.msgpack.Decoder(CpuShm).decode
+_cuda = msgspec.msgpack.Decoder(_Cuda).decode
+_cuda_raw = msgspec.msgpack.Decoder(_CudaRaw).decode
 
 
-def decode(bodies: Sequence[bytes]) -> list[CpuShm]:
+def decode(bodies: Sequence[bytes]) -> list[Tensor]:
     """The tensors that wrappers describe, in their order. Raises Unsupported."""
     return [_decode_one(at, body) for at, body in enumerate(bodies)]
 
 
-def _decode_one(at: int, body: bytes) -> CpuShm:
+def _decode_one(at: int, body: bytes) -> Tensor:
     if body[:2] in _PICKLES:
         raise Unsupported(
             f"tensor {at} is described by a pickle, as LMCache before 0.5.6 does: this node never unpickles"
@@ -80,21 +116,53 @@ def _decode_one(at: int, body: bytes) -> CpuShm:
         tagged = _tag(body)
         if tagged.type in _DEVICES:
             raise Unsupported(
-                f"tensor {at} is in {_DEVICES[tagged.type]} ({tagged.type}): this node copies cpu_shm alone; "
+                f"tensor {at} is in {_DEVICES[tagged.type]} ({tagged.type}): this node copies cpu_shm and cuda; "
                 "use mp_transfer_mode=engine_driven"
             )
-        if tagged.type != "cpu_shm" or tagged.version != 1:
+        if tagged.type == "cuda_vmm":
+            raise Unsupported(f"tensor {at} is in CUDA memory of the VMM API (cuda_vmm): {EXPANDABLE}")
+        if tagged.type not in ("cpu_shm", "cuda", "cuda_raw") or tagged.version != 1:
             raise Unsupported(f"tensor {at} is of type {tagged.type[:32]!r}, version {tagged.version}")
-        tensor = _cpu_shm(body)
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
         raise Unsupported(f"tensor {at} is not described as one: {error}") from None
+    try:
+        tensor = _of_type(at, tagged.type, body)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
+        raise Unsupported(f"tensor {at} is not described as one of {tagged.type}: {error}") from None
     _check(at, tensor)
     return tensor
 
 
-def _check(at: int, tensor: CpuShm) -> None:
+def _of_type(at: int, kind: str, body: bytes) -> Tensor:
+    if kind == "cpu_shm":
+        return _cpu_shm(body)
+    if kind == "cuda_raw":
+        raw = _cuda_raw(body)
+        return DeviceTensor(
+            raw.metadata, memory_handle(at, raw.ipc_handle), raw.alloc_offset, raw.nbytes, kind
+        )
+    described = _cuda(body)
+    _, handle, nbytes, offset, *_ = described.handle
+    return DeviceTensor(described.metadata, memory_handle(at, handle or b""), offset, nbytes, kind)
+
+
+def memory_handle(at: int, handle: bytes) -> bytes:
+    """The driver's 64 bytes in a handle of torch: bare, or behind a version and the kind of the allocation. Raises
+    Unsupported."""
+    if len(handle) == HANDLE_BYTES:
+        return handle
+    kind = handle[1:2]
+    if kind == _EXPANDABLE:
+        raise Unsupported(f"tensor {at} is in an expandable segment: {EXPANDABLE}")
+    if kind != _CUDA_MALLOC or len(handle) != HANDLE_BYTES + 2:
+        raise Unsupported(f"tensor {at} has a handle of {len(handle)} bytes: expected {HANDLE_BYTES}")
+    return handle[2:]
+
+
+def _check(at: int, tensor: Tensor) -> None:
     metadata = tensor.metadata
-    numbers = (*metadata.shape, *metadata.stride, metadata.storage_offset, tensor.nbytes)
+    start = tensor.offset if isinstance(tensor, DeviceTensor) else 0
+    numbers = (*metadata.shape, *metadata.stride, metadata.storage_offset, tensor.nbytes, start)
     if canonical(metadata.dtype) is None:
         raise Unsupported(f"tensor {at} has dtype {metadata.dtype[:32]!r}, which is none of torch's")
     if (

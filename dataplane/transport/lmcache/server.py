@@ -20,6 +20,7 @@ from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections, Keeper
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
+from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
 from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
@@ -61,9 +62,10 @@ class LMCacheServer:
         patience: Patience,
         keeper: Keeper | None = None,
         inherited: Iterable[tuple[str, int]] = (),
+        devices: Devices | None = None,
     ) -> None:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
-        of `Connections`. Raises OSError when the port cannot be had."""
+        of `Connections`; `devices` copies for engines of devices. Raises OSError when the port cannot be had."""
         self._clock = clock
         self._cache = cache
         self._pool = pool
@@ -74,8 +76,17 @@ class LMCacheServer:
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
         self._copying = Copying(loop)
+        self.devices = devices or Devices()
+        self.devices.serve(pool)
         self.instances = Instances(
-            cache, memory, pool.identity, Registrations(folder), self._watch, clock, patience
+            cache,
+            memory,
+            pool.identity,
+            Registrations(folder),
+            self._watch,
+            clock,
+            patience,
+            self.devices,
         )
         self._operations = Operations(
             cache,
