@@ -16,6 +16,7 @@ from app.http.answers import with_head
 from app.schemas.prefixes import By
 from app.schemas.problems import Problem
 from app.schemas.pushes import PushStateName, TypeName
+from app.services.fields import sentence
 from dataplane.protocol.units import format_size
 
 MEDIA_TYPE = "application/problem+json"
@@ -156,7 +157,8 @@ def _parameter_error(item: dict[str, Any]) -> FieldError:
         return FieldError("body", "expected a JSON object, got nothing")
     if key in _ALLOWED:
         return FieldError(_AS_SENT.get(key, key), f"expected one of {', '.join(_ALLOWED[key])}")
-    return FieldError(_AS_SENT.get(key, key), str(item.get("message", "")))
+    said = str(item.get("message", "")).replace(" | null", "")  # left out, not sent as null
+    return FieldError(_AS_SENT.get(key, key), sentence(said))
 
 
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:

@@ -14,13 +14,14 @@ from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.merge import patched
 from app.services.preconditions import Expected, etag
+from app.services.spans import span
 from app.store import ceilings
 from app.store.ceilings import CeilingRow
 from app.store.database import Database
 from app.store.listing import Wanted
 from dataplane.protocol.control import Strength
 from dataplane.protocol.salts import shown
-from dataplane.protocol.units import format_size
+from dataplane.protocol.units import format_exact_size, format_size
 
 SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_store_rate_bytes")
 STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
@@ -144,8 +145,8 @@ async def check_pin(
         raise Forbidden(f"strength: {message}", [FieldError("strength", message)])
     most = None if row is None else row.max_ttl_s
     if most is not None and (ends_in_s is None or ends_in_s > most):
-        got = "no end" if ends_in_s is None else f"{ends_in_s:.0f} s"
-        message = f"expected an end within {most:g} s (the tenant's ceiling), got {got}"
+        got = "no end" if ends_in_s is None else span(round(ends_in_s))
+        message = f"expected an end within {span(most)}: the tenant's ceiling; got {got}"
         raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
 
 
@@ -199,7 +200,7 @@ def _checked(asked: CeilingPut) -> dict[str, Any]:
 def _size(given: int | str | None) -> int | None:
     size = checks.size(given)
     if size is not None and size > MAX_BYTES:
-        raise ValueError(f"expected at most {MAX_BYTES} bytes, got {size}")
+        raise ValueError(f"expected at most {format_exact_size(MAX_BYTES)}, got {format_exact_size(size)}")
     return size
 
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from app.services.checks import Faults
+from app.services.spans import span
 
 MAX_TTL_S = 10 * 366 * 86_400.0
 
@@ -14,9 +15,7 @@ def expiry(ttl_s: float | None, expires_at: float | str | None, now: float, faul
         return None
     if ttl_s is not None:
         if not 0 < ttl_s <= MAX_TTL_S:  # true for NaN, too
-            faults.add(
-                "ttl_s", f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {ttl_s:g}"
-            )
+            faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
             return None
         return now + ttl_s
     if expires_at is None:

@@ -26,6 +26,7 @@ from app.schemas.joins import JoinTokenAnswer, JoinTokenList, JoinTokenPost, New
 from app.services import checks
 from app.services.callers import PLANE, Caller
 from app.services.changes import Change, Changes
+from app.services.spans import span
 from app.services.throttle import Throttle
 from app.store import joins, nodes
 from app.store.database import Database
@@ -104,9 +105,7 @@ class Joins:
         labels = faults.check("labels", lambda: checks.labels(asked.labels))
         ttl_s = asked.ttl_s
         if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:  # true for NaN, too
-            faults.add(
-                "ttl_s", f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {ttl_s:g}"
-            )
+            faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
         if asked.uses is not None and not 1 <= asked.uses <= MAX_USES:
             faults.add("uses", f"expected 1 to {MAX_USES}, or null for any number, got {asked.uses}")
         for at, address in enumerate(asked.addresses):

@@ -9,6 +9,7 @@ from app.schemas.pins import PinPut
 from app.services import checks
 from app.services.key_intent import check_tokens, unpacked
 from app.services.prefixes import Found
+from app.services.spans import span
 from app.services.tokenizers import Encoded
 from dataplane.protocol.control import Strength, digest_of
 from dataplane.protocol.keys import chain
@@ -157,7 +158,7 @@ def _expiry(intent: PinPut, now: float) -> float | None:
 def ttl(seconds: float) -> float:
     """Raises ValueError."""
     if not 0 < seconds <= MAX_TTL_S:
-        raise ValueError(f"expected more than 0 and at most {MAX_TTL_S:.0f} s (ten years), got {seconds:g}")
+        raise ValueError(f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(seconds)}")
     return seconds
 
 

@@ -7,6 +7,7 @@ import msgspec
 from app.errors import Invalid
 from app.schemas.policies import PolicyPut
 from app.services import checks
+from app.services.spans import span
 from dataplane.protocol.control import POLICY_IN_FORCE, PolicySpec
 
 MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
@@ -70,7 +71,7 @@ def _check(spec: PolicySpec, faults: checks.Faults) -> None:
     if not MIN_IDLE_S <= spec.admission_idle_s <= MAX_IDLE_S:
         faults.add(
             "admission_idle_s",
-            f"expected {MIN_IDLE_S:g} to {MAX_IDLE_S:g} s, got {spec.admission_idle_s:g}",
+            f"expected {span(MIN_IDLE_S)} to {span(MAX_IDLE_S)}, got {span(spec.admission_idle_s)}",
         )
     high, low = spec.high_watermark, spec.low_watermark
     if not MIN_WATERMARK <= high <= 1:

@@ -9,6 +9,7 @@ from app.errors import Invalid
 from app.schemas.quotas import QuotaPut
 from app.services import checks
 from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.units import format_exact_size as said
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 SHARE = (
@@ -62,14 +63,15 @@ def _size_of(value: int | str | None) -> Callable[[], int | None]:
 def _check(spec: QuotaSpec, faults: checks.Faults) -> None:
     limit, floor, budget = spec.limit_bytes, spec.floor_bytes, spec.pin_budget_bytes
     if limit is not None and floor > limit:
-        faults.add("floor_bytes", f"expected at most limit_bytes, {limit}, got {floor}")
+        faults.add("floor_bytes", f"expected at most limit_bytes, {said(limit)}, got {said(floor)}")
     if budget is not None and floor and budget > floor:
-        faults.add("pin_budget_bytes", f"expected at most floor_bytes, {floor}, got {budget}")
+        faults.add("pin_budget_bytes", f"expected at most floor_bytes, {said(floor)}, got {said(budget)}")
     elif budget is not None and limit is not None and budget > limit:
-        faults.add("pin_budget_bytes", f"expected at most limit_bytes, {limit}, got {budget}")
+        faults.add("pin_budget_bytes", f"expected at most limit_bytes, {said(limit)}, got {said(budget)}")
     if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
         faults.add("weight", f"expected {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, got {spec.weight:g}")
     if spec.store_rate_bytes is not None and spec.store_rate_bytes < 1:
         faults.add(
-            "store_rate_bytes", f"expected at least 1, or null for no bound, got {spec.store_rate_bytes}"
+            "store_rate_bytes",
+            f"expected at least 1 byte a second, or null for no bound, got {spec.store_rate_bytes}",
         )

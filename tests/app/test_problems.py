@@ -158,20 +158,73 @@ async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
         ),
         (P, pin(strength="x" * 99), f"expected one of soft, guaranteed, permanent, got '{'x' * 40}'"),
         (Q, {"mode": None}, "mode: expected one of enforce, observe, got null"),
-        (Q, {"on_exceed": 5}, "on_exceed: expected one of evict_self, reject, got int"),
+        (Q, {"on_exceed": 5}, "on_exceed: expected one of evict_self, reject, got a whole number"),
         (
             "/api/v1/policies/default",
             {"watermark": 1},
             "watermark: unknown; expected one of algorithm, admission, admission_idle_s, high_watermark, "
             "low_watermark, note, managed_by, selector, priority",
         ),
-        (Q, "text", "body: Expected `object`, got `str`"),
-        (Q, {"limit_bytes": 1, "note": None}, "note: Expected `str`, got `null`"),
+        (Q, "text", "body: expected a JSON object, got text"),
+        (Q, {"limit_bytes": 1, "note": None}, "note: expected text, got null"),
+        (
+            Q,
+            {"limit_bytes": 1.5},
+            "limit_bytes: expected bytes as a whole number, text such as '4GiB' or null, got a number that is "
+                "not whole",
+        ),
+        (Q, {"selector": {"zone": 1}}, "selector[...]: expected text, got a whole number"),
+        (P, pin(tokens=[1, "2"]), "tokens[1]: expected a whole number, got text"),
+        (
+            "/api/v1/ceilings/a",
+            {"strengths": ["x"]},
+            "strengths[0]: expected one of soft, guaranteed, permanent, got 'x'",
+        ),
+        ("/api/v1/rates/m", {"model": "m"}, "prefill_tokens_per_s: expected a number, got nothing"),
     ],
 )
 async def test_a_wrong_field_says_what_was_expected(plane: Plane, path: str, body: Any, told: str) -> None:
     answer = is_problem(await plane.http.put(path, json=body), 422)
     assert answer["detail"].endswith(told)
+
+
+async def test_a_parameter_is_refused_in_our_words(plane: Plane) -> None:
+    for query, told in (
+        ("quotas?limit=x", "limit: expected a whole number, got text"),
+        ("quotas?limit=0", "limit: expected a whole number, at least 1"),
+        ("overview/history?seconds=0", "seconds: expected a number, more than 0"),
+        ("tenants?managed=perhaps", "managed: expected true or false, got text"),
+    ):
+        assert is_problem(await plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(told), query
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        (Q, b'{"limit_bytes": 1, "limit_bytes": 2}', "limit_bytes"),
+        (Q, b'{"limit_bytes": 1, "selector": {"a": "1", "b": "2", "a": "1"}}', "a"),
+        (Q, b'{"note": "x", "limit_bytes": 1, "n\\u006fte": "y"}', "note"),
+        (P, b'{"model": "m", "tokens": [' + b"1, " * 50_000 + b'1], "model": "n"}', "model"),
+        ("/api/v1/apply", b'{"document": {"quotas": {"t": {}, "t": {}}}}', "t"),
+    ],
+)
+async def test_a_key_that_stands_twice_in_an_object_is_refused_by_its_name(
+    plane: Plane, path: str, body: bytes, key: str
+) -> None:
+    method = "POST" if path.endswith("apply") else "PUT"
+    answer = await plane.http.request(
+        method, path, content=body, headers={"content-type": "application/json"}
+    )
+    assert is_problem(answer, 400)["detail"] == f"expected each key once in an object, got {key!r} 2 times"
+    assert (await plane.get("/api/v1/quotas"))["total"] == 0
+
+
+async def test_keys_that_look_alike_are_not_the_same(plane: Plane) -> None:
+    body = b'{"limit_bytes": 1, "selector": {"a[1]": "x", "a[2]": "y"}}'
+    answer = await plane.http.put(Q, content=body, headers={"content-type": "application/json"})
+    assert is_problem(answer, 422)["errors"][0]["path"] == "selector"
+    many = b'{"limit_bytes": ' + b"9" * 5_000 + b"}"
+    is_problem(await plane.http.put(Q, content=many, headers={"content-type": "application/json"}), 422)
 
 
 async def test_a_body_that_is_too_large_is_told_the_limit(plane: Plane) -> None:
