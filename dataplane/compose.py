@@ -172,6 +172,7 @@ class DataPlane:
         self._membership.begin(
             self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
         )
+        self._loop.register_zmq(self._membership.watch(self._control.socket), self._membership.on_departure)
         self._loop.every(STEP_S, self._membership.step)
 
     def _joined(self, joined: Joined) -> None:

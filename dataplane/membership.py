@@ -44,6 +44,10 @@ FIRST_RETRY_S = 0.5
 MOST_RETRY_S = 30.0
 ANNOUNCE_S = 300.0
 """Between two times that a member says where it is: a management plane that lost its database learns of it again."""
+ASK_SOON_S = 0.5
+"""After a management plane went away: it may have forgotten this node, and has nobody to tell."""
+ASK_AGAIN_S = 5.0
+"""Between two such questions at least, however often connections come and go."""
 MAX_TOKEN_FILE_BYTES = 16 * 1024
 
 log = structlog.stdlib.get_logger()
@@ -64,6 +68,8 @@ class Fleet(msgspec.Struct, frozen=True):
     """Public keys that may connect to this node."""
     next_key: str = ""
     """Of the join socket, when it is about to be changed; "" when it is not."""
+    refused: str = ""
+    """Why the management plane does not know this node any more; "" as long as it does."""
 
 
 class Membership:
@@ -100,6 +106,8 @@ class Membership:
         self._told = ""
         self._answered = False
         """The management plane said yes or no since this process began."""
+        self._asked_at = 0.0
+        self._departures: zmq.Socket[bytes] | None = None
         self._asked_key = ""
         """Whose answer is waited for."""
         self._node = self._control_url = self._events_url = ""
@@ -120,6 +128,23 @@ class Membership:
         self._control_url = table.advertise_control_url or control_url
         self._events_url = table.advertise_events_url or events_url
         self._on_joined, self._on_failed = on_joined, on_failed
+
+    def watch(self, control: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """What tells when a connection of the control socket ends; `on_departure` reads it."""
+        self._departures = control.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        return self._departures
+
+    def on_departure(self) -> bool:
+        """Ask soon whether this node is still known; true: there may be more."""
+        assert self._departures is not None
+        try:
+            self._departures.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        if self._link is None and self._answered:
+            soon = max(time.monotonic() + ASK_SOON_S, self._asked_at + ASK_AGAIN_S)
+            self._next_at = min(self._next_at, soon)
+        return True
 
     def step(self) -> None:
         """Ask, take an answer, or give a question up. Never waits."""
@@ -172,7 +197,7 @@ class Membership:
         except zmq.ZMQError as error:
             self._later(now, "join.failed", f"{url}: {error}")
             return
-        self._next_at = now + ANSWER_S
+        self._asked_at, self._next_at = now, now + ANSWER_S
 
     def _later(self, now: float, event: str, reason: str) -> None:
         self._tries += 1
@@ -250,8 +275,14 @@ class Membership:
             self._by_token, self._answered, self._tries = False, True, 0
             self._admit()
             self._next_at = now + ANNOUNCE_S
+            if reason == self._told:
+                return
+            self._told = reason
+            self._fleet = msgspec.structs.replace(self._fleet, refused=reason)
+            self._keep(self._fleet)
             log.error(
-                "join.refused",
+                "node.forgotten" if answer.code == "unknown_node" else "join.refused",
+                node=self._node,
                 reason=reason,
                 effect="engines are served by what is in force; to join again, start with a new token",
             )
@@ -271,6 +302,8 @@ class Membership:
 
     def close(self) -> None:
         self._hang_up()
+        if self._departures is not None:
+            self._departures.close()
         self.gate.close()
 
 

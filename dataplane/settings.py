@@ -14,7 +14,7 @@ import msgspec
 
 from dataplane.protocol import labels as label_rules
 from dataplane.protocol import settings as shared
-from dataplane.protocol.join import is_loopback, url_fault
+from dataplane.protocol.join import JOINED_FILE, is_loopback, url_fault
 from dataplane.protocol.layout import MAX_BLOCKS
 from dataplane.protocol.settings import Common, SettingsError
 from dataplane.tiers.named import MAX_NAME_CHARACTERS
@@ -233,7 +233,7 @@ def _check_lmcache(table: DataPlaneTable) -> None:
 
 def joined_file(state_dir: str) -> Path:
     """Where a data plane keeps what it learned when it joined a fleet."""
-    return Path(state_dir) / "joined.json"
+    return Path(state_dir) / JOINED_FILE
 
 
 def _check_endpoints(settings: Settings) -> None:

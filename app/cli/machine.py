@@ -16,8 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from app.settings import Settings
 from dataplane.protocol import barrier
+from dataplane.protocol.join import JOINED_FILE
 from dataplane.protocol.units import format_size
 
 State = Literal["ok", "warning", "failure"]
@@ -56,6 +59,7 @@ def checks(settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: 
     yield _locked_memory(pool_bytes, wanted=bool(table.get("mlock")))
     yield _port(settings, runs=runs)
     yield _state_directory(settings.state_dir)
+    yield from _fleet(settings.state_dir)
     yield _clock()
     yield _gpu()
 
@@ -266,6 +270,30 @@ def _state_directory(folder: Path) -> Found:
             name, "failure", f"{folder} has mode {mode}: others can reach its sockets", f"chmod 700 {folder}"
         )
     return Found(name, "ok", f"{folder}, {format_size(free)} free")
+
+
+def _fleet(folder: Path) -> Iterator[Found]:
+    """Where a data plane of this state directory has joined one."""
+    name, file = "fleet", folder / JOINED_FILE
+    try:
+        kept = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Found(name, "failure", f"{file} cannot be read: {error.strerror}", "its owner and mode")
+        return
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        yield Found(name, "failure", f"{file} is not JSON", "remove it and start with a new join token")
+        return
+    if refused := kept.get("refused"):
+        yield Found(
+            name,
+            "failure",
+            f"the management plane does not know {kept.get('node')} any more: {refused}",
+            "start the data plane with a new join token (larder nodes token create)",
+        )
+    else:
+        yield Found(name, "ok", f"joined as {kept.get('node')}")
 
 
 def _clock() -> Found:

@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+JOINED_FILE = "joined.json"
+"""Of a state directory: what a data plane learned when it joined a fleet."""
 VERSION = 1
 MAX_JOIN_BYTES = 32 * 1024
 MAX_NAME_CHARACTERS = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.cli import machine
 from app.ingest.fleet import Node
 from app.services.floors import Floor, excess
 from app.settings import Settings
@@ -284,6 +286,13 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
         await until_states(plane, b="in_sync")
         assert (await plane.http.get("/api/v1/nodes/a")).status_code == 404
+        await until_true(lambda: "node.forgotten" in a.log(), "it says so while it runs")
+        kept = json.loads((a.folder / "joined.json").read_text())
+        assert "unknown_node" in kept["refused"]
+        assert [(each.state, "unknown_node" in each.message) for each in machine._fleet(a.folder)] == [
+            ("failure", True)
+        ]
+        assert a.alive
         await asyncio.to_thread(a.stop)
         (a.folder / "token").unlink()
         await start(a)
@@ -295,6 +304,7 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         (a.folder / "token").write_text(await token_of(plane))
         await start(a)
         await until_states(plane, a="in_sync", b="in_sync")
+        assert json.loads((a.folder / "joined.json").read_text())["refused"] == ""
         assert (await plane.http.delete("/api/v1/nodes/a?force=true")).status_code == 204
         await until_states(plane, b="in_sync")
 

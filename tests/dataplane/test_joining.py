@@ -168,7 +168,7 @@ def test_a_forgotten_node_goes_on_serving_engines_and_joins_again_by_a_token_at_
     token = plane.settings.pop("dataplane__join_token_file")
     plane.start()
     keeper.refuse("unknown_node")
-    wait_for(lambda: "join.refused" in plane.log(), "the refusal is told")
+    wait_for(lambda: "node.forgotten" in plane.log(), "the refusal is told")
     with attach(plane.socket, [make.space()]) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
     plane.stop()
