@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from dataplane.devices.runtime import DeviceError
 from tests.gpu.machines import Machine, Other
+from tests.gpu.pool import AlignedPool, Gateway
 
 
 @pytest.fixture(params=["twin", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -42,3 +44,20 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Other]]:
     for other in started:
         if other.process.poll() is None:
             other.kill()
+
+
+@pytest.fixture
+def make_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gateway]]:
+    """A gateway with the devices of a machine; its books are in order at the end, and nothing is open."""
+    made: list[Gateway] = []
+
+    def new(machine: Machine, pool: type = AlignedPool) -> Gateway:
+        made.append(Gateway(tmp_path / f"gateway-{len(made)}", machine, monkeypatch, pool))
+        return made[-1]
+
+    yield new
+    faults = [fault for each in made for fault in each.bench.faults()]
+    for each in made:
+        each.close()
+    assert not faults
+    assert not any(each.devices.pinned for each in made)

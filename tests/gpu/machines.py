@@ -36,6 +36,11 @@ class Machine:
         self._stream = self.runtime.stream(self.device)
 
     @property
+    def slack_bytes(self) -> int:
+        """By how much the device's memory in use may differ for reasons of the driver's own."""
+        return 0 if self.kind == "twin" else 64 << 20
+
+    @property
     def twin(self) -> Twin:
         assert isinstance(self.runtime, Twin)
         return self.runtime
