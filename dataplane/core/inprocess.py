@@ -28,6 +28,7 @@ from dataplane.protocol.layout import (
     HOT_CONTROL,
     HOT_OFFSET,
     HOT_SPACE_SEGMENT,
+    HOT_WORDS,
     I64,
     RING_KIND_SHIFT,
     RING_POSITION_SHIFT,
@@ -36,13 +37,15 @@ from dataplane.protocol.layout import (
     is_ready,
     leading,
 )
+from dataplane.protocol.short_chains import MOST_KEYS, Found, leading_of
 
 if TYPE_CHECKING:
     from dataplane.core.engines import Engine
     from dataplane.core.node import Node
     from dataplane.core.storing import Granted
 
-_TOUCH = np.uint64(RING_TOUCH << RING_KIND_SHIFT)
+_TOUCH = RING_TOUCH << RING_KIND_SHIFT
+_COUNTER = 0xFFFFFFFF
 _ONE = np.uint32(1)
 _SHIFT32 = np.uint64(32)
 _fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
@@ -66,6 +69,10 @@ class InProcess:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._noted: dict[int, None] = {}
+        """Engines that used something since the last `settle`."""
+        self.unsettled = 0
+        """Blocks that they used."""
 
     @property
     def engines(self) -> Mapping[int, Engine]:
@@ -152,32 +159,38 @@ class InProcess:
                 Code.UNKNOWN_SPACE, f"space {space} is none of the {engine.gateway} gateway", "space"
             )
         words = check_keys(keys)
-        numbers, rows = self._leading(words if most is None else words[: max(0, most)], space)
-        np.add.at(engine.ring.area.counters, numbers, _ONE)
+        found = self._leading(words if most is None else words[: max(0, most)], space)
+        _raise(engine, found.numbers)
         if asked:
-            self.looked_up(tenant, space, len(words), len(numbers), now)
-        if used:
-            self._note(engine, numbers, rows[:, HOT_CONTROL], now)
-        return Held(
-            numbers.tolist(),
-            (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist(),
-            rows[:, HOT_OFFSET].tolist(),
-        )
+            self.looked_up(tenant, space, len(words), len(found.numbers), now)
+        if used and found.numbers:
+            self._note(engine, found.numbers, found.controls, now)
+        return Held(found.numbers, found.segments, found.offsets)
 
-    def _leading(self, words: U64, space: int) -> tuple[I64, U64]:
-        """Descriptors and hot rows of the leading READY blocks of a chain."""
+    def _leading(self, words: U64, space: int) -> Found:
+        """The leading READY blocks of a chain."""
         memory = self._node.pool.table.memory
+        if len(words) <= MOST_KEYS:
+            found = leading_of(memory, words, space)
+            if found is not None:
+                return found
         numbers, control, rows = memory.find_rows(words, space)
         good = (numbers >= 0) & is_ready(control)
         valid = memory.valid(numbers, rows)
         hits = leading(good if valid is None else good & valid) if len(words) else 0
-        return numbers[:hits], rows[:hits]
+        rows = rows[:hits]
+        return Found(
+            numbers[:hits].tolist(),
+            rows[:, HOT_CONTROL].tolist(),
+            (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist(),
+            rows[:, HOT_OFFSET].tolist(),
+        )
 
     def let_go(self, client: int, descriptors: Sequence[int]) -> None:
         """Lower counters that `hold` raised. An engine that is gone by now has none: nothing happens."""
         engine = self._node.engines.get(client)
         if engine is not None:
-            np.subtract.at(engine.ring.area.counters, np.array(descriptors, np.int64), _ONE)
+            _lower(engine, descriptors)
 
     def held(self, client: int) -> list[int]:
         """Descriptors whose counters are up in an engine's area, each as often as it is."""
@@ -206,10 +219,11 @@ class InProcess:
         """Blocks of a chain, first one first, that the engine holds are read: they are recent, and count for their
         tenant, hot prefixes and the trace of accesses."""
         engine = self._attached(client)
-        numbers = np.array(descriptors, np.int64)
-        self._note(engine, numbers, self._node.pool.table.memory.control[numbers], now)
+        memory = self._node.pool.table.memory
+        cells, first = memory.cells, memory.first_hot + HOT_CONTROL
+        self._note(engine, descriptors, [cells[first + HOT_WORDS * number] for number in descriptors], now)
 
-    def _note(self, engine: Engine, numbers: I64, controls: U64, now: float) -> None:
+    def _note(self, engine: Engine, numbers: Sequence[int], controls: Sequence[int], now: float) -> None:
         """Append to the engine's ring, tail first, so that ancestors stay newest. It is drained when it has no room."""
         reader = engine.ring
         area, size = reader.area, reader.area.ring_entries
@@ -218,11 +232,30 @@ class InProcess:
         head = int(area.header[A_RING_HEAD])
         if head - reader.tail + count > size:
             self._node.uses.drain(engine, now)
-        at = np.arange(head, head + count) % size
-        positions = np.arange(count - 1, -1, -1, dtype=np.int64) << RING_POSITION_SHIFT
-        area.ring[at, 0] = (numbers[::-1] | positions).astype(np.uint64) | _TOUCH
-        area.ring[at, 1] = controls[::-1]
+        if count <= MOST_KEYS:
+            ring = area.ring.data
+            for position in range(count - 1, -1, -1):
+                at = (head + count - 1 - position) % size
+                ring[at, 0] = numbers[position] | position << RING_POSITION_SHIFT | _TOUCH
+                ring[at, 1] = controls[position]
+        else:
+            rows = np.arange(head, head + count) % size
+            positions = np.arange(count - 1, -1, -1, dtype=np.int64) << RING_POSITION_SHIFT
+            area.ring[rows, 0] = (np.array(numbers[::-1], np.int64) | positions).astype(
+                np.uint64
+            ) | np.uint64(_TOUCH)
+            area.ring[rows, 1] = np.array(controls[::-1], np.uint64)
         area.header[A_RING_HEAD] = head + count
+        self._noted[engine.client] = None
+        self.unsettled += count
+
+    def settle(self, now: float) -> None:
+        """Take note now of what engines of gateways used: often and of little, where a tick has it all at once."""
+        noted, self._noted, self.unsettled = self._noted, {}, 0
+        for client in noted:
+            engine = self._node.engines.get(client)
+            if engine is not None:
+                self._node.uses.drain(engine, now)
 
     # ---- what the gateway may ask for
 
@@ -238,3 +271,23 @@ class InProcess:
         if engine is None or not engine.connected or not engine.gateway:
             raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} of a gateway is attached (any more)")
         return engine
+
+
+def _raise(engine: Engine, numbers: Sequence[int]) -> None:
+    counters = engine.ring.area.counters
+    if len(numbers) > MOST_KEYS:
+        np.add.at(counters, np.array(numbers, np.int64), _ONE)
+        return
+    cells = counters.data
+    for number in numbers:
+        cells[number] = cells[number] + 1 & _COUNTER
+
+
+def _lower(engine: Engine, numbers: Sequence[int]) -> None:
+    counters = engine.ring.area.counters
+    if len(numbers) > MOST_KEYS:
+        np.subtract.at(counters, np.array(numbers, np.int64), _ONE)
+        return
+    cells = counters.data
+    for number in numbers:
+        cells[number] = cells[number] - 1 & _COUNTER

@@ -127,7 +127,7 @@ _U64_MASK = (1 << 64) - 1
 
 
 @lru_cache(maxsize=4096)
-def _mixed(space: int) -> tuple[np.uint64, np.uint64]:
+def mixed(space: int) -> tuple[np.uint64, np.uint64]:
     """What a space does to the words of its keys."""
     mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
     return np.uint64(mixed), np.uint64(mixed >> 32)
@@ -207,7 +207,7 @@ class IndexMemory:
 
     def places(self, words: U64, space: int) -> tuple[U64, U64]:
         """Candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
-        low, high = _mixed(space)
+        low, high = mixed(space)
         buckets = (words[:, :2] ^ low) & self._mask
         # The top bit is always set, so an empty entry (0) never equals a tag.
         tags = ((words[:, 2] ^ high) & _LOW32) | _TAG_BIT

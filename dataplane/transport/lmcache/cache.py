@@ -65,6 +65,13 @@ class Cache(Protocol):
     def use(self, client: int, descriptors: Sequence[int], now: float) -> None:
         """Blocks of a chain that the engine holds were of use. Raises ProtocolError."""
 
+    @property
+    def unsettled(self) -> int:
+        """Blocks that were used since the last `settle`."""
+
+    def settle(self, now: float) -> None:
+        """Take note of what was used: often and of little, where the core's tick has it all at once."""
+
     def lost(self, gateway: str) -> list[Engine]:
         """Engines of a gateway without a peer: detached, or attached before a restart and not resumed since."""
 

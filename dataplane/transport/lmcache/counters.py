@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -32,11 +33,7 @@ class Tally:
 
     def took(self, seconds: float) -> None:
         self.seconds += seconds
-        for at, bound in enumerate(BUCKETS_S):
-            if seconds <= bound:
-                self.buckets[at] += 1
-                return
-        self.buckets[-1] += 1
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 @dataclass(slots=True)

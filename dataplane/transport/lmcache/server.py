@@ -41,6 +41,9 @@ from dataplane.transport.lmcache.wire import (
 from dataplane.transport.loop import Loop
 
 TICK_S = 1.0
+SETTLE_BLOCKS = 32
+"""Used ones of which note is taken between two requests. At a tick of the node there would be hundreds, and one request
+in a hundred would wait for them."""
 
 log = structlog.stdlib.get_logger()
 
@@ -67,7 +70,9 @@ class LMCacheServer:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
         of `Connections`; `devices` copies for engines of devices. Raises OSError when the port cannot be had."""
         self._clock = clock
+        self._loop = loop
         self._cache = cache
+        self._settling = False
         self._pool = pool
         self.counters = Counters()
         self.connections = Connections(loop, url, self._said, self._closed, keeper, inherited)
@@ -135,6 +140,9 @@ class LMCacheServer:
         else:
             asked = Asked(peer, operation, now, same, request, began, self._answer_later)
             result = self._called(asked, arguments)
+            if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
+                self._settling = True
+                self._loop.once(0.0, self._settle)  # when what was answered is sent
         if result is not LATER:
             peer.answer(request.answer(result))
             tally.took(time.perf_counter() - began)
@@ -199,6 +207,10 @@ class LMCacheServer:
         if same is not None and not _left_out(arguments[0]):
             same = None
         return arguments, same, None
+
+    def _settle(self) -> None:
+        self._settling = False
+        self._cache.settle(self._clock())
 
     # ---- answers
 
