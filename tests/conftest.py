@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,13 @@ QUIET_CHROMIUM = [
     "--disable-dev-shm-usage",
 ]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts in the background with interrupts ignored, and children would inherit that: tests
+    # interrupt them.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
