@@ -27,6 +27,15 @@ MOST_KEPT = 10_000
 ROWS_A_MINUTE = 60
 """Failures, and refusals, that the audit keeps of a minute; more are counted."""
 EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
+_ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"
+FIRST = (
+    "a token is needed, and there is none yet: 'larder login --setup' makes the first with the setup token, which is "
+    f"at {_ITS_PLACE}"
+)
+UNKNOWN = "the token is not known: it was revoked, or never made here"
+UNKNOWN_SETUP = (
+    f"this is not the setup token of this database, or it made the first token already; it is at {_ITS_PLACE}"
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,9 @@ class Auth:
             return known
         if await self.is_open():
             return Caller(request_id=attempt.request_id, source=attempt.source, trace_id=attempt.trace_id)
-        raise Unauthorized("the session is over: log in again" if attempt.cookie else EXPECTED)
+        if attempt.cookie:
+            raise Unauthorized("the session is over: log in again")
+        raise Unauthorized(EXPECTED if await self._has_tokens() else FIRST)
 
     async def still(self, attempt: Attempt, caller: Caller) -> bool:
         """Whether who was let in with a long answer would be let in now."""
@@ -141,6 +152,10 @@ class Auth:
         except LarderError:
             return False
         return (now.actor, now.role, now.salts) == (caller.actor, caller.role, caller.salts)
+
+    async def _has_tokens(self) -> bool:
+        """Raises StoreUnavailable."""
+        return self._closed or await self._any.get("")
 
     async def is_open(self) -> bool:
         """Whether nobody needs a token. Once they do they always do, until the next start."""
@@ -192,7 +207,7 @@ class Auth:
         digest = self.hasher.token(token)
         if row is None or not same(digest, row.hash):
             known = "" if row is None else token.id
-            raise _Wrong("unknown", "the token is not known: it was revoked, or never made here", known)
+            raise _Wrong("unknown", UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN, known)
         return self._of(row, attempt)
 
     def _of(self, row: TokenRow, attempt: Attempt, session_hash: str = "") -> Caller:

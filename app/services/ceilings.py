@@ -64,7 +64,10 @@ class Ceilings:
         self, tenant: str, asked: CeilingPut, by: Caller, expected: Expected
     ) -> tuple[CeilingAnswer, bool]:
         """The record, and whether it is new. Raises Invalid, PreconditionFailed, PreconditionRequired."""
-        salt = checks.tenant_in_path(tenant)
+        faults = checks.Faults()
+        salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
+        faults.stop()
+        assert salt is not None
         values = _checked(asked)
         async with self._changes.begin(by) as change:
             row = await ceilings.get(change.session, salt)

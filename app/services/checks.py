@@ -1,6 +1,7 @@
 """Rules for single fields, gathered so that a request is told all its faults at once."""
 
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -49,6 +50,19 @@ def tenant(name: str) -> str:
     if not name:
         raise ValueError("expected a tenant; the empty salt is shown as '_default'")
     return salt_of(name)
+
+
+def new_tenant(name: str) -> str:
+    """The salt behind a name that people give to a record. Engines may send any salt, and are served; a name that
+    cannot be seen, or that turns the line it stands in, is not written down. Raises ProtocolError, ValueError."""
+    salt = tenant(name)
+    if name.isspace():
+        raise ValueError(f"expected a name that can be seen, got {name!r}: blanks alone")
+    unseen = next((character for character in name if not character.isprintable()), None)
+    if unseen is not None:
+        called = unicodedata.name(unseen, "a character without a name")
+        raise ValueError(f"expected characters that can be seen, found {unseen!a} ({called})")
+    return salt
 
 
 def tenant_in_path(name: str) -> str:

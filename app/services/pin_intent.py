@@ -130,10 +130,10 @@ def _model(intent: PinPut, prefix: Found | None) -> str:
 
 def _salt(intent: PinPut, prefix: Found | None) -> str:
     if prefix is None:
-        return checks.tenant(DEFAULT_TENANT if intent.tenant is None else intent.tenant)
+        return checks.new_tenant(DEFAULT_TENANT if intent.tenant is None else intent.tenant)
     if intent.tenant not in (None, shown(prefix.salt)):
         raise ValueError(f"the prefix is of {shown(prefix.salt)!r}: leave the tenant out, or give that one")
-    return prefix.salt
+    return checks.new_tenant(shown(prefix.salt))
 
 
 def _check_strength(intent: PinPut, faults: checks.Faults) -> None:

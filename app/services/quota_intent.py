@@ -37,7 +37,7 @@ class QuotaIntent:
 def resolve(tenant: str, intent: QuotaPut) -> QuotaIntent:
     """Raises Invalid with every fault found."""
     faults = checks.Faults()
-    salt = faults.check("tenant", lambda: checks.tenant(tenant))
+    salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
     given = {name: value for name in SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
     if not given:
         faults.add("limit_bytes", f"expected at least one of {', '.join(SHARE)}")

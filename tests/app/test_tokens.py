@@ -218,7 +218,9 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
 ) -> None:
     settings = settings_in(socket_dir, database_url, auth="required")
     async with serving(settings) as plane:
-        assert (await plane.http.get(WHO)).status_code == 401
+        nobody = await plane.http.get(WHO)
+        assert nobody.status_code == 401
+        assert "'larder login --setup' makes the first with the setup token" in nobody.json()["detail"]
     setup = re.findall(r"larder_setup_[0-9a-f]{64}", capsys.readouterr().out)
     assert len(setup) == 1
     async with serving(settings) as plane:
@@ -240,7 +242,9 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
             *(asked(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies)
         )
         assert sorted(answer.status_code for answer in answers) == [201, 401]
-        assert (await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)).status_code == 401
+        used = await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)
+        assert (used.status_code, "it made the first token already" in used.json()["detail"]) == (401, True)
+        assert "setup" not in (await plane.http.get(WHO)).json()["detail"], "there is a token now"
         token = next(answer.json()["token"] for answer in answers if answer.is_success)
         assert await status_of(plane, token) == 200
         listed = (await asked(plane, token, "GET", "/api/v1/tokens")).json()

@@ -1,0 +1,67 @@
+"""Names of tenants: engines may send any salt, and people write down only names that can be seen."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from dataplane.protocol.events import TenantStats
+from tests.app.callers import ADMIN, bearer, guarding
+from tests.app.fake_node import FakeNode
+from tests.app.plane import PIN
+
+pytestmark = pytest.mark.anyio
+UNSEEN = {
+    "  ": "blanks alone",
+    "acme\u202e": "RIGHT-TO-LEFT OVERRIDE",
+    "ac\u200bme": "ZERO WIDTH SPACE",
+    "ac\u00a0me": "NO-BREAK SPACE",
+    "\u2066acme": "LEFT-TO-RIGHT ISOLATE",
+    "a\U000e0041b": "TAG LATIN CAPITAL LETTER A",
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+async def test_no_record_is_made_for_a_name_that_cannot_be_seen(socket_dir: Path, name: str) -> None:
+    at = quote(name, safe="")
+    document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
+    asked: list[tuple[str, str, Any, str]] = [
+        ("PUT", f"/api/v1/quotas/{at}", {"limit_bytes": 1}, "tenant"),
+        ("PUT", "/api/v1/pins/p", {**PIN, "tenant": name}, "tenant"),
+        ("PUT", f"/api/v1/ceilings/{at}", {"max_weight": 2}, "tenant"),
+        ("POST", "/api/v1/tokens", {"name": "t", "tenants": ["acme", name]}, "tenants[1]"),
+        ("POST", "/api/v1/apply", {"document": document}, ""),
+    ]
+    async with guarding(socket_dir) as plane:
+        for method, path, body, field in asked:
+            answer = await plane.http.request(method, path, json=body, headers=bearer(ADMIN))
+            problem = answer.json()
+            assert answer.status_code == 422, (path, problem)
+            assert UNSEEN[name] in problem["detail"]
+            assert problem["errors"][0]["path"] == field or not field
+        for kind in ("quotas", "pins", "ceilings", "tokens"):
+            assert (await plane.get(f"/api/v1/{kind}"))["total"] == 0
+
+
+async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(node.stats, tenants=[TenantStats("a\u202eb", bytes=7)])
+    async with guarding(socket_dir) as plane:
+        await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
+        at = quote("a\u202eb", safe="")
+        assert (await plane.get(f"/api/v1/tenants/{at}"))["bytes"] == 7
+        adopted = await plane.http.post(f"/api/v1/tenants/{at}/adopt", json={}, headers=bearer(ADMIN))
+        assert adopted.status_code == 422
+        body = {"tenant": "a\u202eb", "dry_run": True}
+        asked = await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN))
+        assert asked.status_code == 200, asked.text
+
+
+@pytest.mark.parametrize("name", ["a b", "ключ", "鍵", "naïve", "team.a-1_x", "🙂"])
+async def test_names_of_every_script_are_names(socket_dir: Path, name: str) -> None:
+    async with guarding(socket_dir) as plane:
+        answer = await plane.http.put(f"/api/v1/quotas/{quote(name)}", json={"limit_bytes": 1})
+        assert (answer.status_code, answer.json()["tenant"]) == (201, name)
