@@ -36,7 +36,11 @@ class Memcpy:
     """Copies a batch from one mapping to the next part of another that is as large as the pool it is compared with,
     so that both find as little in the CPU's caches."""
 
-    def __init__(self, batch_bytes: int, arena_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, arena_bytes: int, piece_bytes: int = 0) -> None:
+        """`piece_bytes`: of each call of memcpy, which copies large pieces in another way than small ones; default all
+        of a batch."""
+        self._pieces = range(0, batch_bytes, piece_bytes or batch_bytes)
+        self._piece_bytes = piece_bytes or batch_bytes
         self.engine = Mapping(batch_bytes)
         """Stands for engine memory."""
         self.batch_bytes = batch_bytes
@@ -46,11 +50,15 @@ class Memcpy:
 
     def into_arena(self) -> None:
         """One batch, engine to arena."""
-        ctypes.memmove(self._next_place(), self.engine.address, self.batch_bytes)
+        arena, engine = self._next_place(), self.engine.address
+        for at in self._pieces:
+            ctypes.memmove(arena + at, engine + at, self._piece_bytes)
 
     def out_of_arena(self) -> None:
         """One batch, arena to engine."""
-        ctypes.memmove(self.engine.address, self._next_place(), self.batch_bytes)
+        arena, engine = self._next_place(), self.engine.address
+        for at in self._pieces:
+            ctypes.memmove(engine + at, arena + at, self._piece_bytes)
 
     def close(self) -> None:
         """Unmap both."""

@@ -1,14 +1,27 @@
 """Look-ups: whole cycles with many in flight, and what one ping and one look-up cost."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from statistics import median
 from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
+from benchmarks.peers import floor
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import SMALL_CHUNK_BYTES, Peer, prompt
-from benchmarks.peers.wire import END_SESSION, FREE_LOCKS, LOOKUP, NOTHING, ONE, PING, STATUS, Key, named
+from benchmarks.peers.wire import (
+    END_SESSION,
+    FREE_LOCKS,
+    LOOKUP,
+    NOTHING,
+    ONE,
+    PING,
+    STATUS,
+    Key,
+    Wire,
+    named,
+)
 from benchmarks.result import Result, at_least, at_most
 from benchmarks.timing import time_ns
 
@@ -26,7 +39,8 @@ def run(larder: Peer, lmcache: Peer, effort: Effort) -> list[Result]:
     peers = (larder, lmcache)
     for peer in peers:
         peer.register(MODEL, SMALL_CHUNK_BYTES)
-    results += _latency("ping", [_pings(peer) for peer in peers], effort)
+    results += _latency("ping", [_pings(peer.wire) for peer in peers], effort)
+    results += _floor(larder, effort)
     for name, tokens in SIZES.items():
         prompts = [prompt(tokens, number) for number in range(PROMPTS[name])]
         asking = [Key(MODEL, each, worker=None) for each in prompts]
@@ -69,8 +83,31 @@ def _latency(name: str, samplings: list[Callable[[int], list[int]]], effort: Eff
     return results
 
 
-def _pings(peer: Peer) -> Callable[[int], list[int]]:
-    return lambda times: time_ns(lambda: peer.wire.ask(PING, NOTHING), times)
+def _floor(larder: Peer, effort: Effort) -> list[Result]:
+    """Pings of servers on libzmq that do nothing else, in turns with Larder's."""
+    with ExitStack() as stack:
+        wires = {f"zmq_echo_{how}": stack.enter_context(floor.echo(how)) for how in floor.HOW}
+        samplings = {name: _pings(wire) for name, wire in {"larder": larder.wire, **wires}.items()}
+        runs: dict[str, list[list[int]]] = {name: [] for name in samplings}
+        for sampling in samplings.values():
+            sampling(20)
+        for _ in range(effort.rounds):
+            for name, sampling in samplings.items():
+                runs[name].append(sampling(effort.samples))
+    results = []
+    for percentile in (50, 99):
+        times = {
+            name: median(float(np.percentile(run, percentile)) / 1e3 for run in each)
+            for name, each in runs.items()
+        }
+        results += [
+            at_most(f"{name}_p{percentile}", times[name], "us", None, times["larder"]) for name in wires
+        ]
+    return results
+
+
+def _pings(wire: Wire) -> Callable[[int], list[int]]:
+    return lambda times: time_ns(lambda: wire.ask(PING, NOTHING), times)
 
 
 def _lookups(peer: Peer, keys: list[Key]) -> Callable[[int], list[int]]:

@@ -1,4 +1,7 @@
-"""Storing and retrieving through shared memory over the wire, with no more than the protocol and one copy."""
+"""Storing and retrieving through shared memory over the wire, with no more than the protocol and one copy.
+
+Memcpy, which they are held against, copies the same pieces in the same direction between memory that was touched, too.
+"""
 
 import ctypes
 from functools import partial
@@ -55,7 +58,7 @@ class _Batch:
         self._chunks = chunks
         self._effort = effort
         self._nbytes = chunks * chunk_bytes
-        self._memcpy = Memcpy(self._nbytes, effort.pool_bytes)
+        self._memcpy = Memcpy(self._nbytes, effort.pool_bytes, chunk_bytes)
         self._prompts = 0
         self._kept = 0
         """Bytes that LMCache's server has."""
@@ -70,9 +73,11 @@ class _Batch:
             self._fill(peer)
         stored: dict[str, list[float]] = {peer.name: [] for peer in peers}
         read: dict[str, list[float]] = {peer.name: [] for peer in peers}
-        copied: list[float] = []
+        into: list[float] = []
+        out: list[float] = []
         for turn in range(self._effort.rounds):
-            copied.append(self._nbytes / once_ns(self._memcpy.into_arena))
+            into.append(self._nbytes / once_ns(self._memcpy.into_arena))
+            out.append(self._nbytes / once_ns(self._memcpy.out_of_arena))
             for peer in peers if turn % 2 else reversed(peers):
                 tokens = self._next_prompt()
                 store, retrieve = self._key(tokens, 0), self._key(tokens, None)
@@ -80,8 +85,10 @@ class _Batch:
                 taken = once_ns(partial(self._retrieve, peer, store, retrieve))
                 read[peer.name].append(self._nbytes / taken)
                 self._make_room(peer)
-        memcpy = median(copied)
-        return [*self._results("store", stored, memcpy), *self._results("retrieve", read, memcpy)]
+        return [
+            *self._results("store", stored, median(into)),
+            *self._results("retrieve", read, median(out)),
+        ]
 
     def _results(self, what: str, speeds: dict[str, list[float]], memcpy: float) -> list[Result]:
         ours, theirs = median(speeds["larder"]), median(speeds["lmcache"])
