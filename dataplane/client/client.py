@@ -16,6 +16,7 @@ from dataplane.client import checks
 from dataplane.client.integrity import VERIFY, Integrity, Verify
 from dataplane.client.leases import Corrupt, Lease
 from dataplane.client.link import ClientEvent, Link
+from dataplane.client.memory import Memory
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.client.world import World
 from dataplane.protocol import barrier
@@ -111,6 +112,12 @@ class Client:
     def connected(self) -> bool:
         """Attached to a data plane, as far as known."""
         return self._link.attached
+
+    @property
+    def mapped(self) -> list[Memory]:
+        """Segments that are mapped now; those that the data plane gave up are not among them."""
+        world = self._link.world
+        return [] if world is None else list(world.segments.values())
 
     @property
     def epoch(self) -> int:

@@ -103,6 +103,12 @@ class Lease:
         segment = self._segments[space][int(row[HOT_SPACE_SEGMENT]) >> 32]
         return Window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
 
+    def memory(self, i: int, space: int = 0) -> Memory:
+        """The mapping that block `i` lies in, for those who register it with a device."""
+        if not self._hold:
+            raise ValueError("the lease was released")
+        return self._segments[space][int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
+
     def view(self, i: int, space: int = 0) -> memoryview:
         """Block `i` as a read-only memoryview over the arena; copies nothing."""
         return self.array(i, space).data

@@ -122,6 +122,12 @@ class Reservation:
         segment = self._mapped[self._segments[i]]
         return Window(None, segment, self._offsets[i], self.nbytes, writable=True).array()
 
+    def memory(self, i: int) -> Memory:
+        """The mapping that block `i` lies in, for those who register it with a device."""
+        if not self._open:
+            raise ValueError("nothing is reserved, or the reservation has ended")
+        return self._mapped[self._segments[i]]
+
     def view(self, i: int) -> memoryview:
         """Where to write block `i`: a writable memoryview of `nbytes` bytes over the arena."""
         return self.array(i).data

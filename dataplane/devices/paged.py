@@ -93,28 +93,33 @@ class GroupForm:
 
     def runs(
         self,
-        numbers: Sequence[int],
+        numbers: Sequence[int] | I64,
         *,
         first: int = 0,
         base: int = 0,
         bases: Sequence[int] | None = None,
         tensors: slice = slice(None),
+        places: tuple[I64, I64] | None = None,
     ) -> Runs:
         """What to copy for some of a chunk's blocks: those at positions `first` and on, whose numbers are given.
 
-        `base` is added to every device address; `bases` has one for each tensor. `tensors` chooses some of them. Runs
-        that follow each other on both sides are one.
+        `base` is added to every device address; `bases` has one for each tensor. `tensors` chooses some of them.
+        `places` are the position of each block in its own chunk, and where that chunk begins: blocks of many chunks go
+        in one call. Runs that follow each other on both sides are one.
         """
         low, high, _ = tensors.indices(len(self.tensors))
         planes = slice(self._first_plane[low], self._first_plane[max(low, high)])
-        starts, steps, sizes, places = (column[planes] for column in self._columns)
+        starts, steps, sizes, offsets = (column[planes] for column in self._columns)
         if bases is not None:
             counts = [len(each.starts) for each in self.tensors[low:high]]
             starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
         wanted = np.asarray(numbers, np.int64)
-        positions = np.arange(first, first + len(wanted), dtype=np.int64)
+        if places is None:
+            positions, begins = np.arange(first, first + len(wanted), dtype=np.int64), np.zeros(1, np.int64)
+        else:
+            positions, begins = places
         device = base + starts[:, None] + steps[:, None] * wanted[None, :]
-        chunk = places[:, None] + sizes[:, None] * positions[None, :]
+        chunk = offsets[:, None] + sizes[:, None] * positions[None, :] + begins[None, :]
         spread = np.broadcast_to(sizes[:, None], device.shape)
         return joined(device.ravel(), chunk.ravel(), spread.ravel())
 

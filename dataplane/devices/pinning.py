@@ -54,7 +54,8 @@ class Pinned:
                         self.address + window * WINDOW_BYTES, self._size(window), read_only=self._read_only
                     )
                 except DeviceError as error:
-                    self._refused = error
+                    # Without the frames of whoever wanted it: they refer to memory that is given back.
+                    self._refused = error.with_traceback(None)
                     return False
                 self._windows.add(window)
             return True

@@ -192,6 +192,33 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
     log.close()
 
 
+def client(machine: Machine, arguments: dict[str, Any]) -> None:
+    """An engine that copies by itself, stopped in the middle of its store."""
+    from dataplane.client import Space, attach
+    from dataplane.client.gpu import PagedCache
+
+    kind = layout("keys and values first, NHD", "float16", 16 << 10)
+    address = machine.runtime.allocate(machine.device, kind.nbytes)
+    space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
+    attached = attach(arguments["socket"], [space], timeout_s=10)
+    cache = PagedCache(
+        attached,
+        machine.runtime,
+        machine.device,
+        kind.planes(),
+        [address] * len(kind.offsets),
+        blocks=kind.blocks,
+        tokens_per_block=TOKENS,
+    )
+    reached = machine.twin.pace.stop_after(arguments["stop_after"])
+    tell(ready=True)
+    reservation = attached.reserve([b"k" * 32], cache.chunk_bytes)
+    store = cache.store(reservation, list(range(16))).all()
+    reached.wait()
+    tell(stopped=True)
+    store.finish()
+
+
 def mortals(machine_of: Callable[[], Machine], arguments: dict[str, Any]) -> None:
     """Engines one after another, `together` at a time: each allocates, registers, stores and is killed."""
     tell(ready=True)
@@ -221,7 +248,7 @@ def main(role: str, arguments: dict[str, Any]) -> None:
         mortals(lambda: Machine(arguments["kind"], arguments["uuid"]), arguments)
         return
     machine = Machine(arguments["kind"], arguments["uuid"])
-    {"engine": engine, "plane": plane}[role](machine, arguments)
+    {"engine": engine, "plane": plane, "client": client}[role](machine, arguments)
 
 
 if __name__ == "__main__":

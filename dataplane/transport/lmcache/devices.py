@@ -43,13 +43,13 @@ class Devices:
     def runtime(self) -> Runtime:
         """Raises DeviceError."""
         if self._broken is not None:
-            raise self._broken
+            raise self._broken.with_traceback(None)
         return self._find()
 
     def failed(self, error: DeviceError) -> None:
         """A call failed; after some errors nobody need try again."""
         if error.lasting and self._broken is None:
-            self._broken = error
+            self._broken = error.with_traceback(None)
             log.error(
                 "lmcache.device_lost", error=str(error), effect="engines of CUDA are refused from here on"
             )

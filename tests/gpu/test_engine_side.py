@@ -1,0 +1,254 @@
+"""Engines that copy by themselves: their paged memory to the pool and back, layer by layer, and what is left when
+something fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataplane.client import Client, Code, Space, attach
+from dataplane.client.gpu import PagedCache
+from tests.dataplane.plane import Plane, wait_for
+from tests.gpu.layouts import ORDERS, TOKENS, Layout, layout
+from tests.gpu.machines import Machine, Other
+
+KEYS = [bytes([at]) * 32 for at in range(1, 4)]
+OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
+NEW = [*range(46, 55), 17, 18, 19, 20, 21, 22, 23, *range(71, 79), *range(24, 30), 0, 79, *range(1, 17)]
+Start = Callable[..., Other]
+
+
+class Engine:
+    """A client and a paged cache of this process."""
+
+    def __init__(self, plane: Plane, machine: Machine, kind: Layout, group: str = "") -> None:
+        self.machine, self.kind = machine, kind
+        self.address = machine.runtime.allocate(machine.device, kind.nbytes)
+        space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
+        self.client: Client = attach(plane.socket, [space], group=group, timeout_s=10)
+        self.cache = PagedCache(
+            self.client,
+            machine.runtime,
+            machine.device,
+            kind.planes(),
+            [self.address] * len(kind.offsets),
+            blocks=kind.blocks,
+            tokens_per_block=TOKENS,
+        )
+
+    def fill(self, seed: int) -> np.ndarray:
+        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
+        self.machine.upload(self.address, content)
+        return content
+
+    def holds(self, content: np.ndarray, old: list[int], new: list[int]) -> bool:
+        after = self.machine.download(self.address, self.kind.nbytes)
+        return all(
+            np.array_equal(self.kind.layer(after, at)[new], self.kind.layer(content, at)[old])
+            for at in range(len(self.kind.offsets))
+        )
+
+    def store(self, keys: list[bytes] = KEYS, blocks: list[int] = OLD) -> int:
+        reservation = self.client.reserve(keys, self.cache.chunk_bytes)
+        return self.cache.store(reservation, blocks[: len(keys) * 16]).all().finish().blocks
+
+    def close(self) -> None:
+        self.cache.close()
+        self.client.close()
+        self.machine.runtime.free(self.address)
+
+
+@pytest.fixture
+def plane(socket_dir: Path) -> Iterator[Plane]:
+    plane = Plane(socket_dir, {"pool_bytes": "64MiB", "dataplane__segment_bytes": "8MiB"}).start()
+    yield plane
+    plane.kill()
+
+
+@pytest.fixture
+def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., Engine]]:
+    made: list[Engine] = []
+
+    def new(name: str = "keys and values first, NHD", dtype: str = "float16", group: str = "") -> Engine:
+        made.append(Engine(plane, machine, layout(name, dtype, 16 << 10, blocks=80), group))
+        return made[-1]
+
+    yield new
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def twin_engine(plane: Plane, twin: Machine) -> Iterator[Engine]:
+    engine = Engine(plane, twin, layout("keys and values first, NHD", "float16", 16 << 10, blocks=80))
+    yield engine
+    twin.twin.pace.go_on()
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_chunks_come_back_into_other_blocks(make_engine: Callable[..., Engine], name: str) -> None:
+    engine = make_engine(name)
+    content = engine.fill(1)
+    assert engine.store() == 3
+    engine.fill(2)
+    assert engine.cache.load(engine.client.acquire(KEYS), NEW).finish()
+    assert engine.holds(content, OLD, NEW)
+    assert not engine.cache.staged
+
+
+def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine()
+    content = engine.fill(1)
+    engine.store()
+    engine.fill(2)
+    before = engine.machine.download(engine.address, engine.kind.nbytes)
+    assert engine.cache.load(engine.client.acquire(KEYS), NEW[5:37], first=5).finish()
+    assert engine.holds(content, OLD[5:37], NEW[5:37])
+    others = sorted(set(range(80)) - set(NEW[5:37]))
+    assert engine.holds(before, others, others)
+
+
+def test_layers_go_one_by_one_behind_the_engine_s_events(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine()
+    content = engine.fill(1)
+    compute = engine.machine.runtime.stream(engine.machine.device)
+    with (
+        engine.client.reserve(KEYS, engine.cache.chunk_bytes) as reservation,
+        engine.cache.store(reservation, OLD) as store,
+    ):
+        for number in range(engine.cache.layers):
+            computed = engine.cache.event()
+            compute.record(computed)
+            store.layer(number, computed)
+        assert store.finish().blocks == 3
+    engine.fill(2)
+    load = engine.cache.load(engine.client.acquire(KEYS), NEW)
+    for number in range(engine.cache.layers):
+        assert load.wait_layer(number, compute)
+    compute.synchronize()
+    assert all(load.arrived(number) for number in range(engine.cache.layers))
+    assert not load.wait_layer(engine.cache.layers, compute)
+    assert load.finish()
+    assert engine.holds(content, OLD, NEW)
+    compute.close()
+
+
+def test_two_engines_use_one_pool(make_engine: Callable[..., Engine]) -> None:
+    one, two = make_engine(group="one"), make_engine(group="two")
+    content = one.fill(1)
+    assert one.store() == 3
+    two.fill(2)
+    assert two.cache.load(two.client.acquire(KEYS), NEW).finish()
+    assert two.holds(content, OLD, NEW)
+    assert two.store() == 0  # all there
+
+
+def test_a_store_without_some_layer_publishes_nothing(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine()
+    store = engine.cache.store(engine.client.reserve(KEYS, engine.cache.chunk_bytes), OLD)
+    store.layer(0)
+    assert store.finish().code is Code.UNAVAILABLE
+    assert engine.client.lookup(KEYS) == 0
+    assert engine.store() == 3
+
+
+@pytest.mark.parametrize("wrong", [[80], [-1], [1] * 49])
+def test_block_numbers_that_cannot_be_are_refused(
+    make_engine: Callable[..., Engine], plane: Plane, wrong: list[int]
+) -> None:
+    engine = make_engine()
+    engine.store()
+    lease = engine.client.acquire(KEYS)
+    with pytest.raises(ValueError, match="blocks"):
+        engine.cache.load(lease, wrong)
+    with pytest.raises(ValueError, match="blocks"):
+        engine.cache.store(engine.client.reserve(KEYS, engine.cache.chunk_bytes), wrong[:3])
+    lease.release()
+    with pytest.raises(ValueError, match="released"):
+        engine.cache.load(lease, OLD)
+    assert engine.cache.load(engine.client.acquire(KEYS), OLD).finish()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("operation", ["copy", "copying"])
+    def test_a_store_that_fails_ends_its_reservation(
+        self, twin_engine: Engine, plane: Plane, operation: str
+    ) -> None:
+        twin_engine.fill(1)
+        twin_engine.machine.twin.fail(operation)
+        reservation = twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes)
+        committed = twin_engine.cache.store(reservation, OLD).all().finish()
+        assert committed.code is Code.UNAVAILABLE
+        wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
+        assert twin_engine.client.lookup(KEYS) == 0
+        assert twin_engine.store() == 3
+
+    @pytest.mark.parametrize("operation", ["copy", "copying", "event"])
+    def test_a_load_that_fails_lets_its_lease_go(
+        self, twin_engine: Engine, plane: Plane, operation: str
+    ) -> None:
+        content = twin_engine.fill(1)
+        twin_engine.store()
+        twin_engine.machine.twin.fail(operation)
+        load = twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW)
+        assert not load.finish()
+        wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is let go")
+        assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
+        assert twin_engine.holds(content, OLD, NEW)
+
+    def test_a_pool_that_cannot_be_registered_is_staged_and_told_once(
+        self, twin_engine: Engine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        content = twin_engine.fill(1)
+        twin_engine.machine.twin.fail("register", "cudaErrorMemoryAllocation")
+        with caplog.at_level(logging.WARNING, "larder.client"):
+            assert twin_engine.store() == 3
+            assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
+        assert twin_engine.holds(content, OLD, NEW)
+        assert twin_engine.cache.staged
+        assert [each for each in caplog.text.splitlines() if "staging" in each].__len__() == 1
+
+    def test_leaving_a_store_waits_for_its_copies_and_ends_the_reservation(
+        self, twin_engine: Engine, plane: Plane
+    ) -> None:
+        with twin_engine.cache.store(
+            twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes), OLD
+        ) as store:
+            store.all()
+        wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
+
+    def test_a_data_plane_killed_amid_a_copy_fails_the_store_and_nothing_else(
+        self, twin_engine: Engine, plane: Plane
+    ) -> None:
+        twin_engine.fill(1)
+        reached = twin_engine.machine.twin.pace.stop_after(100_000)
+        reservation = twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes)
+        store = twin_engine.cache.store(reservation, OLD).all()
+        assert reached.wait(30)
+        plane.kill()
+        twin_engine.machine.twin.pace.go_on()
+        assert store.finish().blocks == 0
+        plane.start()
+        wait_for(
+            lambda: twin_engine.client.lookup(KEYS) == 0 and twin_engine.client.connected, "it attaches anew"
+        )
+        content = twin_engine.fill(3)
+        assert twin_engine.store() == 3
+        assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
+        assert twin_engine.holds(content, OLD, NEW)
+
+    def test_an_engine_killed_amid_its_copy_leaves_no_block(
+        self, twin: Machine, plane: Plane, start: Start
+    ) -> None:
+        other = start(twin, "client", socket=plane.socket, stop_after=100_000)
+        assert other.hear() == {"ready": True}
+        assert other.hear() == {"stopped": True}
+        assert plane.describe().pool.used_bytes
+        other.kill()
+        wait_for(lambda: plane.describe().pool.used_bytes == 0, "its blocks come back with its death")
+        assert twin.runtime.memory_used(twin.device) == 0
