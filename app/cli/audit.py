@@ -65,16 +65,26 @@ def list_audit(
     rows = [
         [
             str(entry["id"]),
-            datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            _at(entry["at"]),
             entry["actor"] or "-",
             entry["source"] or "-",
-            f"{entry['action']} {entry['kind']}",
+            f"{entry['action']} {entry['kind']}".strip() or "-",
             entry["name"],
-            entry["decision"] if entry["decision"] == "allowed" else f"denied: {entry['reason']}",
+            entry["decision"]
+            if entry["decision"] == "allowed"
+            else f"{entry['decision']}: {entry['reason']}",
         ]
         for entry in answer["items"]
     ]
     show.table(title("Audit", answer), ["id ", "at", "actor", "from", "did", "name", "decision"], rows)
+
+
+def _at(seconds_: float) -> str:
+    """Of an entry; who can write to the database can give it any time."""
+    try:
+        return datetime.fromtimestamp(seconds_, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds_ else "-"
+    except (OverflowError, ValueError, OSError):
+        return str(seconds_)
 
 
 @audit.command("export")

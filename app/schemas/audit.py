@@ -26,9 +26,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
     after: dict[str, Any] | None
     request_id: str
     trace_id: str
-    decision: Literal["allowed", "denied"]
+    decision: Literal["allowed", "denied", "unreadable"]
+    """`unreadable`: somebody changed the entry in the database until nobody could read it. All but its number and the
+    reason is empty then."""
     reason: str
-    """Why it was denied."""
+    """Why it was denied, or cannot be read."""
     hash: str
     """SHA-256 over the entry and the hash of the one before it."""
 

@@ -1,6 +1,7 @@
 """The journal of changes and refusals: read, handed out whole, and checked for being what was written."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
@@ -30,21 +31,22 @@ class Audit:
         """Newest first. Raises Invalid."""
         async with self._database.read() as session:
             page = await audit.page(session, wanted, filters)
-        return AuditList([_entry(row) for row in page.rows], page.total, page.next_cursor)
+        return AuditList([_shown(row)[0] for row in page.rows], page.total, page.next_cursor)
 
     async def export(self) -> AsyncIterator[bytes]:
-        """All entries as JSON lines, oldest first, as far as there are any now. A slow reader holds no connection."""
+        """All entries as JSON lines, oldest first, as far as there are any now. A slow reader holds no connection; what
+        cannot be read has a line that says so."""
         async with self._database.read() as session:
             last = await audit.last_id(session)
         at = BEFORE_ALL  # what somebody slipped in under number 1 is handed out, too: it must be seen
         while last is not None and at < last:
             async with self._database.read() as session:
-                rows = await audit.after(session, at, PART)
+                rows = await audit.after_all(session, at, PART)
             rows = [row for row in rows if row.id <= last]
             if not rows:
                 return
             at = rows[-1].id
-            yield b"".join(msgspec.json.encode(_entry(row)) + b"\n" for row in rows)
+            yield b"".join(_shown(row)[1] + b"\n" for row in rows)
 
     async def verify(self, expect: str = "") -> AuditVerified:
         """Walk the whole chain; `expect` is the hash of an entry that somebody remembered."""
@@ -164,3 +166,23 @@ def _these(first: int, last: int) -> str:
 
 def _entry(row: audit.AuditRow) -> AuditEntry:
     return AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__struct_fields__})
+
+
+def _shown(row: audit.AuditRow | audit.Unreadable) -> tuple[AuditEntry, bytes]:
+    """What is handed out of an entry, and its JSON. A database may hold what no entry holds, and JSON cannot say."""
+    if isinstance(row, audit.Unreadable):
+        return _unreadable(row.id, row.why)
+    try:
+        entry = msgspec.convert(msgspec.structs.asdict(_entry(row)), AuditEntry)
+        if not math.isfinite(entry.at):
+            return _unreadable(row.id, "its time is no number")
+        return entry, msgspec.json.encode(entry)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return _unreadable(row.id, f"it holds what no entry holds: {error}")
+
+
+def _unreadable(number: int, why: str) -> tuple[AuditEntry, bytes]:
+    texts = dict.fromkeys(AuditEntry.__struct_fields__, "")
+    told = {"id": number, "at": 0.0, "generation": 0, "before": None, "after": None}
+    entry = AuditEntry(**{**texts, **told, "decision": "unreadable", "reason": why})  # type: ignore[arg-type]
+    return entry, msgspec.json.encode(entry)

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, load_only, mapped_column
 
 from app.errors import LarderError
 from app.store import listing
@@ -120,6 +120,32 @@ _NO_VALUE = (ValueError, TypeError, RecursionError)
 """What reading a column raises that holds no value of its kind."""
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """An entry that somebody changed in the database until nobody could read it."""
+
+    id: int
+    why: str
+
+
+async def _row(session: AsyncSession, number: int) -> AuditRow | Unreadable:
+    query = sa.select(AuditRow).where(AuditRow.id == number).execution_options(populate_existing=True)
+    try:
+        return (await session.scalars(query)).one()
+    except (*_NO_VALUE, OperationalError) as error:
+        return Unreadable(number, _cause(error))
+
+
+async def after_all(session: AsyncSession, last_id: int, most: int) -> Sequence[AuditRow | Unreadable]:
+    """As `after`, with those in their places that cannot be read."""
+    try:
+        return await after(session, last_id, most)
+    except (*_NO_VALUE, OperationalError) as error:
+        _cause(error)
+    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
+    return [await _row(session, number) for number in (await session.scalars(query)).all()]
+
+
 async def readable(
     session: AsyncSession, last_id: int, most: int
 ) -> tuple[Sequence[AuditRow], tuple[int, str] | None]:
@@ -189,9 +215,26 @@ class Filters:
         return asked
 
 
-async def page(session: AsyncSession, wanted: Wanted, filters: Filters | None = None) -> Page[AuditRow]:
+async def page(
+    session: AsyncSession, wanted: Wanted, filters: Filters | None = None
+) -> Page[AuditRow | Unreadable]:
     """Newest first. Raises Invalid."""
     newest_first = Wanted(wanted.limit, wanted.cursor, "-id")
-    return await listing.page(
-        session, AuditRow, AuditRow.id, {"id": AuditRow.id}, newest_first, *(filters or Filters()).where()
+    where = (filters or Filters()).where()
+    by_number = {"id": AuditRow.id}
+    try:
+        found = await listing.page(session, AuditRow, AuditRow.id, by_number, newest_first, *where)
+        return Page(list(found.rows), found.total, found.next_cursor)
+    except (*_NO_VALUE, OperationalError) as error:
+        _cause(error)
+    found = await listing.page(
+        session,
+        AuditRow,
+        AuditRow.id,
+        by_number,
+        newest_first,
+        *where,
+        options=(load_only(AuditRow.id),),
     )
+    numbers = [row.id for row in found.rows]
+    return Page([await _row(session, number) for number in numbers], found.total, found.next_cursor)

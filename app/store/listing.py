@@ -11,6 +11,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.sql.base import ExecutableOption
 
 from app.errors import FieldError, Invalid
 from app.store.base import Base
@@ -53,13 +54,14 @@ async def page(
     sortable: Mapping[str, Expression],
     wanted: Wanted,
     *where: sa.ColumnElement[bool],
+    options: Sequence[ExecutableOption] = (),
 ) -> Page[R]:
-    """One page of an entity's rows. `sortable` has an expression that is never NULL for each field to sort by.
-    Raises Invalid."""
+    """One page of an entity's rows. `sortable` has an expression that is never NULL for each field to sort by;
+    `options` say what of a row is loaded. Raises Invalid."""
     field, descending = _sort(wanted, sortable)
     value = sortable[field] if field else key
     matching = sa.and_(sa.true(), *where)
-    query: Any = sa.select(entity, value.label("sorted_by")).where(matching)
+    query: Any = sa.select(entity, value.label("sorted_by")).options(*options).where(matching)
     if wanted.cursor:
         query = query.where(
             _after(

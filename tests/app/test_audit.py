@@ -17,7 +17,8 @@ from app.http.problems import TYPE_PREFIX
 from app.store import migrate
 from app.store.database import Database
 from app.store.tables import metadata
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import ADMIN, asked, guarding, made
+from tests.app.command import larder as say
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +112,43 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
                     await session.execute(sa.delete(table))
                     await session.execute(sa.insert(table), [dict(row) for row in rows])
             assert (await verified(plane))["intact"], name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "before = 'not json'",
+        "actor = x'ff'",
+        "actor = cast(x'ff' AS text)",
+        "at = 'long ago'",
+        "at = 9e999",
+        "decision = 'perhaps'",
+        f"after = '{'[' * 5_000}{']' * 5_000}'",
+        'after = \'{"a": "\\ud800"}\'',
+    ],
+)
+async def test_an_entry_that_nobody_can_read_is_shown_as_one_and_the_rest_is_handed_out(
+    socket_dir: Path, change: str
+) -> None:
+    async with guarding(socket_dir) as plane:
+        await filled(plane)
+        await execute(plane.app.parts.database, f"UPDATE audit SET {change} WHERE id = 3")
+        page = await plane.http.get("/api/v1/audit?limit=1000")
+        assert page.status_code == 200, page.text
+        items = {item["id"]: item for item in page.json()["items"]}
+        assert sorted(items) == list(range(1, len(items) + 1))
+        assert [number for number, item in items.items() if item["decision"] == "unreadable"] == [3]
+        assert items[3]["reason"]
+        second = await plane.http.get("/api/v1/audit?limit=2")
+        assert second.json()["next_cursor"]
+        lines = (await plane.http.get("/api/v1/audit/export")).text.splitlines()
+        told = [json.loads(line) for line in lines]
+        assert [entry["id"] for entry in told] == sorted(items)
+        assert told[2] == items[3]
+        assert not (await verified(plane))["intact"]
+        code, out, err = await say(plane, "audit", "list", token=ADMIN)
+        assert code == 0, err
+        assert "unreadable: " in out
 
 
 async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(socket_dir: Path) -> None:

@@ -1270,7 +1270,7 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /** @enum {string} */
-            decision: "allowed" | "denied";
+            decision: "allowed" | "denied" | "unreadable";
             generation: number;
             hash: string;
             id: number;
