@@ -42,16 +42,23 @@ class Malformed(Exception):
     """This is no ZMTP 3 that is spoken here; the sentence says why. The connection is of no use any more."""
 
 
+_HEADS_MORE = [bytes((_MORE, size)) for size in range(256)]
+_HEADS_LAST = [bytes((0, size)) for size in range(256)]
+
+
+def _long_head(flags: int, size: int) -> bytes:
+    return bytes((flags | _LONG,)) + size.to_bytes(8, "big")
+
+
 def message(frames: Sequence[bytes]) -> bytes:
     """A message as bytes."""
     parts: list[bytes] = []
-    last = len(frames) - 1
-    for at, frame in enumerate(frames):
-        more = _MORE if at < last else 0
-        if len(frame) < 256:
-            parts.append(bytes((more, len(frame))))
-        else:
-            parts.append(bytes((more | _LONG,)) + len(frame).to_bytes(8, "big"))
+    heads = _HEADS_MORE
+    for left, frame in enumerate(frames, 1 - len(frames)):
+        if not left:
+            heads = _HEADS_LAST
+        size = len(frame)
+        parts.append(heads[size] if size < 256 else _long_head(heads[0][0], size))
         parts.append(frame)
     return b"".join(parts)
 
