@@ -1,6 +1,5 @@
 """An unmodified vLLM with LMCache's connector: only host and port say whose server it is."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,36 +10,14 @@ import pytest
 
 from benchmarks.peers.servers import Server
 from tests.peers.scripting import ran
+from tests.peers.vllm_model import FULL_CHUNKS, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-FULL_CHUNKS = 1024
-"""Of a prompt of 1,200 tokens."""
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 4096,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model without weights, which vLLM makes up."""
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(MODEL))
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def _generated(python: Path, server: Server, model: Path) -> Any:

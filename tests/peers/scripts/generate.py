@@ -1,4 +1,5 @@
-"""A prompt through an unmodified vLLM on CPU with LMCache's connector. Arguments: port of the server, model folder.
+"""A prompt through an unmodified vLLM on CPU with LMCache's connector. Arguments: port of the server, model folder, and
+`stay` to end with the standard input instead of at once.
 
 The model has random weights, the same in every process of one version of vLLM.
 """
@@ -26,8 +27,9 @@ from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 
 PROMPT_TOKENS, VOCABULARY, NEW_TOKENS = 1200, 4096, 8
+SALT = "acme"
 
-port, model = sys.argv[1:]
+port, model, *stay = sys.argv[1:]
 llm = LLM(
     model=model,
     load_format="dummy",
@@ -48,11 +50,13 @@ llm = LLM(
 chance = random.Random(5)
 prompt = [chance.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)]
 (answer,) = llm.generate(
-    [{"prompt_token_ids": prompt}],
+    [{"prompt_token_ids": prompt, "cache_salt": SALT}],
     SamplingParams(temperature=0, detokenize=False, ignore_eos=True, max_tokens=NEW_TOKENS),
     use_tqdm=False,
 )
 print(
     json.dumps({"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}), flush=True
 )
+if stay:
+    sys.stdin.read()
 del llm
