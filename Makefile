@@ -54,6 +54,15 @@ endif
 bench: $(INSTALLED)  ## measure, and write benchmarks/results/
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# The interpreter whose torch is a CUDA build; another one than the venv's brings Larder's own needs itself.
+GPU_PYTHON ?= $(BIN)/python
+GPU_CYCLES ?= 1000
+
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/gpu.md)
+	LARDER_TEST_GPU=required LARDER_TEST_GPU_CYCLES=$(GPU_CYCLES) \
+		$(GPU_PYTHON) -m pytest -m gpu tests/gpu -W default -o timeout=600 $(ARGS)
+	$(GPU_PYTHON) -m benchmarks gpu
+
 peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (3 GB in ~/.cache/larder/peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
 
@@ -90,7 +99,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test lint types bench peers bench-peers soak golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test lint types bench gpu peers bench-peers soak golden fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from benchmarks.memory import MiB
 from benchmarks.report import RESULTS, table, write
 from benchmarks.result import Report, Result
 from benchmarks.setting import FULL, QUICK, Setting
-from benchmarks.suite import BENCHMARKS
+from benchmarks.suite import BENCHMARKS, BY_NAME
 from benchmarks.timing import once_ns
 
 _COPY_BYTES = 32 * MiB
@@ -23,7 +23,7 @@ _COPIES = 11
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)), metavar="[NAME]...")
+@click.argument("names", nargs=-1, type=click.Choice([*BENCHMARKS, *BY_NAME]), metavar="[NAME]...")
 @click.option(
     "--quick", is_flag=True, help="A few samples only: to see that everything runs, not for figures."
 )
@@ -33,23 +33,34 @@ _COPIES = 11
     default=RESULTS,
     help="Folder of the result file.",
 )
-def main(names: tuple[str, ...], quick: bool, output: Path) -> None:
+@click.option("--twin", is_flag=True, help="For gpu: measure the twin on host memory, where there is no GPU.")
+def main(names: tuple[str, ...], quick: bool, output: Path, twin: bool) -> None:
     """Measure Larder's data plane beside what this machine can do, and compare with the targets."""
-    setting = Setting(QUICK if quick else FULL)
+    setting = Setting(QUICK if quick else FULL, twin=twin)
     console = Console()
     results: list[Result] = []
     for name in names or tuple(BENCHMARKS):
         started = time.monotonic()
         console.print(f"{name} … ", end="")
         try:
-            results += BENCHMARKS[name](setting)
+            results += {**BENCHMARKS, **BY_NAME}[name](setting)
         except RuntimeError as error:
             raise click.ClickException(f"{name}: {error}") from None
         console.print(f"{time.monotonic() - started:.1f} s")
-    report = Report(machine.describe(), _memcpy_gbps(setting), results)
+    described = machine.describe()
+    if setting.device:
+        described["gpu"] = setting.device
+    report = Report(described, _memcpy_gbps(setting), results)
     console.print(table(report))
     console.print(f"memcpy between shared mappings: {report.memcpy_gbps:.2f} GB/s")
-    console.print(f"written to {write(report, output)}", soft_wrap=True)
+    console.print(f"written to {write(report, output, _kind(names, twin=twin))}", soft_wrap=True)
+
+
+def _kind(names: tuple[str, ...], *, twin: bool) -> str:
+    """Figures of GPUs have a file of their own, and the twin's are not taken for them."""
+    if not names or not set(names) <= BY_NAME.keys():
+        return ""
+    return "gpu-twin" if twin else "gpu"
 
 
 def _memcpy_gbps(setting: Setting) -> float:

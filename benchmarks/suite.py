@@ -5,6 +5,7 @@ from collections.abc import Callable
 from benchmarks import (
     apply,
     first_touch,
+    gpu,
     integrity,
     leases,
     lookups,
@@ -33,3 +34,6 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "rest": rest.run,
     "uptime": uptime.run,
 }
+
+BY_NAME: dict[str, Callable[[Setting], list[Result]]] = {"gpu": gpu.run}
+"""Those that run when they are asked for alone: what they need, few machines have."""

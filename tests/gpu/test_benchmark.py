@@ -1,0 +1,30 @@
+"""The benchmark of GPUs runs to its end on the twin, and writes a file that is not taken for a GPU's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_a_quick_run_on_the_twin_writes_every_figure(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--twin", "--quick", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-gpu-twin.json")
+    report = json.loads(path.read_text())
+    assert report["machine"]["gpu"] == "none: the twin, on host memory"
+    names = {result["name"] for result in report["results"]}
+    for way in ("out", "in"):
+        assert f"gpu_{way}_contiguous" in names
+        assert f"gpu_{way}_products_slowed" in names
+        for page in (16, 32, 64):
+            assert {
+                f"gpu_{way}_{page}KiB{end}" for end in ("", "_ratio", "_page_by_page", "_cpu_per_page")
+            } <= names
+    assert not any(result["target"] for result in report["results"])
