@@ -27,6 +27,7 @@ UNKNOWN: dict[str, Any] = {
     "title": "It is not known who asks",
     "status": 401,
 }
+LAST_PAGE: dict[str, Any] = {"items": [], "next_cursor": ""}
 NOT_THEIRS: dict[str, Any] = {
     "type": "urn:larder:problem:forbidden",
     "title": "The caller may not do this",
@@ -46,6 +47,8 @@ class Play:
     overview: dict[str, Any]
     history: dict[str, Any]
     prefixes: dict[str, Any]
+    usage: dict[str, Any]
+    audit: dict[str, Any]
     session: dict[str, Any]
     """Who looks at the page."""
     locked: bool = False
@@ -106,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         play, path = self.server.play, self.path.partition("?")[0]
         try:
             if path.startswith("/api/"):
-                play.asked.append(path)
+                play.asked.append(self.path)
             if path == "/api/v1/events":
                 self.stream(play)
             elif path.startswith("/api/"):
@@ -134,6 +137,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, "application/json", json.dumps(play.history).encode())
         elif path == "/api/v1/prefixes":
             self.answer(200, "application/json", json.dumps(play.prefixes).encode())
+        elif path == "/api/v1/usage":
+            self.answer(200, "application/json", json.dumps(play.usage).encode())
+        elif path == "/api/v1/audit":
+            page = play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
+            self.answer(200, "application/json", json.dumps(page).encode())
         else:
             self.answer(
                 404, "application/problem+json", b'{"type":"about:blank","title":"Not found","status":404}'
@@ -184,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
 def playing(name: str) -> Iterator[Player]:
     """A server that plays the fixture of that name."""
     loaded = fixture(name)
-    player = Player(Play(loaded["overview"], loaded["history"], loaded["prefixes"], loaded["session"]))
+    player = Player(Play(**loaded))
     thread = threading.Thread(target=player.serve_forever, kwargs={"poll_interval": 0.05}, name="player")
     thread.start()
     try:

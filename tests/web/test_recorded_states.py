@@ -5,9 +5,11 @@ from collections import Counter
 import msgspec
 import pytest
 
+from app.schemas.audit import AuditList
 from app.schemas.overview import Overview, Series
 from app.schemas.prefixes import PrefixList
 from app.schemas.tokens import SessionAnswer
+from app.schemas.usage import UsageReport
 from tests.web.player import FIXTURES, fixture
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
@@ -25,6 +27,8 @@ def test_a_fixture_has_the_shape_of_the_api_and_nothing_else(name):
     assert msgspec.to_builtins(overview) == loaded["overview"]
     assert msgspec.to_builtins(history) == loaded["history"]
     assert msgspec.to_builtins(msgspec.convert(loaded["prefixes"], PrefixList)) == loaded["prefixes"]
+    assert msgspec.to_builtins(msgspec.convert(loaded["usage"], UsageReport)) == loaded["usage"]
+    assert msgspec.to_builtins(msgspec.convert(loaded["audit"], AuditList)) == loaded["audit"]
     assert msgspec.to_builtins(msgspec.convert(loaded["session"], SessionAnswer)) == loaded["session"]
 
 

@@ -339,6 +339,50 @@ const asker = (of = {}) => ({
   actor: 'local', role: 'admin', tenants: null, token_id: '', session: false, source: '127.0.0.1', csrf_token: '', expires_at: null, ...of,
 });
 
+const used = (of = {}) => ({
+  byte_hours: 0, requested_tokens: 0, served_tokens: 0, saved_prefill_s: 0, unrated_tokens: 0, stored_blocks: 0, stored_bytes: 0,
+  evicted_blocks: 0, evicted_bytes: 0, refused_blocks: 0, ...of,
+});
+
+/** What a day of the tenants comes to, hour by hour. */
+function usage(tenants) {
+  const DAY = Math.floor(AT / 3_600) * 3_600 - 23 * 3_600;
+  const items = [];
+  for (let hour = 0; hour < 24; hour += 1) {
+    for (const each of tenants) {
+      const busyness = 0.4 + 0.6 * Math.sin((hour / 24) * Math.PI);
+      const asked = Math.round((each.requested_blocks / 24) * 16 * busyness);
+      const served = each.requested_blocks ? Math.round((asked * each.hit_blocks) / each.requested_blocks) : 0;
+      const stored = Math.round((each.stored_blocks / 24) * busyness);
+      const rated = each.tenant !== 'notebooks';
+      items.push({
+        start: DAY + hour * 3_600, group: each.tenant,
+        ...used({
+          byte_hours: Math.round(each.bytes * busyness), requested_tokens: asked, served_tokens: served,
+          saved_prefill_s: rated ? Math.round(served / 2_400) : 0, unrated_tokens: rated ? 0 : served, stored_blocks: stored,
+          stored_bytes: stored * 2 * MiB, evicted_blocks: stored, evicted_bytes: stored * 2 * MiB, refused_blocks: hour === 14 ? each.refused_blocks : 0,
+        }),
+      });
+    }
+  }
+  const sums = Object.fromEntries(Object.keys(used()).map((key) => [key, items.reduce((sum, item) => sum + item[key], 0)]));
+  return { group_by: 'tenant', step: '1h', from: DAY, to: DAY + 24 * 3_600, items, totals: used(sums) };
+}
+
+const entry = (id, ago, of = {}) => ({
+  id, at: AT - ago, actor: 'alice', token_id: 'a1b2c3d4e5f6', source: '10.0.4.17', action: 'update', kind: 'quota', name: 'chat', type: 'quotas', generation: 14,
+  before: null, after: null, request_id: `req-${id}`, trace_id: '', decision: 'allowed', reason: '', hash: digest('audit', id), ...of,
+});
+
+const journal = [
+  entry(1_204, 12, { before: { limit_bytes: 16 * GiB, note: 'Chat, production' }, after: { limit_bytes: 24 * GiB, note: 'Chat, production' } }),
+  entry(1_203, 340, { actor: 'rag-ops', source: '10.0.9.2', action: 'PUT', kind: 'request', name: '/api/v1/quotas/chat', type: '', generation: 0, decision: 'denied', reason: "this token is limited to the tenants 'rag-support', not 'chat'" }),
+  entry(1_202, 1_260, { actor: 'ci', action: 'create', kind: 'pin', name: 'launch-day-prefix', type: 'pins', generation: 9, after: { model: 'meta-llama/Llama-3.3-70B-Instruct', strength: 'guaranteed', tenant: 'chat' } }),
+  entry(1_201, 4_000, { actor: '', token_id: '', action: 'authenticate', kind: 'token', name: '', type: '', generation: 0, decision: 'denied', reason: 'the token is not known: it was revoked, or never made here' }),
+  entry(1_200, 7_400, { action: 'delete', kind: 'policy', name: 'night', type: 'policies', generation: 1, before: { algorithm: 'lru', selector: { zone: 'b' } } }),
+  entry(1_199, 86_000, { actor: '', action: '', kind: '', name: '', type: '', generation: 0, source: '', token_id: '', at: 0, request_id: '', hash: '', decision: 'unreadable', reason: 'before is no JSON' }),
+];
+
 /** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */
 function history(o, { flat = false } = {}) {
   const h = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
@@ -380,7 +424,11 @@ for (const [name, make] of Object.entries(states)) {
   const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);
   const items = name === 'empty' || name === 'fresh' ? [] : seen;
   const hot = { items, total: items.length, silent: name === 'lost' ? [{ node: 'gpu-a2', error: 'gpu-a2: did not answer within 5 s' }] : [] };
+  const quiet = name === 'empty' || name === 'fresh';
+  // A thousand tenants would be a large file for nothing.
+  const used24 = usage(quiet ? [] : overview.tenants.slice(0, 6));
+  const audit = { items: quiet ? [] : journal, total: quiet ? 0 : 1_204, next_cursor: quiet ? '' : 'b2xkZXI' };
   // Bytes are whole numbers.
   const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
-  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot }, exact))));
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot, usage: used24, audit }, exact))));
 }

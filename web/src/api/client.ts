@@ -1,7 +1,7 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
 import { read } from './read';
-import type { History, Overview, PrefixList, Problem, Session } from './types';
+import type { AuditList, History, Overview, PrefixList, Problem, Session, UsageReport } from './types';
 
 const TIMEOUT_MS = 8_000;
 
@@ -25,6 +25,19 @@ export function getHistory(seconds: number): Promise<History> {
 
 export function getPrefixes(limit: number): Promise<PrefixList> {
   return get<PrefixList>(`api/v1/prefixes?limit=${limit}`);
+}
+
+/** Parameters that say nothing are left out. */
+export function query(of: Record<string, string | number>): string {
+  return new URLSearchParams(Object.entries(of).flatMap(([name, value]) => (value === '' ? [] : [[name, String(value)]]))).toString();
+}
+
+export function getUsage(of: Record<string, string | number>): Promise<UsageReport> {
+  return get<UsageReport>(`api/v1/usage?${query(of)}`);
+}
+
+export function getAudit(of: Record<string, string | number>): Promise<AuditList> {
+  return get<AuditList>(`api/v1/audit?${query(of)}`);
 }
 
 export function getSession(): Promise<Session> {

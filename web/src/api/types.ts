@@ -17,6 +17,10 @@ export type PrefixList = Schemas['PrefixList'];
 export type Engine = Schemas['EngineStats'];
 export type Session = Schemas['SessionAnswer'];
 export type Fact = Schemas['Fact'];
+export type UsageReport = Schemas['UsageReport'];
+export type Used = Schemas['Used'];
+export type AuditList = Schemas['AuditList'];
+export type AuditEntry = Schemas['AuditEntry'];
 
 /** RFC 9457: the API's, or one that the client makes when there was no answer (status 0). */
 export type Problem = Pick<Schemas['Problem'], 'type' | 'title' | 'status'> & Partial<Schemas['Problem']>;

@@ -7,11 +7,13 @@ export interface Asker {
   tenants: string[] | null;
   /** May change quotas and pins, at least those of their tenants. */
   operates: boolean;
+  /** Reads the audit. */
+  administers: boolean;
 }
 
 /** Nobody is known yet, or nobody needs a token. */
-export const ANYBODY: Asker = { tenants: null, operates: true };
+export const ANYBODY: Asker = { tenants: null, operates: true, administers: false };
 
 export function askerOf(who: Session | null): Asker {
-  return who ? { tenants: who.tenants, operates: who.role !== 'viewer' } : ANYBODY;
+  return who ? { tenants: who.tenants, operates: who.role !== 'viewer', administers: who.role === 'admin' } : ANYBODY;
 }

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Overview } from '../api/types';
 import { state } from '../fixtures/states';
+import { changes } from './audit';
 import { pinPrefix } from './commands';
 import { factSentence, factTone, merged } from './facts';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
@@ -9,6 +10,7 @@ import { pinState } from './pins';
 import { forces, victims, watermarks } from './policies';
 import { RefusalWindow } from './refusals';
 import { arranged, floorShort, floorText, shareText } from './tenants';
+import { byGroup, byStep } from './usage';
 import { judge } from './verdict';
 
 const { overview: busy, history } = state('busy');
@@ -238,4 +240,22 @@ describe('facts', () => {
     expect(merged([], many)).toHaveLength(200);
     expect(merged([], many)[0]?.seq).toBe(299);
   });
+});
+
+it('usage is summed up by group, who held most first, and adds up to the totals', () => {
+  const { usage } = state('busy');
+  const rows = byGroup(usage);
+  expect(rows.map((row) => row.group)).toEqual(['chat', 'code-search', 'batch-eval', 'rag-support', '_default', 'notebooks']);
+  expect(rows.reduce((sum, row) => sum + row.used.served_tokens, 0)).toBe(usage.totals.served_tokens);
+  expect(usage.items[0]?.served_tokens).toBeLessThan(rows[0]?.used.served_tokens ?? 0);
+  expect(byStep(usage)[0]).toMatchObject({ start: usage.to - 3_600, group: '_default' });
+});
+
+it('an entry of the audit tells the fields that differ', () => {
+  expect(changes({ before: { a: 1, b: 'x' }, after: { b: 'x', c: { d: null } } })).toEqual([
+    { field: 'a', before: '1', after: '' },
+    { field: 'c', before: '', after: '{"d":null}' },
+  ]);
+  expect(changes({ before: { limit_bytes: 5 * 1024 ** 3 }, after: null })[0]?.before).toBe('5368709120 (5 GiB)');
+  expect(changes({ before: null, after: null })).toEqual([]);
 });

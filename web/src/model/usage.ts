@@ -1,0 +1,49 @@
+/** What was used, as rows: steps one by one, or each group over the whole time. */
+
+import type { UsageReport, Used } from '../api/types';
+import { NONE, bytes, count, duration, percent } from '../format';
+
+export interface UsageRow {
+  /** Begin of the step; null for a sum over all of them. */
+  start: number | null;
+  group: string;
+  used: Used;
+}
+
+const SUMMED = [
+  'byte_hours', 'requested_tokens', 'served_tokens', 'saved_prefill_s', 'unrated_tokens', 'stored_blocks', 'stored_bytes',
+  'evicted_blocks', 'evicted_bytes', 'refused_blocks',
+] as const satisfies (keyof Used)[];
+
+/** Each group once, who held most first. */
+export function byGroup(report: UsageReport): UsageRow[] {
+  const groups = new Map<string, UsageRow>();
+  for (const item of report.items) {
+    const row = groups.get(item.group);
+    if (!row) groups.set(item.group, { start: null, group: item.group, used: { ...item } });
+    else for (const name of SUMMED) row.used[name] += item[name];
+  }
+  return [...groups.values()].sort((a, b) => b.used.byte_hours - a.used.byte_hours || a.group.localeCompare(b.group));
+}
+
+/** The newest step first. */
+export function byStep(report: UsageReport): UsageRow[] {
+  return report.items
+    .map((item) => ({ start: item.start, group: item.group, used: item }))
+    .sort((a, b) => b.start - a.start || a.group.localeCompare(b.group));
+}
+
+export const USAGE_COLUMNS: { label: string; title: string; value: (used: Used) => string }[] = [
+  { label: 'Held', title: 'Bytes held, times hours', value: (u) => `${bytes(u.byte_hours)} h` },
+  { label: 'Tokens asked', title: 'Of look-ups, once a request', value: (u) => count(u.requested_tokens) },
+  { label: 'Served', title: 'That engines took from the cache', value: (u) => count(u.served_tokens) },
+  { label: 'Share', title: 'Served of asked', value: (u) => percent(u.requested_tokens ? Math.min(1, u.served_tokens / u.requested_tokens) : null) },
+  {
+    label: 'Prefill saved',
+    title: 'Estimate, by the rates that are set (larder rates)',
+    value: (u) => (u.saved_prefill_s ? duration(u.saved_prefill_s) : u.served_tokens && u.unrated_tokens ? 'no rate' : NONE),
+  },
+  { label: 'Stored', title: 'Bytes', value: (u) => bytes(u.stored_bytes) },
+  { label: 'Evicted', title: 'Bytes', value: (u) => bytes(u.evicted_bytes) },
+  { label: 'Refused', title: 'Blocks', value: (u) => count(u.refused_blocks) },
+];
