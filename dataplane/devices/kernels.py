@@ -15,6 +15,7 @@ from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime, 
 PROGRAMS = 24
 PIECE_WORDS = 1024
 WORD_BYTES = 8
+ALIGNED_BYTES = 16
 SLOTS = 4
 MOST_PAGES = 1 << 16
 
@@ -23,7 +24,7 @@ class Pages(Protocol):
     """Copies pages of one size."""
 
     def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
-        """Enqueue. Sizes and addresses are multiples of 8. Raises DeviceError."""
+        """Enqueue. Sizes and addresses are multiples of 16. Raises DeviceError."""
 
     def close(self) -> None: ...
 
@@ -83,9 +84,9 @@ class PageKernel:
 
 
 def fits(targets: I64, sources: I64, sizes: I64) -> int:
-    """Bytes of a page when all are of one size and on whole words; else 0."""
+    """Bytes of a page when all are of one size and lie at multiples of 16; else 0."""
     size = int(sizes[0])
-    if size % WORD_BYTES or bool((sizes != size).any()):
+    if size % ALIGNED_BYTES or bool((sizes != size).any()):
         return 0
-    uneven = np.bitwise_or(targets, sources) & (WORD_BYTES - 1)
+    uneven = np.bitwise_or(targets, sources) & (ALIGNED_BYTES - 1)
     return 0 if bool(uneven.any()) else size

@@ -1,0 +1,137 @@
+"""What a chunk of an engine's tensors is, as both sides of the engine socket reckon it.
+
+The bytes of a chunk follow from how the tensors lie in memory, so a space whose bytes come from tensors has a layout
+that names their form: engines of one space copy chunks of one form, whoever copies, also after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from types import MappingProxyType
+
+from dataplane.devices.paged import GroupForm, LayoutRefused, Planes, block_axis, planes_of
+from dataplane.protocol.engine import MAX_CACHE_TENSORS, MAX_DIMENSIONS
+
+MAX_NUMBER = 1 << 50
+MAX_PIECES = 1 << 20
+"""Runs of bytes of one chunk, at most."""
+MAX_PLANES = 1 << 16
+"""Of all tensors together."""
+PREFIX = "paged:"
+
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "uint8": 1,
+        "int8": 1,
+        "float8_e4m3fn": 1,
+        "float8_e4m3fnuz": 1,
+        "float8_e5m2": 1,
+        "float8_e5m2fnuz": 1,
+        "float8_e8m0fnu": 1,
+        "float16": 2,
+        "bfloat16": 2,
+        "float32": 4,
+    }
+)
+"""Bytes of an element, by torch's name for its type."""
+
+
+class TensorsRefused(Exception):
+    """Tensors that are none of a paged cache: the sentence says why, `field` which one."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor, counted from its first element; shape and stride in elements."""
+
+    dtype: str
+    shape: Sequence[int]
+    stride: Sequence[int]
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """From its first element to the end of its last one."""
+        last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        return self.item_bytes * (last + 1)
+
+
+def form_of(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens: int) -> GroupForm:
+    """Tensors that share block numbers, as runs of bytes. Raises TensorsRefused."""
+    if not 1 <= len(tensors) <= MAX_CACHE_TENSORS:
+        raise TensorsRefused(f"expected 1 to {MAX_CACHE_TENSORS} tensors, got {len(tensors)}", "tensors")
+    if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
+        raise TensorsRefused(
+            f"expected blocks whose tokens divide a chunk of {chunk_tokens}, got {tokens_per_block}",
+            "tokens_per_block",
+        )
+    made: list[Planes] = []
+    planes = 0
+    for at, tensor in enumerate(tensors):
+        made.append(_planes(tensor, f"tensors[{at}]"))
+        planes += len(made[-1].starts)
+        if planes > MAX_PLANES:
+            raise TensorsRefused(f"expected at most {MAX_PLANES} planes of blocks in all tensors", "tensors")
+    per_chunk = chunk_tokens // tokens_per_block
+    if planes * per_chunk > MAX_PIECES:
+        raise TensorsRefused(
+            f"expected chunks of at most {MAX_PIECES} pieces, got {planes} planes of {per_chunk} blocks",
+            "tensors",
+        )
+    blocks = min(tensor.shape[block_axis(tensor.shape)] for tensor in tensors)
+    return GroupForm(blocks, tokens_per_block, per_chunk, tuple(made))
+
+
+def _planes(tensor: Tensor, field: str) -> Planes:
+    if tensor.dtype not in ITEM_BYTES:
+        raise TensorsRefused(
+            f"expected one of {', '.join(ITEM_BYTES)}, got {tensor.dtype[:32]!r}", f"{field}.dtype"
+        )
+    if not 2 <= len(tensor.shape) <= MAX_DIMENSIONS:
+        raise TensorsRefused(
+            f"expected 2 to {MAX_DIMENSIONS} dimensions, got {len(tensor.shape)}", f"{field}.shape"
+        )
+    if not all(1 <= size <= MAX_NUMBER for size in tensor.shape):
+        raise TensorsRefused(
+            f"expected sizes from 1 to {MAX_NUMBER}, got {list(tensor.shape)}", f"{field}.shape"
+        )
+    if len(tensor.stride) != len(tensor.shape) or not all(0 <= step <= MAX_NUMBER for step in tensor.stride):
+        raise TensorsRefused(
+            f"expected {len(tensor.shape)} steps from 0 to {MAX_NUMBER}, got {list(tensor.stride[:MAX_DIMENSIONS])}",
+            f"{field}.stride",
+        )
+    if tensor.nbytes > MAX_NUMBER:
+        raise TensorsRefused(
+            f"expected at most {MAX_NUMBER} bytes, got {tensor.nbytes} to its last element", f"{field}.stride"
+        )
+    try:
+        return planes_of(tensor.shape, tensor.stride, tensor.item_bytes)
+    except LayoutRefused as error:
+        raise TensorsRefused(str(error), f"{field}.stride") from None
+
+
+def layout_of(tensors: Sequence[Tensor], form: GroupForm) -> str:
+    """What `Space.layout` is for chunks of this form: dtypes, sizes and order of what a block holds, tensor by tensor.
+    Where the blocks lie, and how many there are, is the engine's own affair."""
+    parts = [
+        (
+            tensor.dtype,
+            [size for at, size in enumerate(tensor.shape) if at != block_axis(tensor.shape)],
+            len(planes.starts),
+            planes.nbytes,
+            list(planes.order),
+        )
+        for tensor, planes in zip(tensors, form.tensors, strict=True)
+    ]
+    text = repr((form.tokens_per_block, form.blocks_per_chunk, parts))
+    return PREFIX + sha256(text.encode()).hexdigest()[:32]
