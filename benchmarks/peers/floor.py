@@ -1,7 +1,8 @@
 """What of a request is libzmq itself: an echo that does nothing, asked by the same client.
 
 A server on libzmq hands each message from its I/O thread to the thread that answers and back. Nothing that is written
-on top of it is faster than this; Larder's gateway, which speaks ZMTP itself, may be.
+on top of it is faster than such an echo. One that reads and writes the connection itself, as Larder's gateway does,
+shows what is left then: the client's libzmq and the kernel.
 """
 
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import closing, contextmanager
 from benchmarks.peers.servers import free_port
 from benchmarks.peers.wire import Wire
 
-_ECHO = """
+_ON_LIBZMQ = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.ROUTER)
 socket.bind(sys.argv[1])
@@ -29,15 +30,40 @@ while True:
         identity, uid, operation, *_ = socket.recv_multipart(zmq.NOBLOCK)
         socket.send_multipart([identity, uid, operation, b"\\xc3"])
 """
-HOW = ("blocking", "polled")
-"""A thread that waits in `recv`, as no server can that does anything else, and one that waits for several things."""
+_BY_HAND = """
+import select, socket, sys
+from dataplane.transport.lmcache.zmtp import Stream, message
+host, _, port = sys.argv[1].removeprefix("tcp://").rpartition(":")
+peer, _ = socket.create_server((host, int(port))).accept()
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+epoll = select.epoll()
+epoll.register(peer.fileno(), select.EPOLLIN)
+stream = Stream(1 << 20, 16)
+while True:
+    said = bytes(stream.reply)
+    stream.reply.clear()
+    while (frames := stream.next()) is not None:
+        said += message([frames[0], frames[1], b"\\xc3"])
+    said += bytes(stream.reply)
+    stream.reply.clear()
+    if said:
+        peer.send(said)
+    epoll.poll()
+    data = peer.recv(1 << 16)
+    if not data:
+        break
+    stream.feed(data)
+"""
+HOW = {"blocking": _ON_LIBZMQ, "polled": _ON_LIBZMQ, "by_hand": _BY_HAND}
+"""On libzmq a thread that waits in `recv`, as no server can that does anything else, and one that waits for several
+things; and none of libzmq at this end."""
 
 
 @contextmanager
 def echo(how: str) -> Iterator[Wire]:
     """A connection to an echo in a process of its own."""
     url = f"tcp://127.0.0.1:{free_port()}"
-    process = subprocess.Popen([sys.executable, "-c", _ECHO, url, how])
+    process = subprocess.Popen([sys.executable, "-c", HOW[how], url, how])
     try:
         with closing(Wire(url)) as wire:
             yield wire
