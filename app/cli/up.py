@@ -159,6 +159,9 @@ async def _prepare(database: "Database") -> None:
 
     try:
         await migrate.upgrade(database)
+    except SettingsError as error:
+        await database.close()
+        raise click.ClickException(str(error)) from None
     except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
         reason = cause.orig if isinstance(cause, DBAPIError) else cause or error

@@ -1,5 +1,6 @@
 """How a database is: where its schema is, whether the tables are what the models say, whether the file is whole."""
 
+import socket
 import time
 from dataclasses import dataclass, field
 
@@ -11,7 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StoreUnavailable
 from app.store import migrate
-from app.store.database import Database
+from app.store.database import Database, connected
+from app.store.failures import meaning
 from app.store.tables import metadata
 
 MAX_FAULTS = 100
@@ -40,10 +42,11 @@ def head() -> str:
 
 
 async def look(database: Database, *, whole: bool) -> Condition:
-    """`whole`: also compare the tables with the models, and read all of an SQLite file. Raises StoreUnavailable."""
+    """`whole`: also compare the tables with the models, and read all of an SQLite file. Raises StoreUnavailable,
+    SettingsError."""
     engine = database.apart()
     try:
-        async with engine.connect() as connection:
+        async with connected(engine) as connection:
             return await connection.run_sync(_look, whole)
     except (OSError, TimeoutError, SQLAlchemyError) as error:
         raise StoreUnavailable(_sentence(error)) from error
@@ -55,8 +58,18 @@ def _sentence(error: Exception) -> str:
     """Without what a driver may repeat of the URL."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, (FileNotFoundError, ConnectionError)):
-        return f"the database does not answer: nothing listens at its address ({type(cause).__name__})"
-    return f"the database does not answer: {type(cause).__name__}"
+        return (
+            f"the database does not answer: nothing listens at its address ({type(cause).__name__}); is it started, "
+            "and is LARDER_DATABASE_URL right?"
+        )
+    if isinstance(cause, socket.gaierror):
+        return (
+            f"the database does not answer: its host is not known ({cause.strerror}); see LARDER_DATABASE_URL"
+        )
+    if isinstance(cause, TimeoutError):
+        return "the database does not answer: nothing came from its address in time"
+    known = meaning(error)
+    return known.message if known is not None else f"the database does not answer: {type(cause).__name__}"
 
 
 def _look(connection: sa.Connection, whole: bool) -> Condition:

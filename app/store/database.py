@@ -20,7 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from app.errors import LarderError, StoreBusy, StoreUnavailable
 from app.store.failures import meaning
@@ -58,7 +58,53 @@ def full_url(given: str) -> sa.URL:
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if url.drivername not in _DRIVERS.values():
         raise SettingsError(f"database_url: Larder does not work with {url.drivername}; {expected}")
+    fault = _fault(url)
+    if fault:
+        raise SettingsError(f"database_url: {fault}; {expected}")
     return url
+
+
+def _fault(url: sa.URL) -> str:
+    """What the driver would not understand, before it is asked: it fails late, and not in words."""
+    sqlite = url.get_backend_name() == "sqlite"
+    unknown = [name for name in url.query if sqlite or name not in _PARAMETERS]
+    if "sslmode" in unknown:
+        return "sslmode is not known to the driver: write ssl=require instead"
+    if unknown:
+        known = "none" if sqlite else f"those of {', '.join(_PARAMETERS)}"
+        return f"expected no parameters but {known}, got {', '.join(name[:40] for name in unknown)}"
+    if (ssl := url.query.get("ssl")) is not None and ssl not in _SSL:
+        return f"expected ssl to be one of {', '.join(_SSL)}"
+    if url.port is not None and not 0 < url.port <= 65_535:
+        return f"expected a port from 1 to 65535, got {url.port}"
+    if sqlite and (url.host or url.username):
+        return "expected three slashes and a path after sqlite:, got a host"
+    if sqlite and (not url.database or url.database == ":memory:" or url.database.startswith("file:")):
+        return "expected the path of a file"
+    return ""
+
+
+_PARAMETERS = (
+    *("host", "port", "user", "password", "passfile", "ssl", "target_session_attrs", "krbsrvname", "gsslib"),
+    *("service", "servicefile"),
+)
+"""Of a Postgres URL, as its driver knows them; times and sizes are Larder's business."""
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+@asynccontextmanager
+async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection, the first of an engine. Raises SettingsError for a parameter of the URL that cannot be, which
+    drivers find out late."""
+    try:
+        connection = await engine.connect()
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = type(error).__name__  # its words may hold a password
+        raise SettingsError(f"database_url: the driver does not take a parameter of it ({kind})") from None
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 @dataclass
@@ -78,7 +124,10 @@ class Database:
         self.origin = os.urandom(8).hex()
         """Who we are among the processes that share the database."""
         self._file = _File(self.url)
-        self.engine = _engine(self.url, self._file)
+        try:
+            self.engine = _engine(self.url, self._file)
+        except (ArgumentError, TypeError, ValueError) as error:
+            raise SettingsError(f"database_url: the driver does not take it: {error}") from None
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
         self._points = Points(self._connect_to_read) if self._file.path else None
         self._writer = self.engine.execution_options(**{_WRITE: True})

@@ -11,7 +11,7 @@ from alembic.config import Config
 
 from app.errors import StoreUnavailable
 from app.store import private
-from app.store.database import Database
+from app.store.database import Database, connected
 
 FOLDER = Path(__file__).parents[2] / "migrations"
 _LOCK = 0x6C61_7264_6572  # "larder": Postgres wants a number
@@ -48,7 +48,7 @@ async def _run(database: Database, work: Callable[[sa.Connection], None]) -> Non
         _open_once(url.database)
     engine = database.apart()  # a migration of a large table takes longer than any request may
     try:
-        async with engine.execution_options(larder_write=True).connect() as connection:
+        async with connected(engine.execution_options(larder_write=True)) as connection:
             await connection.run_sync(_locked, work)
     except OSError as error:
         raise StoreUnavailable(f"the database cannot be reached: {error}") from error

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.cli import machine
+from app.cli import larder, machine
 from app.cli.doctor import doctor
 from app.cli.up import up
 from app.settings import AppSettings, Settings, without_secrets
@@ -200,3 +200,31 @@ def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
         assert set(described) == set(kind.__struct_fields__), kind
         names |= {f"{section}.{name}" if section else name for name in described}
     assert names >= SECRETS
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:///{folder}/x.db?foo=1", "expected no parameters but none, got foo"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?foo=1", "got foo"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?sslmode=require", "write ssl=require"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?ssl=perhaps", "expected ssl to be one of"),
+        ("postgresql://u:sesame@127.0.0.1:99999/x", "expected a port from 1 to 65535, got 99999"),
+        ("sqlite://user@host/x", "got a host"),
+        ("sqlite://", "expected the path of a file"),
+        ("sqlite:///:memory:", "expected the path of a file"),
+        ("postgresql://u:sesame@/x?host=/nowhere", "nothing listens at its address"),
+    ],
+)
+def test_a_database_url_that_cannot_be_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, told: str
+) -> None:
+    monkeypatch.setenv("LARDER_DATABASE_URL", url.format(folder=folder))
+    code, found = examined()
+    assert code == 1
+    assert told in found["database"]["message"]
+    checked = CliRunner().invoke(larder, ["db", "check"])
+    assert checked.exit_code == 1
+    assert checked.output.startswith("Error: ")
+    assert (checked.output.count("\n"), told in checked.output) == (1, True)
+    assert "sesame" not in checked.output + json.dumps(found)

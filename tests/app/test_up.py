@@ -139,7 +139,7 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
 
 
 def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
-    database = f"sqlite:///{socket_dir / 'other.db'}?cache=private"
+    database = f"sqlite:///{socket_dir / 'other.db'}"
     up = Up(
         socket_dir,
         LARDER_DATABASE_URL=database,
