@@ -9,6 +9,7 @@ import click
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
 from app.cli.keys import F, key_fields, key_options, text_fields, text_options
+from app.cli.short import whole
 from app.cli.terminal import agrees, say
 
 VERIFY_WAIT = "20s"
@@ -29,7 +30,7 @@ def _scope_options(command: F) -> F:
         url_option,
         node_option,
         _source_options,
-        click.option("--space", help="One space, by its 32 hex digits."),
+        click.option("--space", help="One space: its 32 hex digits, or the first 8 or more."),
         click.option("--model", help="All spaces of a model."),
         click.option("--tenant", help="Tenant as shown; `_default` for the empty salt."),
     ):
@@ -134,6 +135,7 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, a
 def verify(url: str | None, as_json: bool, **options: Any) -> None:
     """Hold blocks against their checksums: those that match every option that is given, all without any. Corrupt ones
     become misses. Waits for the end."""
+    _whole_space(url, options)
     answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, as_json) for item in answer["items"]]
     if as_json:
@@ -235,6 +237,7 @@ def _where(nodes: tuple[str, ...]) -> str:
 def _act(
     verb: str, yes: bool, url: str | None, as_json: bool, nodes: tuple[str, ...], **options: Any
 ) -> None:
+    _whole_space(url, options)
     body = _asked(nodes=nodes, **options)
     named = [f"{name} {body[name]}" for name in ("tenant", "model", "space") if name in body]
     given = [name for name in _SOURCES if name in body]
@@ -245,6 +248,11 @@ def _act(
         words += ["a text"] if "text" in given else []
         _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}{_about(url, verb, body)}?")
     _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), as_json)
+
+
+def _whole_space(url: str | None, options: dict[str, Any]) -> None:
+    if options["space"] is not None:
+        options["space"] = whole(url, "space", options["space"])
 
 
 def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:

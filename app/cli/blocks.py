@@ -6,6 +6,7 @@ import click
 
 from app.cli import show
 from app.cli.client import call, json_option, print_json, segment, url_option
+from app.cli.short import whole
 from app.cli.terminal import say
 
 PAGE = 1000
@@ -15,7 +16,7 @@ PAGE = 1000
 @click.argument("key", required=False)
 @click.option("--tenant", help="Only of this tenant, as shown.")
 @click.option("--model", help="Only of this model.")
-@click.option("--space", help="Only of this space, 32 hex digits.")
+@click.option("--space", help="Only of this space: its 32 hex digits, or the first 8 or more.")
 @click.option("--prefix", metavar="LABEL", help="Only of this hot prefix, as 'larder prefixes' lists it.")
 @click.option("--node", help="Only of this node.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
@@ -34,12 +35,13 @@ def blocks(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Show what is cached, block by block; with a KEY (64 hex digits) all its copies."""
+    """Show what is cached, block by block; with a KEY (64 hex digits, or the first 8 or more) all its copies."""
+    space = None if space is None else whole(url, "space", space)
     filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
     if key is not None:
         if any(filters.values()):
             raise click.UsageError("expected a KEY alone, or filters")
-        answer = call(url, "GET", f"/api/v1/blocks/{segment(key)}")
+        answer = call(url, "GET", f"/api/v1/blocks/{segment(whole(url, 'key', key))}")
         more = False
     else:
         answer, more = _listed(url, filters, limit)

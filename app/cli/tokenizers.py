@@ -7,6 +7,7 @@ import click
 
 from app.cli import show
 from app.cli.client import ANY_STATE, call, find, held_state, json_option, print_json, segment, url_option
+from app.cli.lists import unasked_option
 from app.cli.terminal import say
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -96,6 +97,7 @@ def add_tokenizer(
 
 @tokenizers.command("delete")
 @click.argument("name")
+@unasked_option
 @url_option
 def delete_tokenizer(name: str, url: str | None) -> None:
     """Forget a tokenizer; what was pinned with it stays pinned."""

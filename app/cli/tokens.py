@@ -41,6 +41,17 @@ def list_tokens(url: str | None, as_json: bool) -> None:
     show.table(title("Tokens", answer), columns, rows)
 
 
+@tokens.command("get")
+@click.argument("token")
+@url_option
+def get_token(url: str | None, token: str) -> None:
+    """Show a token, named by its id or name, as JSON; never its secret."""
+    found = [each for each in listed(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])]
+    if not found:
+        raise click.ClickException(f"there is no token {token!r}")
+    print_json(found[0])
+
+
 @tokens.command("create")
 @click.argument("name")
 @click.option(

@@ -12,6 +12,7 @@ import pytest
 
 from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
+from tests.app.command import larder
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.app.tokenizer_files import TEMPLATE, text, words
@@ -302,3 +303,24 @@ async def test_a_lookup_that_cannot_be_is_refused_by_field(governed: Plane) -> N
         for action in ("lookup", "locate"):
             refused = await post(governed, action, 422, **body)
             assert [error["path"] for error in refused["errors"]] == paths
+
+
+async def test_the_command_line_takes_the_first_digits_that_its_tables_show(
+    governed: Plane, engine: Client
+) -> None:
+    alike = [bytes.fromhex("ab" * 8) + bytes([number]) * 24 for number in (1, 2)]
+    store(engine, [*KEYS[:2], *alike])
+    space = (await all_blocks(governed))[0]["space"]
+    short = KEYS[0].hex()[:16]
+    code, out, err = await larder(governed, "blocks", short)
+    assert code == 0, err
+    assert (KEYS[0].hex() in out, KEYS[1].hex() in out) == (True, False)
+    code, out, err = await larder(governed, "blocks", "--space", space[:8].upper())
+    assert (code, "Blocks (4)" in out) == (0, True), err
+    code, _, err = await larder(governed, "blocks", "abababababababab")
+    assert (code, "2 keys begin with abababababababab: " in err) == (1, True)
+    assert all(key.hex() in err for key in alike)
+    code, _, err = await larder(governed, "blocks", "0123456789")
+    assert (code, err) == (1, "Error: no cached block has a key that begins with 0123456789\n")
+    code, out, err = await larder(governed, "invalidate", "--space", space[:8], "--yes")
+    assert (code, "4 blocks" in out) == (0, True), err

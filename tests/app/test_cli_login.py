@@ -1,12 +1,13 @@
 """Messages about tokens and the journal say what is wrong, and what to do."""
 
+import json
 from pathlib import Path
 
 import pytest
 import structlog
 
 from app.settings import Settings
-from tests.app.callers import guarding
+from tests.app.callers import ADMIN, guarding, made
 from tests.app.command import larder
 from tests.app.plane import serving, settings_in
 
@@ -75,3 +76,14 @@ async def test_a_journal_that_is_not_there_is_not_intact(settings: Settings, tmp
         code, _, err = await larder(plane, "audit", "verify", "--expect", "abc")
         assert code == 2
         assert "--expect: expected a hash of 64 hex digits, got 'abc'" in err
+
+
+async def test_a_token_is_got_by_its_name_without_its_secret(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "reader")
+        code, out, err = await larder(plane, "tokens", "get", "reader", token=ADMIN)
+        assert code == 0, err
+        assert json.loads(out)["role"] == "viewer"
+        assert token not in out
+        code, _, err = await larder(plane, "tokens", "get", "nobody", token=ADMIN)
+        assert (code, err) == (1, "Error: there is no token 'nobody'\n")
