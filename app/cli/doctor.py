@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from app.cli import machine, show
+from app.cli import gpus, machine, show
 from app.cli.client import print_json
 from app.cli.machine import Found
 from app.settings import Settings, load
@@ -52,8 +52,8 @@ def _look(config: str | None) -> list[Found]:
     runs = machine.runs_here(settings.state_dir)
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
     table = plane.get("dataplane")
-    checked = machine.checks(settings, table if isinstance(table, dict) else {}, pool_bytes, runs=runs)
-    return [found, *checked, *_database(settings)]
+    checked = list(machine.checks(settings, table if isinstance(table, dict) else {}, pool_bytes, runs=runs))
+    return [found, *checked, *gpus.look(checked), *_database(settings)]
 
 
 def _data_plane() -> tuple[dict[str, Any], Found]:

@@ -1,0 +1,53 @@
+"""`python -m dataplane.devices`: what this machine's GPUs can do for the cache, as JSON, one line for each thing seen.
+
+`larder doctor` shows it. `--twin` looks at the twin instead. Exit codes: 0 looked, 1 there is nothing to look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import msgspec
+
+from dataplane.devices.errors import advice_for
+from dataplane.devices.find import find
+from dataplane.devices.report import Seen, examine, export
+from dataplane.devices.runtime import DeviceError
+from dataplane.devices.twin import Twin
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m dataplane.devices", description="Look at this machine's GPUs."
+    )
+    parser.add_argument("--twin", action="store_true", help="look at the twin on host memory")
+    parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        runtime = Twin() if options.twin else find()
+        if options.export:
+            export(runtime)
+            return 0
+        command = [
+            sys.executable,
+            "-m",
+            "dataplane.devices",
+            "--export",
+            *(["--twin"] if options.twin else []),
+        ]
+        for seen in examine(runtime, command):
+            _say(seen)
+    except DeviceError as error:
+        _say(Seen("CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)))
+        return 1
+    return 0
+
+
+def _say(seen: Seen) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(seen) + b"\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What `larder doctor` tells of devices: tried by a process of its own, and told in sentences when that fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import gpus
+from app.cli.machine import Found
+from tests.gpu.machines import Machine
+
+DEVICES = (sys.executable, "-m", "dataplane.devices")
+
+
+def test_copies_and_memory_of_other_processes_are_tried() -> None:
+    found = {each.name: each for each in gpus.tried([*DEVICES, "--twin"])}
+    assert list(found) == ["GPU 0", "pinned memory", "GPU 0 copies", "GPU memory of other processes"]
+    assert found["GPU 0 copies"].state == found["GPU memory of other processes"].state == "ok"
+    assert "GB/s" in found["GPU 0 copies"].message
+
+
+def test_a_gpu_s_copies_are_tried(machine: Machine) -> None:
+    found = gpus.tried([*DEVICES, *(["--twin"] if machine.kind == "twin" else [])])
+    assert all(each.state != "failure" for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "exit code -9"),
+        ("raise SystemExit('broken')", "broken"),
+        ("print('nothing of sense')", "exit code 0"),
+        ("import sys; sys.stderr.write('no driver'); sys.exit(3)", "no driver"),
+    ],
+)
+def test_a_process_that_fails_is_told(code: str, told: str) -> None:
+    (found,) = gpus.tried([sys.executable, "-c", code])
+    assert found.state == "failure"
+    assert told in found.message
+    assert found.fix
+
+
+def test_without_a_gpu_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = [str(tmp_path / "no such program")]
+    assert gpus.look([Found("GPU", "ok", "none seen")], never) == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.look([Found("GPU", "warning", "torch is built without CUDA")], never) == []
+    (found,) = gpus.look([Found("GPU", "ok", "H200")], never)
+    assert found.state == "failure"
