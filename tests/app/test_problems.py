@@ -171,7 +171,7 @@ async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
             Q,
             {"limit_bytes": 1.5},
             "limit_bytes: expected bytes as a whole number, text such as '4GiB' or null, got a number that is "
-                "not whole",
+            "not whole",
         ),
         (Q, {"selector": {"zone": 1}}, "selector[...]: expected text, got a whole number"),
         (P, pin(tokens=[1, "2"]), "tokens[1]: expected a whole number, got text"),

@@ -44,6 +44,7 @@ export class Login {
   async leave(): Promise<void> {
     const csrf = this.who?.csrf_token ?? '';
     this.who = null;
+    this.needed = true;
     try {
       await this.#deps.logOut(csrf);
     } catch (error) {
