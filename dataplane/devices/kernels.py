@@ -5,6 +5,7 @@ Few programs run, each page after page: the wire is narrow, and the rest of the 
 
 from __future__ import annotations
 
+import threading
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -52,8 +53,14 @@ class PageKernel:
         ]
         self._used: list[Event] = [runtime.event(device) for _ in range(SLOTS)]
         self._turn = 0
+        self._lock = threading.Lock()
+        """Streams of several threads take turns."""
 
     def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
+        with self._lock:
+            self._copy(stream, targets, sources, page_bytes)
+
+    def _copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
         torch = self._torch
         for first in range(0, len(targets), MOST_PAGES):
             pages = min(MOST_PAGES, len(targets) - first)

@@ -6,6 +6,7 @@ choose at all.
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from enum import Enum
 
@@ -33,6 +34,7 @@ class Methods:
         self.pages = pages
         self._runtime = runtime
         self._device = device
+        self._lock = threading.Lock()
         self._table: dict[tuple[int, bool], Method] | None = None
         self.rates: dict[tuple[int, bool, Method], float] = {}
         """GB/s by page size, direction (to the device) and method, as measured."""
@@ -41,8 +43,9 @@ class Methods:
         """For pages of this size; those between two measured sizes go as the next smaller one."""
         if self.pages is None or page_bytes >= 2 * PAGE_BYTES[-1]:
             return Method.BATCH
-        if self._table is None:
-            self._table = self._measure()
+        with self._lock:
+            if self._table is None:
+                self._table = self._measure()
         measured = max((size for size in PAGE_BYTES if size <= page_bytes), default=PAGE_BYTES[0])
         return self._table.get((measured, to_device), Method.BATCH)
 

@@ -219,7 +219,7 @@ class TestTheEnd:
         other = engine(gateway, start, machine)
         gateway.ask(other, do="store", chunks=1, blocks=OLD)
         gateway.ask(other, do="unregister")
-        assert not gateway.devices.pinned
+        gateway.until(lambda: not gateway.devices.pinned, "the segment is unpinned")
         other.kill()
         assert machine.runtime.memory_used(machine.device) <= before + machine.slack_bytes
 

@@ -105,13 +105,9 @@ class DeviceCopier:
         return self._forms.chunks(blocks, wanted)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
+        if event:
+            self._wait(event, ended)
         self._lock.acquire()
-        try:
-            if event:
-                self._wait(event, ended)
-        except BaseException:
-            self._lock.release()
-            raise
 
     def _wait(self, event: bytes, ended: Callable[[], bool]) -> None:
         if len(event) != HANDLE_BYTES:

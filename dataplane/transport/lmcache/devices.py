@@ -6,6 +6,9 @@ Registered pages stay where they are. Until the last copier is gone, the data pl
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+
 import numpy as np
 import structlog
 
@@ -30,6 +33,9 @@ class Devices:
         self._methods: dict[str, Methods] = {}
         self._users = 0
         self._told = False
+        self._unpinning: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Copies of several engines ask for the segment at once, on threads of their own."""
 
     def serve(self, pool: Pool) -> None:
         """The memory that copies go to and come from."""
@@ -38,7 +44,8 @@ class Devices:
     @property
     def pinned(self) -> bool:
         """A device may write to the segment's pages by address."""
-        return self._pinned is not None
+        unpinning = self._unpinning
+        return self._pinned is not None or (unpinning is not None and unpinning.is_alive())
 
     def runtime(self) -> Runtime:
         """Raises DeviceError."""
@@ -67,11 +74,14 @@ class Devices:
     def memory(self) -> Pinned:
         """The segment, registered as far as copies needed it."""
         assert self._pool is not None
-        if self._pinned is None:
-            view = np.frombuffer(self._pool.view(), np.uint8)
-            nbytes = self._pool.nbytes // PAGE_BYTES * PAGE_BYTES
-            self._pinned = Pinned(self.runtime(), int(view.ctypes.data), nbytes, read_only=False)
-        return self._pinned
+        with self._lock:
+            if self._pinned is None:
+                if self._unpinning is not None:
+                    self._unpinning.join()
+                view = np.frombuffer(self._pool.view(), np.uint8)
+                nbytes = self._pool.nbytes // PAGE_BYTES * PAGE_BYTES
+                self._pinned = Pinned(self.runtime(), int(view.ctypes.data), nbytes, read_only=False)
+            return self._pinned
 
     def staging(self, refused: DeviceError) -> None:
         """Say once that the segment could not be registered."""
@@ -84,12 +94,18 @@ class Devices:
             )
 
     def leave(self) -> None:
-        """A copier ended; with the last one the registration does."""
+        """A copier ended; with the last one the registration does, on a thread: it takes a while for each GiB."""
         self._users -= 1
         if self._users:
             return
-        pinned, self._pinned = self._pinned, None
-        methods, self._methods = self._methods, {}
+        pinned, methods = self._pinned, self._methods
+        self._methods = {}
+        self.close()
+        self._unpinning = threading.Thread(target=self._unpin, args=(pinned, methods), name="lmcache-unpin")
+        self._unpinning.start()
+        self._pinned = None
+
+    def _unpin(self, pinned: Pinned | None, methods: Mapping[str, Methods]) -> None:
         try:
             for each in methods.values():
                 if each.pages is not None:
@@ -99,3 +115,8 @@ class Devices:
         except DeviceError as error:
             self.failed(error)
             log.warning("lmcache.device_close_failed", error=str(error))
+
+    def close(self) -> None:
+        """Wait until the registration has ended, where it is ending."""
+        if self._unpinning is not None:
+            self._unpinning.join()

@@ -265,6 +265,7 @@ class LMCacheServer:
         self.connections.close()
         self._watch.close()
         self.instances.close()
+        self.devices.close()
 
 
 def _left_out(key: Key) -> bool:
