@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -95,6 +96,8 @@ class Engine:
 
     def registration(self, **changes: Any) -> list[Any]:
         handle = self.machine.runtime.export(self.address, self.kind.nbytes)
+        if "body" in changes:
+            handle = replace(handle, body=bytes.fromhex(changes["body"]))
         wrappers = []
         for stride, offset in zip(self.kind.strides, self.kind.offsets, strict=True):
             metadata = {
@@ -102,13 +105,14 @@ class Engine:
                 "shape": self.kind.shape,
                 "stride": stride,
                 "storage_offset": offset,
-                "device_uuid": self.machine.device.uuid,
+                "device_uuid": changes.get("uuid", self.machine.device.uuid),
             }
             form = changes.get("form", "cuda")
             described: dict[str, Any] = {"type": form, "version": 1, "metadata": metadata}
             if form == "cuda":
                 body = b"\x03c" + handle.body
-                described["handle"] = [0, body, handle.nbytes, handle.offset, b"", 0, b"", False]
+                nbytes = changes.get("nbytes", handle.nbytes)
+                described["handle"] = [0, body, nbytes, handle.offset, b"", 0, b"", False]
             else:
                 described |= {
                     "ipc_handle": handle.body,

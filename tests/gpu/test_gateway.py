@@ -107,6 +107,54 @@ def test_two_engines_of_one_form_share_what_they_store(
         gateway.ask(other, do="unregister")
 
 
+def test_engines_that_copy_at_once_keep_their_own_bytes(
+    machine: Machine, make_gateway: Make, start: Start
+) -> None:
+    gateway = make_gateway(machine)
+    others = [start(machine, "engine") for _ in range(3)]
+    for seed, other in enumerate(others):
+        other.hear()
+        other.ask(do="fill", seed=seed)
+        gateway.ask(other, do="connect", url=gateway.server.url)
+    wanted = [other.ask(do="blocks", numbers=OLD)["digest"] for other in others]
+    for name, other in enumerate(others):
+        other.tell(do="store", chunks=2, blocks=OLD, name=name)
+    assert [gateway.hear(other) for other in others] == [{"result": True}] * 3
+    for name, other in enumerate(others):
+        other.tell(do="retrieve", chunks=2, blocks=NEW, name=name)
+    assert [gateway.hear(other) for other in others] == [{"result": True}] * 3
+    assert [other.ask(do="blocks", numbers=NEW)["digest"] for other in others] == wanted
+    for other in others:
+        gateway.ask(other, do="unregister")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nbytes": 1 << 40},
+        {"uuid": "00000000-0000-4000-8000-000000000000"},
+        {"body": "00" * 64},
+        {"body": "ff" * 64},
+    ],
+    ids=str,
+)
+def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
+    machine: Machine, make_gateway: Make, start: Start, wrong: dict[str, Any]
+) -> None:
+    gateway = make_gateway(machine)
+    other = start(machine, "engine")
+    other.hear()
+    gateway.ask(other, do="connect", url=gateway.server.url, **wrong)
+    assert len(gateway.server.instances) == 0
+    assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
+    assert gateway.ask(other, do="connect", url=gateway.server.url) == {"registered": True}
+    assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": True}
+    gateway.ask(other, do="unregister")
+    other.kill()
+    used = machine.runtime.memory_used(machine.device)
+    assert machine.kind != "twin" or used == 0
+
+
 class TestOrder:
     def test_a_copy_waits_for_the_engine_s_event(
         self, twin: Machine, make_gateway: Make, start: Start
