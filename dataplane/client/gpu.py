@@ -232,7 +232,9 @@ class PagedCache:
             return True
         refused = known[1].refused
         if refused is not None:
-            self.tell("the pool cannot be registered with the device, copies go through a staging buffer", refused)
+            self.tell(
+                "the pool cannot be registered with the device, copies go through a staging buffer", refused
+            )
         return False
 
     def record(self) -> Event:
