@@ -226,6 +226,8 @@ class Cuda:
         if not self._devices:
             raise self._calls.failure("count GPUs", "cudaErrorNoDevice")
         self._pin_flags = runtime.cudaHostRegisterPortable | runtime.cudaHostRegisterMapped
+        self._home: Device | None = None
+        """The first one that was used: a context on another one would only take its memory."""
         self._opened: dict[tuple[int, bytes], _Allocation] = {}
         self._lock = threading.Lock()
 
@@ -245,6 +247,8 @@ class Cuda:
         return bool(self._calls("look at a GPU", "cudaDeviceGetAttribute", attribute, device.index))
 
     def _choose(self, device: Device) -> None:
+        if self._home is None:
+            self._home = device
         self._calls("choose a device", "cudaSetDevice", device.index)
 
     # ---- memory
@@ -328,14 +332,14 @@ class Cuda:
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
         flags = self._pin_flags | (self._calls.runtime.cudaHostRegisterReadOnly if read_only else 0)
-        self._choose(self._devices[0])
+        self._choose(self._home or self._devices[0])
         self._calls(f"pin {nbytes} bytes", "cudaHostRegister", address, nbytes, flags)
 
     def unregister(self, address: int) -> None:
         self._calls("unpin memory", "cudaHostUnregister", address)
 
     def allocate_host(self, nbytes: int) -> int:
-        self._choose(self._devices[0])
+        self._choose(self._home or self._devices[0])
         flags = self._calls.runtime.cudaHostAllocPortable
         return int(self._calls(f"allocate {nbytes} pinned bytes", "cudaHostAlloc", nbytes, flags))
 
