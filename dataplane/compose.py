@@ -122,6 +122,7 @@ class DataPlane:
             frozenset(settings.table.allowed_uids),
             membarrier,
             self.clock,
+            find_devices,
         )
         if handover is not None:
             server.serve_supervisor(handover.connection)

@@ -11,19 +11,22 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from dataplane.client import checks
+from dataplane.client.driven import CacheTensor, Copy, Driven
 from dataplane.client.integrity import VERIFY, Integrity, Verify
 from dataplane.client.leases import Corrupt, Lease
 from dataplane.client.link import ClientEvent, Link
 from dataplane.client.memory import Memory
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.client.world import World
+from dataplane.devices.runtime import Event
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, Outcome, ProtocolError, code_of
-from dataplane.protocol.keys import tenant_fingerprint
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, tenant_fingerprint
 from dataplane.protocol.layout import HOT_WORDS, I64, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES, Space, check_space
@@ -105,6 +108,7 @@ class Client:
         self._integrity = Integrity(verify)
         self._lock = threading.RLock()
         self._closed = False
+        self._driven = Driven(link, self._lock)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         _clients.add(self)
 
@@ -297,6 +301,77 @@ class Client:
                 if answer is Code.UNAVAILABLE:  # refused here: the data plane must hear of it all the same
                     self._link.send_abort(reservation)
 
+    # ---- what the data plane copies by itself
+
+    def register_cache(
+        self,
+        tensors: Sequence[CacheTensor],
+        *,
+        tokens_per_block: int,
+        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        space: int = 0,
+    ) -> Code | None:
+        """Let the data plane copy from and to this process's paged tensors, which share block numbers, for the space at
+        position `space`; see `dataplane.client.driven`. It replaces the cache that was registered for that space.
+
+        Waits up to 30 s, which the first one may need. Answers why it is not registered, None when it is; without a
+        data plane (UNAVAILABLE) it is registered as soon as one is there. Raises ValueError for wrong arguments.
+        """
+        self._check_position(space)
+        return self._driven.register(tensors, space, tokens_per_block, chunk_tokens)
+
+    def unregister_cache(self, *, space: int = 0) -> None:
+        """Nothing is copied for a space any more; waits for copies that run, within the time-out."""
+        self._check_position(space)
+        self._driven.unregister(space)
+
+    def store_from(
+        self,
+        keys: Keys,
+        blocks: Sequence[int] | npt.NDArray[np.integer],
+        *,
+        event: Event | bytes | None = None,
+        tenant: str = "",
+        space: int = 0,
+        parent: bytes = b"",
+    ) -> Copy:
+        """Have missing blocks of a chain copied out of the registered cache and published, charged to `tenant`.
+
+        Give the whole chain, as with `reserve`, and for every key as many numbers of the engine's blocks as a chunk
+        has.
+        `event` (or its handle) is waited for before anything is read. Answers when it is known what will be stored: one
+        round trip; nothing of it is readable before all of it is there. Raises ValueError for wrong arguments;
+        everything else is an outcome.
+        """
+        words = pack_keys(keys)
+        self._check_position(space)
+        if len(parent) not in (0, KEY_BYTES):
+            raise ValueError(f"expected a parent of {KEY_BYTES} bytes, got {len(parent)}")
+        try:
+            _check_salt(tenant)
+        except ProtocolError as error:
+            raise ValueError(f"tenant: {error.message}") from None
+        return self._driven.store(words, blocks, event, tenant, space, parent, checksums=self._checksums)
+
+    def load_into(
+        self,
+        keys: Keys,
+        blocks: Sequence[int] | npt.NDArray[np.integer],
+        *,
+        event: Event | bytes | None = None,
+        space: int = 0,
+        skip_blocks: int = 0,
+    ) -> Copy:
+        """Have the leading cached blocks of a chain copied into the registered cache: `Copy.hits` says how many, and
+        what lies beyond is left as it is. The engine's first `skip_blocks` blocks are not written.
+
+        `event` (or its handle) is waited for before anything is written. Answers when it is known what is there; the
+        blocks stay in the cache until the copy has ended. Raises ValueError for wrong arguments.
+        """
+        words = pack_keys(keys)
+        self._check_position(space)
+        return self._driven.load(words, blocks, event, space, skip_blocks)
+
     def _tell_refused(self, what: str, answer: wire.Refused) -> None:
         self._link.tell(
             ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
@@ -323,7 +398,9 @@ class Client:
             world = self._link.world
             writing = any(each.number for each in self._reservations)
             if self._link.attached and world is not None and world.idle and not writing:
-                self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
+                answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
+                if isinstance(answer, wire.Detached):
+                    self._driven.left()
             self._link.close()
 
     def abandon(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dataplane.client import checks
 from dataplane.client.memory import Memory
+from dataplane.client.peer import Process
 from dataplane.client.world import World
 from dataplane.protocol import barrier
 from dataplane.protocol.codec import decode, decoder, encode
@@ -25,6 +26,7 @@ from dataplane.protocol.engine import (
     Attach,
     Attached,
     Commit,
+    CopyEnded,
     EngineReply,
     EngineRequest,
     Leased,
@@ -84,6 +86,12 @@ class Link:
         self.world: World | None = None
         """Memory that may be read: of the present attachment, or of one whose data plane crashed."""
         self.attached = False
+        self.attachments = 0
+        """How often this process was attached."""
+        self.on_copy: Callable[[EngineReply], bool] = lambda answer: False
+        """Told of answers that nobody waits for; whether it was one about a copy of the data plane's."""
+        self.plane: Process | None = None
+        """The data plane at the other end of the connection, or of the last one."""
         self._path = path
         self._group = group
         self._engine = engine
@@ -155,6 +163,7 @@ class Link:
             return
         self._unreachable = ""
         self._socket = connection
+        self.plane = Process.behind(connection)
 
     def _tell_unreachable(self, error: OSError) -> None:
         if error.errno in (
@@ -229,6 +238,7 @@ class Link:
 
     def _attached(self, answer: Attached) -> None:
         self.attached = True
+        self.attachments += 1
         if not self._faulty:
             self._retry_s = FIRST_RETRY_S
         self._unanswered.clear()
@@ -270,8 +280,11 @@ class Link:
 
     # ---- asking
 
-    def ask(self, make: Callable[[int], EngineRequest], check: checks.Check) -> EngineReply | Code:
-        """Send a request and wait for its answer, at most the time-out; a Code when there is none.
+    def ask(
+        self, make: Callable[[int], EngineRequest], check: checks.Check, timeout_s: float = 0.0
+    ) -> EngineReply | Code:
+        """Send a request and wait for its answer, at most the time-out or longer where told so; a Code when there is
+        none.
 
         `check` raises ProtocolError for what is no answer to this request.
         """
@@ -282,7 +295,8 @@ class Link:
             if self._unanswered or not self.attached:
                 return Code.UNAVAILABLE
         number = self._take_id()
-        deadline = time.monotonic() + self._timeout_s
+        patience = max(self._timeout_s, timeout_s)
+        deadline = time.monotonic() + patience
         try:
             self._socket.settimeout(self._timeout_s)
             request = make(number)
@@ -295,7 +309,7 @@ class Link:
                 self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
-            self.tell(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
+            self.tell(ClientEvent("timeout", f"no answer within {patience} s"))
             return Code.TIMEOUT
         except ProtocolError as error:
             self.distrust(error.message)
@@ -368,7 +382,12 @@ class Link:
 
     def _late(self, answer: EngineReply) -> None:
         """An answer that nobody waits for any more: what it reserved is given back."""
+        if isinstance(answer, CopyEnded):
+            self.on_copy(answer)
+            return
         self._unanswered.discard(answer.id)
+        if self.on_copy(answer):
+            return
         if isinstance(answer, Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
         if self.world is None:
@@ -395,6 +414,16 @@ class Link:
                 self.distrust(error.message)
             except OSError as error:
                 self._drop(str(error))
+
+    def hear(self) -> None:
+        """Take what lies in the socket, without waiting."""
+        if self.attached:
+            self._take_late_answers()
+
+    def fileno(self) -> int | None:
+        """The descriptor at which more can be waited for; None without a connection."""
+        connection = self._socket
+        return connection.fileno() if connection is not None and self.attached else None
 
     def send_abort(self, reservation: int) -> None:
         """Give a reservation up without waiting, neither for the answer nor for room in the socket."""

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dataplane.core.ports import Fence
-from dataplane.protocol.layout import I64, AreaMemory
+from dataplane.protocol.layout import I64, AreaMemory, area_bytes
 
 COUNTERS_PER_LOOK = 4 << 20
 """A millisecond's worth: counting is for people, twice a second."""
+
+
+OWN = 0
+"""The data plane's own counters; clients have other numbers."""
 
 
 class LeaseTable:
@@ -78,3 +82,13 @@ class LeaseTable:
         """Take leases in a process's name, between two steps of the data plane (machines without membarrier)."""
         area = self._areas[client]
         np.add.at(area.counters, np.array(descriptors, np.int64), np.uint32(1))
+
+    def hold(self, descriptors: Sequence[int], max_blocks: int) -> None:
+        """Take leases of the data plane's own, which end with its process at the latest."""
+        if OWN not in self._areas:
+            self.add(OWN, AreaMemory(bytearray(area_bytes(max_blocks, 1)), max_blocks, 1))
+        self.raise_for(OWN, descriptors)
+
+    def let_go(self, descriptors: Sequence[int]) -> None:
+        """Give them back."""
+        np.subtract.at(self._areas[OWN].counters, np.array(descriptors, np.int64), np.uint32(1))

@@ -81,6 +81,18 @@ class Uses:
         pool.use([blocks[number] for number in found.touched], now)
         self._credit(engine, found.runs, budget, now)
 
+    def read(self, engine: Engine, numbers: list[int], now: float) -> None:
+        """READY blocks of a chain, first one first, that the data plane itself copies for an engine."""
+        pool = self._pool
+        pool.usage.pass_to(now)
+        blocks = [pool.table.blocks[number] for number in reversed(numbers)]
+        first = blocks[-1]
+        pool.totals.bytes_out = wrapped(pool.totals.bytes_out + sum(block.nbytes for block in blocks))
+        pool.usage.served(first.tenant, first.space, len(blocks))
+        pool.use(blocks, now)
+        self._served(engine, blocks, now)
+        engine.last_run = frozenset(numbers)
+
     def _credit(self, engine: Engine, runs: list[list[int]], budget: Budget, now: float) -> None:
         """Acquired chains count for hot prefixes and the trace: all of them, or some and the last one."""
         if not runs:

@@ -15,6 +15,11 @@ MAX_DATAGRAM_BYTES = 192 * 1024
 MAX_KEYS_PER_REQUEST = 4096
 MAX_FDS_PER_DATAGRAM = 64
 CHECKSUM_BYTES = 16
+HANDLE_BYTES = 64
+"""Of a device's memory, and of an event."""
+MAX_CACHE_TENSORS = 1024
+MAX_CACHE_ALLOCATIONS = 1024
+MAX_DIMENSIONS = 8
 
 
 class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -119,7 +124,96 @@ class Hold(msgspec.Struct, tag="hold", array_like=True, forbid_unknown_fields=Tr
     version: int
 
 
-EngineRequest = Attach | Reserve | Commit | Abort | Lease | Report | Map | Detach | Hold
+class CacheTensor(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """One tensor of a paged KV cache in the memory of a device."""
+
+    allocation: int
+    """Which of `RegisterCache.allocations` it lies in."""
+    offset: int
+    """Bytes from the allocation's start to the tensor's first element."""
+    nbytes: int
+    """From there to the end of its last element, at least."""
+    dtype: str
+    """As torch names it, `"bfloat16"`."""
+    shape: list[int]
+    """One axis counts blocks: the first one, or the second of five where the first are keys and values."""
+    stride: list[int]
+    """In elements."""
+
+
+class RegisterCache(msgspec.Struct, tag="register_cache", array_like=True, forbid_unknown_fields=True):
+    """Let the data plane copy from and to the engine's paged KV cache. Answered with `CacheRegistered` when all memory
+    is open. It ends with `UnregisterCache`, with the connection, or with the process."""
+
+    id: int
+    space: int
+    """Number that `Attached.spaces` gave. Its `layout` names the form of the tensors, its `block_bytes` are those of a
+    chunk."""
+    device: str
+    """UUID."""
+    allocations: list[bytes]
+    """Handles: 64 bytes of the driver, bare or as torch writes them."""
+    tensors: list[CacheTensor]
+    """They share block numbers."""
+    tokens_per_block: int
+
+
+class UnregisterCache(msgspec.Struct, tag="unregister_cache", array_like=True, forbid_unknown_fields=True):
+    """Nothing is to be copied any more. Answered when its copies have ended and its memory is closed."""
+
+    id: int
+    cache: int
+
+
+class StoreFrom(msgspec.Struct, tag="store_from", array_like=True, forbid_unknown_fields=True):
+    """Reserve, copy out of a registered cache and commit. Answered with `StoreBegun` at once, and with `CopyEnded`
+    when there was anything to copy. The engine leaves those blocks as they are until then."""
+
+    id: int
+    cache: int
+    tenant: str
+    keys: bytes
+    """n keys of 32 bytes, ancestors first."""
+    blocks: bytes
+    """u32 numbers of the engine's blocks, as many for each key as a chunk has."""
+    event: bytes = b""
+    """Handle of an event that is waited for before anything is read, or empty."""
+    parent: bytes = b""
+    """As in `Reserve`."""
+    checksums: bool = True
+    """Reckon the blocks' checksums."""
+
+
+class LoadInto(msgspec.Struct, tag="load_into", array_like=True, forbid_unknown_fields=True):
+    """Copy the leading cached blocks of a chain into a registered cache. Answered with `LoadBegun` at once, and with
+    `CopyEnded` when there was anything to copy. The engine reads and writes those blocks only after that."""
+
+    id: int
+    cache: int
+    keys: bytes
+    blocks: bytes
+    """As in `StoreFrom`."""
+    event: bytes = b""
+    """Handle of an event that is waited for before anything is written, or empty."""
+    skip_blocks: int = 0
+    """Leading blocks of the engine that are not written."""
+
+
+EngineRequest = (
+    Attach
+    | Reserve
+    | Commit
+    | Abort
+    | Lease
+    | Report
+    | Map
+    | Detach
+    | Hold
+    | RegisterCache
+    | UnregisterCache
+    | StoreFrom
+    | LoadInto
+)
 
 # ---- data plane to engine
 
@@ -223,6 +317,49 @@ class Detached(msgspec.Struct, tag="detached", array_like=True):
     id: int
 
 
+class CacheRegistered(msgspec.Struct, tag="cache_registered", array_like=True):
+    id: int
+    cache: int
+    """Its number on this connection."""
+    blocks: int
+    """The engine's block numbers are below."""
+    blocks_per_chunk: int
+
+
+class CacheUnregistered(msgspec.Struct, tag="cache_unregistered", array_like=True):
+    id: int
+
+
+class StoreBegun(msgspec.Struct, tag="store_begun", array_like=True):
+    """One outcome a key, as in `Reserved`: what is to be written is copied by the data plane."""
+
+    id: int
+    copy: int
+    """Number of the copy on this connection; 0 when there is nothing to copy, and no `CopyEnded` follows."""
+    outcomes: bytes
+    """u8 for each key."""
+
+
+class LoadBegun(msgspec.Struct, tag="load_begun", array_like=True):
+    id: int
+    copy: int
+    """As in `StoreBegun`."""
+    hits: int
+    """Leading keys whose blocks are copied; those of the others are left as they are."""
+
+
+class CopyEnded(msgspec.Struct, tag="copy_ended", array_like=True):
+    """Nothing touches the engine's blocks any more. Comes unasked; `id` is that of the request."""
+
+    id: int
+    copy: int
+    blocks: int
+    """Blocks that were published, or loaded."""
+    code: int = 0
+    """A `Code`, when it failed: then nothing was published, and what was to be loaded is undefined."""
+    message: str = ""
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The whole request was not served; nothing of it was done."""
 
@@ -233,5 +370,19 @@ class Refused(msgspec.Struct, tag="refused", array_like=True):
 
 
 EngineReply = (
-    Attached | Reserved | Committed | Aborted | Leased | Reported | Mapped | Detached | Held | Refused
+    Attached
+    | Reserved
+    | Committed
+    | Aborted
+    | Leased
+    | Reported
+    | Mapped
+    | Detached
+    | Held
+    | Refused
+    | CacheRegistered
+    | CacheUnregistered
+    | StoreBegun
+    | LoadBegun
+    | CopyEnded
 )

@@ -14,13 +14,17 @@ from typing import Protocol
 
 import structlog
 
+from dataplane.core.driven import Driven
 from dataplane.core.node import Node
+from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.tiers.memory import NodeMemory
+from dataplane.transport.driven.copies import Copies
+from dataplane.transport.driven.devices import Devices
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited, open_process, peer_of
 from dataplane.transport.session import Session
@@ -63,7 +67,9 @@ class EngineServer:
         allowed_uids: frozenset[int],
         membarrier: bool,
         clock: Callable[[], float],
+        find_devices: FindRuntime = find,
     ) -> None:
+        """`find_devices` finds the runtime of devices when the first engine registers memory of one."""
         self.node = node
         self.memory = memory
         self.membarrier = membarrier
@@ -80,6 +86,7 @@ class EngineServer:
         """pidfd of each client that attached, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
+        self.copies = Copies(loop, Driven(node), Devices(find_devices, memory), clock)
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -144,8 +151,9 @@ class EngineServer:
             if not self._of_process[session.peer.pid]:
                 del self._of_process[session.peer.pid]
         connection.close()
-        if session.client:
-            self.node.detach(session.client, reason, self.clock())
+        client = session.client
+        if client:
+            self.copies.end(client, lambda: self.node.detach(client, reason, self.clock()))
         if self._pidfds.get(session.client) != session.peer.pidfd:
             os.close(session.peer.pidfd)
 
@@ -193,7 +201,7 @@ class EngineServer:
                 break
         else:
             os.close(pidfd)
-        self.node.process_gone(client, self.clock())
+        self.copies.end(client, lambda: self.node.process_gone(client, self.clock()), gone=True)
 
     # ---- holders
 
@@ -218,6 +226,8 @@ class EngineServer:
 
     def dropped(self, kind: str, number: int) -> None:
         """Memory is being given back: holders may close it, engines may unmap it. A socket was closed."""
+        if kind == "segment":
+            self.copies.segment_retired(number)
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_dropped(kind, number)
@@ -225,7 +235,8 @@ class EngineServer:
                 session.segment_retired(number)
 
     def close(self) -> None:
-        """Stop listening and remove the socket's name."""
+        """Stop listening, wait for copies that run, and remove the socket's name."""
+        self.copies.close()
         self._loop.unregister(self._listener.fileno())
         self._listener.close()
         with suppress(FileNotFoundError):

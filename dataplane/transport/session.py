@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from dataplane.devices.errors import ELSEWHERE
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import (
@@ -34,14 +35,18 @@ from dataplane.protocol.engine import (
     Hold,
     Lease,
     Leased,
+    LoadInto,
     Map,
     Mapped,
     Refused,
+    RegisterCache,
     Report,
     Reported,
     Reserve,
     Reserved,
     SegmentGrant,
+    StoreFrom,
+    UnregisterCache,
 )
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
@@ -128,8 +133,10 @@ class Session:
         elif isinstance(request, Reserve):
             self._reserve(request, now)
         elif isinstance(request, Commit):
+            self._check_own(request.reservation)
             self.send(Committed(request.id, self._node.commit(self.client, request, now)))
         elif isinstance(request, Abort):
+            self._check_own(request.reservation)
             self._node.abort(self.client, request, now)
             self.send(Aborted(request.id))
         elif isinstance(request, Lease):
@@ -140,8 +147,53 @@ class Session:
         elif isinstance(request, Map):
             self._map(request)
         elif isinstance(request, Detach):
-            self._goodbye(now)
-            self.send(Detached(request.id))
+            self._detach(request)
+        else:
+            self._drive(request, now)
+
+    def _drive(self, request: RegisterCache | UnregisterCache | StoreFrom | LoadInto, now: float) -> None:
+        """Copies that this process makes for the engine; they answer by themselves."""
+        copies = self._server.copies.of(self)
+        if isinstance(request, RegisterCache):
+            self._check_kin()
+            copies.register(request)
+        elif isinstance(request, UnregisterCache):
+            copies.unregister(request)
+        elif isinstance(request, StoreFrom):
+            copies.store(request, now)
+        else:
+            copies.load(request, now)
+
+    def _check_kin(self) -> None:
+        """Handles are opened for whoever could open them himself."""
+        if self.peer.uid != os.geteuid():
+            raise ProtocolError(
+                Code.NOT_ALLOWED,
+                f"the engine is of uid {self.peer.uid} and the data plane of {os.geteuid()}: "
+                "memory of devices is opened for processes of one user; run both as one",
+            )
+        if self.peer.pid <= 0:
+            raise ProtocolError(Code.DEVICE_REFUSED, f"another PID namespace: {ELSEWHERE}")
+
+    def _check_own(self, reservation: int) -> None:
+        if self._server.copies.drives(self.client, reservation):
+            raise ProtocolError(
+                Code.UNKNOWN_RESERVATION,
+                f"reservation {reservation} is filled and ended by the data plane",
+                "reservation",
+            )
+
+    def _detach(self, request: Detach) -> None:
+        """When no copy runs for the engine any more."""
+
+        def leave() -> None:
+            if self.client and self.open:
+                self._goodbye(self._server.clock())
+                self.send(Detached(request.id))
+            else:  # it has said so before, or its connection is gone
+                self.send(Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
+
+        self._server.copies.end(self.client, leave)
 
     def _attach(self, request: Attach, now: float) -> None:
         if self.client or self.holder:

@@ -33,7 +33,7 @@ from dataplane.protocol.engine import (
     SpaceRequest,
 )
 from dataplane.tiers.memory import NodeMemory
-from dataplane.transport.engine import EngineServer
+from dataplane.transport.engine import EngineServer, Keepable
 from dataplane.transport.peers import Peer
 from dataplane.transport.session import MAX_HOLDERS_PER_PROCESS, Session
 from tests.dataplane import factories as make
@@ -101,6 +101,9 @@ class Server:
 
     def holders(self, pid: int | None = None) -> int:
         return 0
+
+    def keepable(self) -> list[tuple[str, int, Keepable]]:
+        return list(self.memory.files())
 
     def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
         self.ended.append(reason)

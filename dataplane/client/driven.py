@@ -1,0 +1,471 @@
+"""An engine's paged cache that the data plane copies from and to by itself: the engine exports its memory once, and
+says which blocks.
+
+    tensors = [exported(runtime, address, "bfloat16", shape, stride) for address in layers]
+    layout, block_bytes = chunk_layout(tensors, tokens_per_block=16)
+    client = attach(socket, [Space(model="llama", layout=layout, block_bytes=block_bytes)])
+    client.register_cache(tensors, tokens_per_block=16)
+    store = client.store_from(keys, blocks, event=computed, tenant=salt)
+    load = client.load_into(keys, blocks)
+    load.wait(1.0)                     # until then the engine leaves those blocks alone
+    load.ended.blocks                  # chunks that are there now
+
+Copies run in the data plane, behind the engine's event, and beside everything else that the client does. A cache is
+registered anew by itself when the client is attached anew. A copy whose connection is lost stays under way until it is
+certain that nobody touches the engine's blocks any more: the data plane's process is gone, or it says so.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.client import checks
+from dataplane.client.link import ClientEvent, Link
+from dataplane.client.peer import Process
+from dataplane.devices.chunks import Tensor, TensorsRefused, form_of, layout_of
+from dataplane.devices.paged import block_axis
+from dataplane.devices.runtime import Event, Handle, Runtime
+from dataplane.protocol import engine as wire
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+from dataplane.protocol.layout import U64
+
+if TYPE_CHECKING:
+    import torch
+
+REGISTER_S = 30.0
+"""The first cache of a data plane loads the device's runtime."""
+LOOK_S = 0.005
+MAX_BLOCK_NUMBER = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One tensor of the engine's cache, exported. One axis of it counts blocks: the first one, or the second of five
+    where the first are keys and values."""
+
+    handle: Handle
+    """Of the memory from its first element on."""
+    dtype: str
+    """As torch names it."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    """In elements."""
+
+    @property
+    def _form(self) -> Tensor:
+        return Tensor(self.dtype, self.shape, self.stride)
+
+
+def exported(
+    runtime: Runtime, address: int, dtype: str, shape: Sequence[int], stride: Sequence[int]
+) -> CacheTensor:
+    """A tensor whose first element is at an address of the engine's device memory; strides in elements.
+
+    Raises DeviceError for memory that cannot be exported (expandable segments; the sentence says what to set), and
+    ValueError for what is no tensor.
+    """
+    form = Tensor(dtype, tuple(shape), tuple(stride))
+    try:
+        form_of([form], 1, 1)
+    except TensorsRefused as error:
+        raise ValueError(error.message) from None
+    return CacheTensor(runtime.export(address, form.nbytes), dtype, tuple(shape), tuple(stride))
+
+
+def exported_tensors(runtime: Runtime, tensors: Sequence[torch.Tensor]) -> list[CacheTensor]:
+    """The same of torch's tensors on a device. Raises DeviceError, ValueError."""
+    return [
+        exported(runtime, each.data_ptr(), str(each.dtype).removeprefix("torch."), each.shape, each.stride())
+        for each in tensors
+    ]
+
+
+def chunk_layout(
+    tensors: Sequence[CacheTensor], *, tokens_per_block: int, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+) -> tuple[str, int]:
+    """What `Space.layout` and `Space.block_bytes` are for these tensors. Raises ValueError."""
+    forms = [tensor._form for tensor in tensors]
+    try:
+        form = form_of(forms, tokens_per_block, chunk_tokens)
+    except TensorsRefused as error:
+        raise ValueError(f"{error.field}: {error.message}") from None
+    return layout_of(forms, form), form.chunk_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a copy."""
+
+    blocks: int
+    """Blocks that every reader can see now, or chunks that are in the engine's cache now."""
+    code: Code | None = None
+    """Why it is none; a load that failed leaves its blocks undefined. None when it went well."""
+    message: str = ""
+
+
+class Copy:
+    """One store or load. The engine leaves its blocks alone while it is under way: of a store it writes none of them,
+    of a load it touches none."""
+
+    def __init__(self, driven: Driven, keys: int) -> None:
+        self._driven = driven
+        self.outcomes: npt.NDArray[np.uint8] = np.full(keys, int(Code.UNAVAILABLE), np.uint8)
+        """Of a store: an `Outcome` or a `Code` for each key; what is WRITE is being copied."""
+        self.hits = 0
+        """Of a load: leading chunks that are copied. Those beyond are left as they are."""
+        self.ended: Ended | None = None
+        """None while it is under way."""
+        self.attachment = 0
+        self.plane: Process | None = None
+
+    def end(self, blocks: int, code: Code | None = None, message: str = "") -> None:
+        if self.ended is None:
+            self.ended = Ended(blocks, code, message)
+
+    def refuse(self, code: Code, message: str = "") -> None:
+        """Nothing of it was begun."""
+        self.outcomes[:] = int(code)
+        self.end(0, code, message)
+
+    def poll(self) -> bool:
+        """Whether it has ended; looks, and does not wait."""
+        if self.ended is None:
+            self._driven.look()
+        return self.ended is not None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended. False: it is under way still. Other threads use the client meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not self.poll():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._driven.pause(min(left, LOOK_S))
+        return True
+
+
+@dataclass(eq=False, slots=True)
+class _Registered:
+    """A cache, as it is registered and registered again."""
+
+    message: wire.RegisterCache
+    blocks: int
+    blocks_per_chunk: int
+    number: int = 0
+    attachment: int = 0
+    """Of the client, in which the number counts."""
+
+
+class Driven:
+    """The copies of one client. `Client` is how to use it."""
+
+    def __init__(self, link: Link, lock: threading.RLock) -> None:
+        self._link = link
+        self._lock = lock
+        self._caches: dict[int, _Registered] = {}
+        """By the space's position."""
+        self._under_way: dict[int, Copy] = {}
+        """By the number of the request."""
+        self._registering: dict[int, tuple[_Registered, int]] = {}
+        """What was asked for, with the attachment that it was asked in, by the number of the request."""
+        hear = weakref.WeakMethod(self.hear)
+        link.on_copy = lambda answer: (found := hear()) is not None and found(answer)
+
+    # ---- caches
+
+    def register(
+        self, tensors: Sequence[CacheTensor], space: int, tokens_per_block: int, chunk_tokens: int
+    ) -> Code | None:
+        """As `Client.register_cache`."""
+        forms = [tensor._form for tensor in tensors]
+        try:
+            form = form_of(forms, tokens_per_block, chunk_tokens)
+        except TensorsRefused as error:
+            raise ValueError(f"{error.field}: {error.message}") from None
+        devices = sorted({tensor.handle.device_uuid for tensor in tensors})
+        if len(devices) != 1:
+            raise ValueError(f"expected tensors of one device, got {', '.join(devices)}")
+        bodies = list(dict.fromkeys(tensor.handle.body for tensor in tensors))
+        described = [
+            wire.CacheTensor(
+                bodies.index(each.handle.body),
+                each.handle.offset,
+                each.handle.nbytes,
+                each.dtype,
+                list(each.shape),
+                list(each.stride),
+            )
+            for each in tensors
+        ]
+        message = wire.RegisterCache(0, 0, devices[0], bodies, described, tokens_per_block)
+        size = len(encode(message))
+        if size > wire.MAX_DATAGRAM_BYTES - 32:
+            raise ValueError(
+                f"expected a registration of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer tensors"
+            )
+        with self._lock:
+            self.unregister(space)
+            blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
+            self._caches[space] = _Registered(message, blocks, form.blocks_per_chunk)
+            ready = self._ready(space)
+            return ready if isinstance(ready, Code) else None
+
+    def unregister(self, space: int) -> None:
+        """As `Client.unregister_cache`."""
+        with self._lock:
+            known = self._caches.pop(space, None)
+            if known is not None and known.number and known.attachment == self._link.attachments:
+                number = known.number
+                self._link.ask(
+                    lambda at: wire.UnregisterCache(at, number), checks.answers(wire.CacheUnregistered)
+                )
+
+    def _ready(self, space: int, patience_s: float = REGISTER_S) -> _Registered | Code:
+        """A cache that the data plane of now knows; registers it anew where that is needed."""
+        known = self._caches[space]
+        self._link.maintain()
+        world = self._link.world
+        if world is None or not self._link.attached:
+            return Code.UNAVAILABLE
+        if known.number and known.attachment == self._link.attachments:
+            return known
+        attachment, number, message = self._link.attachments, world.spaces[space], known.message
+
+        def make(at: int) -> wire.RegisterCache:
+            self._registering = {
+                each: asked for each, asked in self._registering.items() if asked[1] == attachment
+            }
+            self._registering[at] = known, attachment
+            return wire.RegisterCache(
+                at, number, message.device, message.allocations, message.tensors, message.tokens_per_block
+            )
+
+        answer = self._link.ask(make, checks.answers(wire.CacheRegistered), patience_s)
+        if isinstance(answer, Code):
+            return answer
+        self.hear(answer)
+        if isinstance(answer, wire.Refused):
+            self._tell("register_refused", answer)
+            return code_of(answer.code)
+        if not known.number:
+            self._link.distrust("registered a cache of other blocks")
+            return Code.UNAVAILABLE
+        return known
+
+    def _registered(self, known: _Registered, attachment: int, answer: wire.CacheRegistered) -> None:
+        known.number = 0
+        if attachment != self._link.attachments or known not in self._caches.values():
+            return
+        if (answer.blocks, answer.blocks_per_chunk) == (known.blocks, known.blocks_per_chunk):
+            known.number, known.attachment = answer.cache, attachment
+        # It answers when whatever it was copying for an earlier connection of this process has ended.
+        for request, copy in list(self._under_way.items()):
+            if copy.attachment < attachment:
+                self._end(request, 0, Code.UNAVAILABLE, "the connection was lost")
+
+    def _tell(self, what: str, answer: wire.Refused) -> None:
+        self._link.tell(ClientEvent(what, answer.message, {"code": answer.code, "field": answer.field}))
+
+    # ---- copies
+
+    def store(
+        self,
+        keys: U64,
+        blocks: Sequence[int] | npt.NDArray[np.integer],
+        event: Event | bytes | None,
+        tenant: str,
+        space: int,
+        parent: bytes,
+        *,
+        checksums: bool,
+    ) -> Copy:
+        """As `Client.store_from`."""
+        packed, handle = self._asked(keys, blocks, event, space)
+        return self._begin(
+            space,
+            len(keys),
+            lambda at, cache: wire.StoreFrom(
+                at, cache, tenant, keys.tobytes(), packed, handle, parent, checksums
+            ),
+            _store_begun(len(keys)),
+        )
+
+    def load(
+        self,
+        keys: U64,
+        blocks: Sequence[int] | npt.NDArray[np.integer],
+        event: Event | bytes | None,
+        space: int,
+        skip_blocks: int,
+    ) -> Copy:
+        """As `Client.load_into`."""
+        packed, handle = self._asked(keys, blocks, event, space)
+        if not 0 <= skip_blocks <= len(blocks):
+            raise ValueError(f"expected skip_blocks from 0 to {len(blocks)}, got {skip_blocks}")
+        return self._begin(
+            space,
+            len(keys),
+            lambda at, cache: wire.LoadInto(at, cache, keys.tobytes(), packed, handle, skip_blocks),
+            _load_begun(len(keys)),
+        )
+
+    def _asked(
+        self,
+        keys: U64,
+        blocks: Sequence[int] | npt.NDArray[np.integer],
+        event: Event | bytes | None,
+        space: int,
+    ) -> tuple[bytes, bytes]:
+        """Packed blocks and the event's handle. Raises ValueError."""
+        known = self._caches.get(space)
+        if known is None:
+            raise ValueError(f"no cache is registered for the space at position {space}")
+        wanted = len(keys) * known.blocks_per_chunk
+        if not 1 <= len(keys) <= wire.MAX_KEYS_PER_REQUEST or len(blocks) != wanted:
+            raise ValueError(
+                f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys with {known.blocks_per_chunk} blocks each, "
+                f"got {len(keys)} keys and {len(blocks)} blocks"
+            )
+        numbers = np.asarray(blocks, np.int64)
+        if not 0 <= int(numbers.min()) <= int(numbers.max()) < min(known.blocks, MAX_BLOCK_NUMBER):
+            raise ValueError(
+                f"expected blocks from 0 to {known.blocks - 1}, got {int(numbers.min())} to {int(numbers.max())}"
+            )
+        packed = numbers.astype("<u4").tobytes()
+        most = wire.MAX_DATAGRAM_BYTES - 1024
+        if keys.nbytes + len(packed) > most:
+            raise ValueError(
+                f"expected keys and blocks of at most {most} bytes, got {keys.nbytes + len(packed)}"
+            )
+        handle = b"" if event is None else event if isinstance(event, bytes) else event.export()
+        if len(handle) not in (0, wire.HANDLE_BYTES):
+            raise ValueError(f"expected an event of {wire.HANDLE_BYTES} bytes, got {len(handle)}")
+        return packed, handle
+
+    def _begin(
+        self,
+        space: int,
+        keys: int,
+        make: Callable[[int, int], wire.StoreFrom | wire.LoadInto],
+        check: checks.Check,
+    ) -> Copy:
+        copy = Copy(self, keys)
+        with self._lock:
+            ready = self._ready(space)
+            if isinstance(ready, Code):
+                copy.refuse(ready)
+                return copy
+            copy.attachment, copy.plane = self._link.attachments, self._link.plane
+            asked: list[int] = []
+
+            def request(at: int) -> wire.StoreFrom | wire.LoadInto:
+                asked.append(at)
+                self._under_way[at] = copy
+                return make(at, ready.number)
+
+            answer = self._link.ask(request, check)
+            if isinstance(answer, Code):
+                if not asked:  # it was not sent
+                    copy.refuse(answer)
+            else:
+                self.hear(answer)
+                if isinstance(answer, wire.Refused):
+                    self._tell("copy_refused", answer)
+        return copy
+
+    def hear(self, answer: wire.EngineReply) -> bool:
+        """An answer, also one that nobody waits for any more; whether it was one to a request of these."""
+        registering = self._registering.pop(answer.id, None)
+        if registering is not None:
+            if isinstance(answer, wire.CacheRegistered):
+                self._registered(*registering, answer)
+            return True
+        if answer.id not in self._under_way:
+            return False
+        self._hear(answer.id, answer)
+        return True
+
+    def _hear(self, request: int, answer: wire.EngineReply) -> None:
+        copy = self._under_way[request]
+        if isinstance(answer, wire.StoreBegun):
+            if len(answer.outcomes) == len(copy.outcomes):
+                copy.outcomes = np.frombuffer(answer.outcomes, np.uint8)
+            if not answer.copy:
+                self._end(request, 0)
+        elif isinstance(answer, wire.LoadBegun):
+            copy.hits = max(0, min(answer.hits, len(copy.outcomes)))
+            if not answer.copy:
+                self._end(request, 0)
+        elif isinstance(answer, wire.CopyEnded):
+            code = code_of(answer.code) if answer.code else None
+            self._end(request, max(0, min(answer.blocks, len(copy.outcomes))), code, answer.message)
+        elif isinstance(answer, wire.Refused):
+            copy.refuse(code_of(answer.code), answer.message)
+            self._end(request, 0)
+
+    def _end(self, request: int, blocks: int, code: Code | None = None, message: str = "") -> None:
+        self._under_way.pop(request).end(blocks, code, message)
+
+    def look(self) -> None:
+        """Take what the data plane said, and settle what was lost."""
+        with self._lock:
+            self._link.hear()
+            lost = [
+                (request, copy)
+                for request, copy in self._under_way.items()
+                if not self._link.attached or copy.attachment != self._link.attachments
+            ]
+            for request, copy in lost:
+                if copy.plane is not None and copy.plane.gone:
+                    self._end(request, 0, Code.UNAVAILABLE, "the data plane is gone")
+            if any(request in self._under_way for request, _ in lost):
+                for space in list(self._caches)[:1]:
+                    self._ready(space, 0.0)
+
+    def pause(self, seconds: float) -> None:
+        """Until the data plane says something, or so long."""
+        fd = self._link.fileno()
+        waiting = select.poll()
+        if fd is not None:
+            waiting.register(fd, select.POLLIN)
+        waiting.poll(1000 * seconds)
+
+    def left(self) -> None:
+        """The data plane has said that nothing runs for this process any more."""
+        for request in list(self._under_way):
+            self._end(request, 0, Code.UNAVAILABLE, "the client was closed")
+
+
+def _store_begun(keys: int) -> checks.Check:
+    def check(answer: wire.EngineReply) -> None:
+        checks.answers(wire.StoreBegun)(answer)
+        if isinstance(answer, wire.StoreBegun) and (
+            len(answer.outcomes) != keys
+            or answer.copy < 0
+            or (not answer.copy and Outcome.WRITE in answer.outcomes)
+        ):
+            raise checks.fault(f"store begun: {len(answer.outcomes)} outcomes for {keys} keys")
+
+    return check
+
+
+def _load_begun(keys: int) -> checks.Check:
+    def check(answer: wire.EngineReply) -> None:
+        checks.answers(wire.LoadBegun)(answer)
+        if isinstance(answer, wire.LoadBegun) and (
+            not 0 <= answer.hits <= keys or answer.copy < 0 or bool(answer.hits) != bool(answer.copy)
+        ):
+            raise checks.fault(f"load begun: {answer.hits} hits of {keys} keys")
+
+    return check

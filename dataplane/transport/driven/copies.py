@@ -1,0 +1,460 @@
+"""Stores and loads that the data plane drives, from a request to its end. On the loop; the copies themselves are not.
+
+A store is reserve, copy and commit in one: its reservation is ended here alone, and published only while its engine is
+there. The end of an engine waits for the copies that run for it, which are told to stop: until they have, this process
+itself is touching its bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dataplane.core.driven import Driven
+from dataplane.core.storing import check_keys
+from dataplane.devices.paged import I64
+from dataplane.devices.runtime import DeviceError
+from dataplane.protocol.checksums import checksum
+from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.protocol.engine import (
+    HANDLE_BYTES,
+    CacheRegistered,
+    CacheUnregistered,
+    CopyEnded,
+    EngineReply,
+    LoadBegun,
+    LoadInto,
+    Refused,
+    RegisterCache,
+    Reserve,
+    StoreBegun,
+    StoreFrom,
+    UnregisterCache,
+)
+from dataplane.transport.driven.caches import Cache, Part
+from dataplane.transport.driven.devices import Devices
+from dataplane.transport.driven.registrations import Registration, check
+from dataplane.transport.lmcache.copies import CopyFailed
+from dataplane.transport.lmcache.copying import Copying
+from dataplane.transport.loop import Loop
+from dataplane.transport.peers import Peer, has_exited
+
+MAX_CACHES = 64
+"""Of one engine."""
+MAX_COPIES = 64
+"""Of one engine, under way."""
+_WRITE = int(Outcome.WRITE)
+
+
+class Connection(Protocol):
+    """What a session is to its copies."""
+
+    client: int
+    peer: Peer
+    open: bool
+
+    def send(self, reply: EngineReply) -> bool: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """One registered cache."""
+
+    cache: Cache
+    running: int = 0
+    leaving: Callable[[], None] | None = None
+    """What is done when its last copy has ended."""
+
+
+class Copies:
+    """What all engines share: threads, devices, and which caches are open."""
+
+    def __init__(self, loop: Loop, core: Driven, devices: Devices, clock: Callable[[], float]) -> None:
+        self.core = core
+        self.devices = devices
+        self.clock = clock
+        self.copying = Copying(loop)
+        self._caches: set[Cache] = set()
+        self._engines: dict[int, EngineCopies] = {}
+
+    def of(self, connection: Connection) -> EngineCopies:
+        """Those of one engine, from its first cache on."""
+        known = self._engines.get(connection.client)
+        if known is None:
+            known = self._engines[connection.client] = EngineCopies(self, connection)
+        return known
+
+    def known(self, client: int) -> EngineCopies | None:
+        return self._engines.get(client)
+
+    def ending(self, pid: int) -> EngineCopies | None:
+        """Copies that still run for a process whose connection is gone."""
+        for each in self._engines.values():
+            if each.over and not each.connection.open and each.connection.peer.pid == pid:
+                return each
+        return None
+
+    def drives(self, client: int, reservation: int) -> bool:
+        """Whether a reservation is one that this process fills."""
+        known = self._engines.get(client)
+        return known is not None and reservation in known.reservations
+
+    def end(self, client: int, then: Callable[[], None], *, gone: bool = False) -> None:
+        """An engine ends: its copies stop, and `then` is called when they have. `gone`: its process is."""
+        known = self._engines.get(client)
+        if known is None:
+            then()
+        else:
+            known.end(then, gone=gone)
+
+    def forget(self, client: int) -> None:
+        self._engines.pop(client, None)
+
+    def open(self, registration: Registration, done: Callable[[Cache | ProtocolError], None]) -> None:
+        """Open a cache off the loop. Raises ProtocolError when too much is under way."""
+        box: list[Cache | ProtocolError] = []
+
+        def work() -> None:
+            try:
+                box.append(Cache(registration, self.devices))
+            except ProtocolError as error:
+                box.append(error)
+
+        def ended(failed: CopyFailed | None) -> None:
+            made = box[0] if box else ProtocolError(Code.DEVICE_REFUSED, str(failed), "device")
+            if isinstance(made, Cache):
+                self._caches.add(made)
+            done(made)
+
+        if not self.copying.submit(work, ended, self.devices):
+            raise ProtocolError(Code.TOO_MANY_COPIES, "too many copies wait on this node; try again later")
+
+    def close_cache(self, cache: Cache, then: Callable[[], None]) -> None:
+        """Close a cache that nobody uses, off the loop."""
+
+        def ended(failed: CopyFailed | None) -> None:
+            self._caches.discard(cache)
+            then()
+
+        if not self.copying.submit(cache.close, ended, self.devices):
+            cache.close()
+            ended(None)
+
+    def segment_retired(self, number: int) -> None:
+        """No block of it is being copied."""
+        close = self.devices.retired(number)
+        if close is not None and not self.copying.submit(close, lambda failed: None, self.devices):
+            close()
+
+    def close(self) -> None:
+        """Wait for the copies that run, and close everything."""
+        for each in self._engines.values():
+            each.over = True
+        self.copying.close()
+        for cache in self._caches:
+            cache.close()
+        self._caches.clear()
+
+
+@dataclass(eq=False)
+class EngineCopies:
+    """Those of one engine, for one connection of it."""
+
+    shared: Copies
+    connection: Connection
+    over: bool = False
+    """Nothing new is begun, and what runs stops soon."""
+    reservations: set[int] = field(default_factory=set)
+    """Those that are being filled."""
+    _gone: bool = False
+    _caches: dict[int, _Open] = field(default_factory=dict)
+    _last_cache: int = 0
+    _last_copy: int = 0
+    _running: int = 0
+    _opening: int = 0
+    _when_idle: list[Callable[[], None]] = field(default_factory=list)
+
+    # ---- caches
+
+    def register(self, message: RegisterCache) -> None:
+        """Open a cache, then answer: whatever was copied for an earlier connection of the process has ended then.
+
+        Raises ProtocolError.
+        """
+        shared, connection = self.shared, self.connection
+        self._check_open()
+        before = shared.ending(connection.peer.pid)
+        if before is not None:
+            before.end(lambda: self._register_later(message), gone=False)
+            return
+        if len(self._caches) + self._opening >= MAX_CACHES:
+            raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_CACHES} caches of one engine are served")
+        registration = check(message, shared.core.space(connection.client, message.space))
+
+        def done(made: Cache | ProtocolError) -> None:
+            self._opening -= 1
+            if isinstance(made, ProtocolError):
+                connection.send(Refused(message.id, int(made.code), made.message, made.field))
+            elif self.over:
+                shared.close_cache(made, lambda: None)
+            else:
+                self._last_cache += 1
+                self._caches[self._last_cache] = _Open(made)
+                form = made.form
+                connection.send(
+                    CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
+                )
+            self._settle()
+
+        shared.open(registration, done)
+        self._opening += 1
+
+    def _register_later(self, message: RegisterCache) -> None:
+        try:
+            self.register(message)
+        except ProtocolError as error:
+            self.connection.send(Refused(message.id, int(error.code), error.message, error.field))
+
+    def unregister(self, message: UnregisterCache) -> None:
+        """Close a cache when its copies have ended, then answer. Raises ProtocolError."""
+        known = self._cache(message.cache)
+        del self._caches[message.cache]
+
+        def answer() -> None:
+            self.connection.send(CacheUnregistered(message.id))
+
+        known.leaving = lambda: self.shared.close_cache(known.cache, answer)
+        self._leave(known)
+
+    def _cache(self, number: int) -> _Open:
+        known = self._caches.get(number)
+        if known is None:
+            raise ProtocolError(
+                Code.UNKNOWN_CACHE, f"no cache {number} is registered on this connection", "cache"
+            )
+        return known
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise ProtocolError(Code.NOT_ATTACHED, "this engine is leaving")
+
+    # ---- stores
+
+    def store(self, message: StoreFrom, now: float) -> None:
+        """Reserve, answer, and copy. Raises ProtocolError; then nothing was done."""
+        core, client = self.shared.core, self.connection.client
+        known, blocks = self._asked(message)
+        space, chunk_bytes = known.cache.space, known.cache.form.chunk_bytes
+        granted = core.reserve(
+            client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
+        )
+        number = granted.reservation
+        outcomes = granted.outcomes.tobytes()
+        if not number:
+            self.connection.send(StoreBegun(message.id, 0, outcomes))
+            return
+        wanted: I64 = np.flatnonzero(granted.outcomes == _WRITE)
+        self.reservations.add(number)
+        sums: list[bytes] = []
+
+        def end(failed: str) -> tuple[int, int, str]:
+            self.reservations.discard(number)
+            at = self.shared.clock()
+            if not failed and not self._there():
+                failed = "the engine is gone"
+            if failed:
+                self._give_up(number, at)
+                return 0, Code.COPY_FAILED, failed
+            return core.publish(client, number, b"".join(sums), at), 0, ""
+
+        try:
+            parts = self._parts(
+                wanted,
+                granted.segments[wanted].astype(np.int64),
+                granted.offsets[wanted].astype(np.int64),
+            )
+            copy = self._begin(
+                known,
+                message,
+                parts,
+                blocks,
+                0,
+                end,
+                lambda: sums.extend(_sums(parts, chunk_bytes)) if message.checksums else None,
+            )
+        except ProtocolError:
+            self.reservations.discard(number)
+            self._give_up(number, now)
+            raise
+        self.connection.send(StoreBegun(message.id, copy, outcomes))
+
+    def _there(self) -> bool:
+        """The engine is known to live."""
+        return self.connection.open and not self._gone and not has_exited(self.connection.peer.pidfd)
+
+    def _give_up(self, reservation: int, now: float) -> None:
+        try:
+            self.shared.core.give_up(self.connection.client, reservation, now)
+        except ProtocolError as error:
+            if error.code is not Code.UNKNOWN_RESERVATION:
+                raise
+
+    # ---- loads
+
+    def load(self, message: LoadInto, now: float) -> None:
+        """Lease what is there, answer, and copy. Raises ProtocolError; then nothing was done."""
+        core, client = self.shared.core, self.connection.client
+        known, blocks = self._asked(message)
+        if not 0 <= message.skip_blocks <= blocks.size:
+            raise ProtocolError(
+                Code.BAD_BLOCKS, f"expected 0 to {blocks.size}, got {message.skip_blocks}", "skip_blocks"
+            )
+        chunk_bytes = known.cache.form.chunk_bytes
+        held = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
+        hits = len(held)
+        if not hits:
+            self.connection.send(LoadBegun(message.id, 0, 0))
+            return
+
+        def end(failed: str) -> tuple[int, int, str]:
+            core.let_go(held.descriptors)
+            return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
+
+        try:
+            parts = self._parts(
+                np.arange(hits, dtype=np.int64),
+                np.array(held.segments, np.int64),
+                np.array(held.offsets, np.int64),
+            )
+            copy = self._begin(known, message, parts, blocks, message.skip_blocks, end, None)
+        except ProtocolError:
+            core.let_go(held.descriptors)
+            raise
+        self.connection.send(LoadBegun(message.id, copy, hits))
+
+    # ---- both
+
+    def _asked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64]:
+        """The cache of a request, and its blocks: a row for each chunk. Raises ProtocolError."""
+        self._check_open()
+        known = self._cache(message.cache)
+        if len(message.event) not in (0, HANDLE_BYTES):
+            raise ProtocolError(
+                Code.BAD_EVENT, f"expected {HANDLE_BYTES} bytes, or none, got {len(message.event)}", "event"
+            )
+        if self._running >= MAX_COPIES:
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way"
+            )
+        chunks = len(check_keys(message.keys))
+        form = known.cache.form
+        wanted = 4 * chunks * form.blocks_per_chunk
+        if len(message.blocks) != wanted:
+            raise ProtocolError(
+                Code.BAD_BLOCKS,
+                f"expected {wanted} bytes of {form.blocks_per_chunk} blocks for each of {chunks} keys, "
+                f"got {len(message.blocks)}",
+                "blocks",
+            )
+        blocks = np.frombuffer(message.blocks, "<u4").astype(np.int64)
+        highest = int(blocks.max())
+        if highest >= form.blocks:
+            raise ProtocolError(
+                Code.BAD_BLOCKS, f"expected blocks from 0 to {form.blocks - 1}, got {highest}", "blocks"
+            )
+        return known, blocks.reshape(chunks, form.blocks_per_chunk)
+
+    def _parts(self, chunks: I64, segments: I64, offsets: I64) -> list[Part]:
+        """Chunks by the segments that they lie in. Raises ProtocolError."""
+        parts = []
+        try:
+            for number in np.unique(segments).tolist():
+                at = np.flatnonzero(segments == number)
+                parts.append(Part(self.shared.devices.segment(number), chunks[at], offsets[at]))
+        except DeviceError as error:
+            raise ProtocolError(Code.COPY_FAILED, str(error)) from None
+        return parts
+
+    def _begin(
+        self,
+        known: _Open,
+        message: StoreFrom | LoadInto,
+        parts: Sequence[Part],
+        blocks: I64,
+        skip_blocks: int,
+        end: Callable[[str], tuple[int, int, str]],
+        after: Callable[[], None] | None,
+    ) -> int:
+        """Copy off the loop; the copy's number. `end` settles it on the loop, told what failed, and says blocks, code
+        and sentence; `after` is called on the thread when all bytes are there. Raises ProtocolError."""
+        cache, to_device = known.cache, isinstance(message, LoadInto)
+
+        def stop() -> bool:
+            return self.over or self.shared.copying.closing
+
+        def work() -> None:
+            if message.event:
+                cache.wait(message.event, stop)
+            cache.copy(parts, blocks, skip_blocks, stop, to_device=to_device)
+            if after is not None:
+                after()
+
+        self._last_copy += 1
+        copy = self._last_copy
+
+        def ended(failed: CopyFailed | None) -> None:
+            try:
+                done, code, sentence = end("" if failed is None else str(failed) or "the copy failed")
+            except ProtocolError as error:
+                done, code, sentence = 0, error.code, error.message
+            self.connection.send(CopyEnded(message.id, copy, done, int(code), sentence))
+            self._running -= 1
+            known.running -= 1
+            self._leave(known)
+            self._settle()
+
+        if not self.shared.copying.submit(work, ended, cache):
+            raise ProtocolError(Code.TOO_MANY_COPIES, "too many copies wait on this node; try again later")
+        self._running += 1
+        known.running += 1
+        return copy
+
+    # ---- the end
+
+    def end(self, then: Callable[[], None], *, gone: bool) -> None:
+        """Stop, and call when nothing runs."""
+        self._gone = self._gone or gone
+        self.over = True
+        self._when_idle.append(then)
+        self._settle()
+
+    @staticmethod
+    def _leave(known: _Open) -> None:
+        if known.leaving is not None and not known.running:
+            leaving, known.leaving = known.leaving, None
+            leaving()
+
+    def _settle(self) -> None:
+        """When the last copy of an engine that ends has ended: its memory is closed, and its end goes on."""
+        if not self.over or self._running or self._opening or not self._when_idle:
+            return
+        caches, self._caches = self._caches, {}
+        for known in caches.values():
+            self.shared.close_cache(known.cache, lambda: None)
+        self.shared.forget(self.connection.client)
+        waiting, self._when_idle = self._when_idle, []
+        for call in waiting:
+            call()
+
+
+def _sums(parts: Sequence[Part], nbytes: int) -> list[bytes]:
+    """Checksums of the chunks, in their order."""
+    found: dict[int, bytes] = {}
+    for part in parts:
+        for chunk, offset in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
+            found[chunk] = checksum((ctypes.c_uint8 * nbytes).from_address(part.memory.address + offset))
+    return [found[chunk] for chunk in sorted(found)]

@@ -1,0 +1,1 @@
+"""Engines of the engine socket that let the data plane copy: real processes on the twin, and on a GPU if any."""

@@ -1,0 +1,148 @@
+"""Other processes of the tests: `python -m tests.driven.roles ROLE ARGUMENTS`. They answer each JSON line with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from hashlib import sha256
+from typing import Any
+
+from dataplane.devices.runtime import DeviceError, Runtime
+from tests.driven.engines import Engine, done, make
+from tests.gpu.machines import Machine
+
+
+def tell(**message: Any) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+class PlanesTurn:
+    """What a data plane is told while it runs."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.reached = threading.Event()
+
+    def stop_after(self, nbytes: int) -> dict[str, Any]:
+        """Its streams stop after so many bytes."""
+        self.reached = self.machine.twin.pace.stop_after(nbytes)
+        return {}
+
+    def stopped(self) -> dict[str, Any]:
+        """When they did."""
+        return {"stopped": self.reached.wait(30)}
+
+    def go_on(self) -> dict[str, Any]:
+        self.machine.twin.pace.go_on()
+        return {}
+
+    def fail(self, operation: str, name: str = "cudaErrorInvalidValue", after: int = 0) -> dict[str, Any]:
+        self.machine.twin.fail(operation, name, after=after)
+        return {}
+
+    def hear(self) -> None:
+        for line in sys.stdin:
+            message = json.loads(line)
+            tell(**getattr(self, message.pop("do"))(**message))
+
+
+def plane(machine: Machine, arguments: dict[str, Any]) -> None:
+    """A data plane that has the machine's devices, or none."""
+    from dataplane.compose import DataPlane
+    from dataplane.observe.log import configure
+    from dataplane.settings import load
+
+    def found() -> Runtime:
+        if arguments.get("no_devices"):
+            raise DeviceError("load CUDA", "no module cuda")
+        return machine.runtime
+
+    os.environ.update(arguments["environ"])
+    log = configure()
+    made = DataPlane(load(), find_devices=found)
+    signal.signal(signal.SIGTERM, lambda *_: made.stop())
+    threading.Thread(target=PlanesTurn(machine).hear, daemon=True).start()
+    tell(ready=True)
+    made.run()
+    log.close()
+
+
+class EnginesTurn:
+    """What an engine is told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def fill(self, seed: int) -> dict[str, Any]:
+        self.engine.fill(seed)
+        return {}
+
+    def blocks(self, numbers: list[int]) -> dict[str, Any]:
+        return {"digest": sha256(self.engine.blocks(numbers)).hexdigest()}
+
+    def register(self) -> dict[str, Any]:
+        code = self.engine.register()
+        return {"code": None if code is None else code.name}
+
+    def begin_store(self, keys: list[str], blocks: list[int]) -> dict[str, Any]:
+        copy = self.engine.client.store_from([bytes.fromhex(each) for each in keys], blocks)
+        return {"outcomes": copy.outcomes.tolist()}
+
+    def store(self, keys: list[str], blocks: list[int]) -> dict[str, Any]:
+        copy = done(self.engine.client.store_from([bytes.fromhex(each) for each in keys], blocks))
+        assert copy.ended is not None
+        return {"blocks": copy.ended.blocks}
+
+    def load(self, keys: list[str], blocks: list[int]) -> dict[str, Any]:
+        copy = done(self.engine.client.load_into([bytes.fromhex(each) for each in keys], blocks))
+        assert copy.ended is not None
+        return {"blocks": copy.ended.blocks, "hits": copy.hits}
+
+
+def engine(machine: Machine, arguments: dict[str, Any]) -> None:
+    """Does what it is told, by name."""
+    turn = EnginesTurn(make(machine, arguments["socket"], arguments))
+    tell(ready=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        tell(**getattr(turn, message.pop("do"))(**message))
+
+
+def mortals(machine: Machine, arguments: dict[str, Any]) -> None:
+    """Engines one after another, `together` at a time: each registers, stores and is killed."""
+    tell(ready=True)
+    json.loads(sys.stdin.readline())
+    left, failed = int(arguments["count"]), 0
+    running: set[int] = set()
+    while left or running:
+        while left and len(running) < int(arguments.get("together", 4)):
+            left -= 1
+            child = os.fork()
+            if not child:
+                one = make(
+                    Machine(arguments["kind"], arguments["uuid"]), arguments["socket"], {"page_bytes": 4096}
+                )
+                assert one.register() is None
+                copy = done(one.client.store_from([left.to_bytes(32, "little")], list(range(16))))
+                assert copy.ended is not None
+                assert copy.ended.code is None
+                os.kill(os.getpid(), signal.SIGKILL)
+            running.add(child)
+        child, status = os.wait()
+        running.discard(child)
+        failed += os.WIFEXITED(status)
+    tell(failed=failed)
+    sys.stdin.readline()
+
+
+def main(role: str, arguments: dict[str, Any]) -> None:
+    machine = Machine(arguments["kind"], arguments["uuid"])
+    {"engine": engine, "plane": plane, "mortals": mortals}[role](machine, arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

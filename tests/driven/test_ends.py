@@ -1,0 +1,242 @@
+"""Engines and data planes that end in the middle of a copy: nothing half-made is read, and nothing stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dataplane.protocol.codes import Code, Outcome
+from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
+from tests.driven.conftest import DrivenPlane
+from tests.driven.engines import Engine, Process, done
+from tests.gpu.machines import Machine
+
+MakePlane = Callable[..., DrivenPlane]
+MakeEngine = Callable[..., Engine]
+Start = Callable[..., Process]
+OLD, NEW = list(range(16)), list(range(20, 36))
+KEYS = make.keys(1)
+HEX = [each.hex() for each in KEYS]
+
+
+def opened(plane: DrivenPlane) -> int:
+    """Bytes of device memory that the data plane maps."""
+    with open(f"/proc/{plane.pid}/maps", encoding="utf-8") as maps:
+        return sum(f"memfd:larder-twin-{plane.machine.device.uuid}" in line for line in maps)
+
+
+def mapped(plane: DrivenPlane) -> int:
+    """Segments of the pool that it maps."""
+    with open(f"/proc/{plane.pid}/maps", encoding="utf-8") as maps:
+        return sum("memfd:larder-segment" in line for line in maps)
+
+
+def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    plane = make_plane(twin)
+    doomed = start(twin, "engine", plane)
+    assert doomed.ask(do="register") == {"code": None}
+    plane.ask("stop_after", nbytes=100_000)
+    assert doomed.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [Outcome.WRITE]
+    assert plane.ask("stopped") == {"stopped": True}
+    doomed.kill()
+    # The copy still runs: its bytes are nobody else's, and the engine's memory is held.
+    stats = plane.describe()
+    assert stats.pool.used_bytes
+    assert opened(plane)
+    plane.ask("go_on")
+    plane.wait_stats(lambda stats: not stats.engines and not stats.pool.used_bytes, "the engine is forgotten")
+    wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
+    other = make_engine(twin, plane)
+    other.register()
+    assert other.client.lookup(KEYS) == 0
+    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [Outcome.WRITE]
+    assert other.client.lookup(KEYS) == 1
+
+
+def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    plane = make_plane(twin, pool_bytes="2MiB", dataplane__segment_bytes="2MiB")
+    other = make_engine(twin, plane)
+    other.register()
+    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [Outcome.WRITE]
+    doomed = start(twin, "engine", plane)
+    assert doomed.ask(do="register") == {"code": None}
+    plane.ask("stop_after", nbytes=100_000)
+    doomed.tell(do="load", keys=HEX, blocks=NEW)
+    assert plane.ask("stopped") == {"stopped": True}
+    doomed.kill()
+    with other.client.reserve(make.keys(2, "others"), other.chunk_bytes) as reservation:
+        assert len(reservation.writable) == 1  # the block that is being read is not evicted
+    plane.ask("go_on")
+    plane.wait_stats(lambda stats: len(stats.engines) == 1, "the engine is forgotten")
+    with other.client.reserve(make.keys(2, "others"), other.chunk_bytes) as reservation:
+        assert len(reservation.writable) == 2
+
+
+def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    first = make_plane(twin)
+    engine = make_engine(twin, first)
+    engine.register()
+    engine.fill(1)
+    wanted = engine.blocks(OLD)
+    first.ask("stop_after", nbytes=100_000)
+    store = engine.client.store_from(KEYS, OLD)
+    assert first.ask("stopped") == {"stopped": True}
+    assert not store.poll()
+    first.kill()
+    done(store)
+    assert store.ended is not None
+    assert (store.ended.blocks, store.ended.code) == (0, Code.UNAVAILABLE)
+    assert engine.client.store_from(KEYS, OLD).outcomes.tolist() == [Code.UNAVAILABLE]
+    make_plane(twin)
+    # It attaches and registers again by itself.
+    wait_for(lambda: done(engine.client.store_from(KEYS, OLD)).ended.blocks == 1, "the next one stores")
+    assert done(engine.client.load_into(KEYS, NEW)).hits == 1
+    assert engine.blocks(NEW) == wanted
+
+
+def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is_copied(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    done(engine.client.store_from(KEYS, OLD))
+    plane.ask("stop_after", nbytes=100_000)
+    load = engine.client.load_into(KEYS, NEW)
+    assert plane.ask("stopped") == {"stopped": True}
+    engine.client._link._drop("a test")
+    assert not load.wait(0.2)
+    plane.ask("go_on")
+    done(load)
+    assert load.ended is not None
+    assert load.ended.code is Code.UNAVAILABLE
+    assert done(engine.client.load_into(KEYS, NEW)).ended.blocks == 1
+
+
+def test_a_client_that_closes_amid_a_copy_waits_for_it(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    event = engine.pending()
+    store = engine.client.store_from(KEYS, OLD, event=event)
+    engine.client.close()
+    assert store.ended is not None
+    assert store.ended.blocks == 0
+    plane.wait_stats(lambda stats: not stats.engines and not stats.pool.used_bytes, "the engine is forgotten")
+    wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
+
+
+def test_memory_is_closed_when_an_engine_unregisters(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    done(engine.client.store_from(KEYS, OLD))
+    assert opened(plane) == 1  # for all tensors together
+    engine.client.unregister_cache()
+    assert not opened(plane)
+    assert not mapped(plane)
+    with pytest.raises(ValueError, match="no cache is registered"):
+        engine.client.store_from(KEYS, OLD)
+    assert engine.register() is None
+    assert done(engine.client.load_into(KEYS, NEW)).hits == 1
+
+
+def test_a_copy_that_fails_publishes_nothing(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    for operation in ("copy", "copying", "open_event"):
+        plane.ask("fail", operation=operation)
+        store = done(engine.client.store_from(KEYS, OLD, event=engine.event()))
+        assert store.ended is not None
+        assert (store.ended.blocks, store.ended.code) == (0, Code.COPY_FAILED)
+        assert "provoked" in store.ended.message
+        assert engine.client.lookup(KEYS) == 0
+        assert not plane.describe().pool.used_bytes
+    done(engine.client.store_from(KEYS, OLD))
+    plane.ask("fail", operation="copying")
+    load = done(engine.client.load_into(KEYS, NEW))
+    assert load.ended is not None
+    assert load.ended.code is Code.COPY_FAILED
+    assert done(engine.client.load_into(KEYS, NEW)).ended.blocks == 1
+
+
+def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    engine.fill(1)
+    plane.ask("fail", operation="register", name="cudaErrorMemoryAllocation")
+    done(engine.client.store_from(KEYS, OLD))
+    assert done(engine.client.load_into(KEYS, NEW)).hits == 1
+    assert engine.blocks(NEW) == engine.blocks(OLD)
+
+
+def test_a_data_plane_stops_amid_copies(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    store = engine.client.store_from(KEYS, OLD, event=engine.pending())
+    plane.other.process.terminate()
+    assert plane.other.process.wait(30) == 0
+    done(store)
+    assert store.ended is not None
+    assert store.ended.blocks == 0
+
+
+def cycles(twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start, count: int) -> None:
+    """So many engines attach, register, store and die; then nothing is left of them, as it was before."""
+    plane = make_plane(twin, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
+    keeper = make_engine(twin, plane)
+    keeper.register()
+
+    def settled() -> tuple[int, int, int]:
+        wait_for(lambda: opened(plane) == 1, "memory is closed")
+        plane.wait_stats(lambda stats: len(stats.engines) == 1, "engines are forgotten")
+        return plane.open_fds(), threads(plane), twin.runtime.memory_used(twin.device)
+
+    def die(number: int) -> tuple[int, int, int]:
+        role = start(twin, "mortals", plane, count=number)
+        assert role.ask() == {"failed": 0}
+        role.kill()
+        return settled()
+
+    before = die(20)
+    assert die(count) == before
+
+
+def threads(plane: DrivenPlane) -> int:
+    with open(f"/proc/{plane.pid}/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+
+
+def test_a_hundred_engines_come_and_die(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    cycles(twin, make_plane, make_engine, start, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_thousand_engines_come_and_die(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    cycles(twin, make_plane, make_engine, start, 1000)

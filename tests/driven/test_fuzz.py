@@ -1,0 +1,116 @@
+"""Hostile messages about caches and copies: each is answered or ends the connection, and the node stays whole."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dataplane.protocol.codec import encode
+from dataplane.protocol.engine import (
+    Abort,
+    CacheTensor,
+    Commit,
+    Detach,
+    LoadInto,
+    RegisterCache,
+    SpaceRequest,
+    StoreFrom,
+    UnregisterCache,
+)
+from tests.dataplane import factories as make
+from tests.dataplane.plane import RawEngine
+from tests.driven.conftest import DrivenPlane
+from tests.driven.engines import Engine
+from tests.driven.engines import make as make_engine
+from tests.gpu.machines import Machine
+
+NUMBERS = st.one_of(st.integers(-2, 5), st.sampled_from([-(2**63), 2**63, 2**64 - 1, 2**50, 2**32]))
+SMALL = st.integers(0, 3)
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[tuple[DrivenPlane, Engine]]:
+    machine = Machine("twin")
+    with tempfile.TemporaryDirectory(prefix="larder-", dir="/tmp") as folder:
+        plane = DrivenPlane(Path(folder), {"dataplane__max_clients": "1024"}).begin(machine)
+        engine = make_engine(machine, plane.socket, {"page_bytes": 4096})
+        yield plane, engine
+        assert plane.other.process.poll() is None
+        plane.describe()
+        engine.close()
+        plane.kill()
+    machine.close()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], data: st.DataObject) -> None:
+    plane, engine = hostile
+    body = engine.tensors[0].handle.body
+    tensors = [
+        CacheTensor(
+            0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride)
+        )
+        for each in engine.tensors
+    ]
+    bodies = st.one_of(st.just(body), st.binary(max_size=70), st.just(b"\x03e" + body))
+    any_tensor = st.builds(
+        CacheTensor,
+        NUMBERS,
+        NUMBERS,
+        NUMBERS,
+        st.sampled_from(["float16", "bool", ""]),
+        st.lists(NUMBERS, max_size=6),
+        st.lists(NUMBERS, max_size=6),
+    )
+    keys = st.integers(0, 3).map(lambda count: make.packed(make.keys(count)))
+    blocks = st.one_of(
+        st.binary(max_size=70),
+        st.tuples(st.integers(0, 3), st.integers(0, 45)).map(
+            lambda each: np.full(16 * each[0], each[1], np.uint32).tobytes()
+        ),
+    )
+    events = st.one_of(st.just(b""), st.binary(max_size=64), st.just(bytes(64)), st.just(body))
+    messages = st.one_of(
+        st.builds(
+            RegisterCache,
+            st.integers(0, 9),
+            st.one_of(SMALL, NUMBERS),
+            st.one_of(st.just(engine.machine.device.uuid), st.text(max_size=70)),
+            st.lists(bodies, max_size=3),
+            st.one_of(st.just(tensors), st.lists(any_tensor, max_size=3)),
+            st.one_of(st.just(16), NUMBERS),
+        ),
+        st.just(RegisterCache(1, 2, engine.machine.device.uuid, [body], tensors, 16)),
+        st.builds(UnregisterCache, st.integers(0, 9), st.one_of(SMALL, NUMBERS)),
+        st.builds(
+            StoreFrom,
+            st.integers(0, 9),
+            SMALL,
+            st.text(max_size=3),
+            keys,
+            blocks,
+            events,
+            st.binary(max_size=33),
+            st.booleans(),
+        ),
+        st.builds(LoadInto, st.integers(0, 9), SMALL, keys, blocks, events, NUMBERS),
+        st.builds(Commit, st.integers(0, 9), st.integers(0, 300)),
+        st.builds(Abort, st.integers(0, 9), st.integers(0, 300)),
+        st.builds(Detach, st.integers(0, 9)),
+    )
+    with RawEngine(plane.socket) as raw:
+        number = raw.attach(SpaceRequest(engine.space), group="fuzz").spaces[0]
+        for message in data.draw(st.lists(messages, min_size=1, max_size=8)):
+            if isinstance(message, RegisterCache) and data.draw(st.booleans()):
+                message.space = number
+            raw.send(encode(message))
+        if data.draw(st.booleans()):
+            raw.receive()
+    plane.describe()  # audits the books
