@@ -16,7 +16,8 @@ from dataplane.devices.errors import LASTING, advice_for
 from dataplane.devices.runtime import I64, DeviceError
 
 _WITHOUT_FAILED_INDEX, _WITH_FAILED_INDEX = 13000, 12080
-"""Versions of cuMemcpyBatchAsync: the first one also answered which copy failed."""
+"""Versions of CUDA that changed cuMemcpyBatchAsync: the first form of it also answered which copy failed."""
+_VERSIONS = (_WITHOUT_FAILED_INDEX, _WITH_FAILED_INDEX)
 _IN_STREAM_ORDER = 1
 _BESIDE_COMPUTE = 1
 
@@ -52,28 +53,33 @@ class Driver:
         return self._batch is not None
 
     def _find_batch(self) -> tuple[Any, bool]:
-        pointer, status = ctypes.c_void_p(), ctypes.c_int()
+        """The call in the form that this driver has, and whether that is the one with an index."""
+        known = ctypes.c_int()
+        self._library.cuDriverGetVersion(ctypes.byref(known))
         find = getattr(self._library, "cuGetProcAddress_v2", None)
-        if find is None:
+        version = next((each for each in _VERSIONS if each <= known.value), None)
+        if find is None or version is None:
             return None, False
-        arrays = [ctypes.c_void_p] * 3
-        rest = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        for version in (_WITHOUT_FAILED_INDEX, _WITH_FAILED_INDEX):
-            failed = find(
-                b"cuMemcpyBatchAsync",
-                ctypes.byref(pointer),
-                ctypes.c_int(version),
-                ctypes.c_uint64(0),
-                ctypes.byref(status),
-            )
-            if failed == 0 and pointer.value:
-                tells = version == _WITH_FAILED_INDEX
-                index = [ctypes.c_void_p] if tells else []
-                kind = ctypes.CFUNCTYPE(
-                    ctypes.c_int, *arrays, ctypes.c_size_t, *rest, *index, ctypes.c_void_p
-                )
-                return kind(pointer.value), tells
-        return None, False
+        pointer, status = ctypes.c_void_p(), ctypes.c_int()
+        failed = find(
+            b"cuMemcpyBatchAsync",
+            ctypes.byref(pointer),
+            ctypes.c_int(version),
+            ctypes.c_uint64(0),
+            ctypes.byref(status),
+        )
+        if failed or not pointer.value:
+            return None, False
+        tells = version == _WITH_FAILED_INDEX
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            *[ctypes.c_void_p] * 3,
+            ctypes.c_size_t,
+            *[ctypes.c_void_p] * 2,
+            ctypes.c_size_t,
+            *[ctypes.c_void_p] * (2 if tells else 1),
+        )
+        return kind(pointer.value), tells
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._check("copy", self._copy(target, source, nbytes, stream))
