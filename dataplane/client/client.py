@@ -363,7 +363,8 @@ class Client:
         skip_blocks: int = 0,
     ) -> Copy:
         """Have the leading cached blocks of a chain copied into the registered cache: `Copy.hits` says how many, and
-        what lies beyond is left as it is. The engine's first `skip_blocks` blocks are not written.
+        what lies beyond is left as it is. The engine's first `skip_blocks` blocks are not written, and `blocks` may end
+        within the last chunk: the rest of it is not copied.
 
         `event` (or its handle) is waited for before anything is written. Answers when it is known what is there; the
         blocks stay in the cache until the copy has ended. Raises ValueError for wrong arguments.

@@ -291,7 +291,7 @@ class Driven:
         checksums: bool,
     ) -> Copy:
         """As `Client.store_from`."""
-        packed, handle = self._asked(keys, blocks, event, space)
+        packed, handle = self._asked(keys, blocks, event, space, whole=True)
         return self._begin(
             space,
             len(keys),
@@ -310,7 +310,7 @@ class Driven:
         skip_blocks: int,
     ) -> Copy:
         """As `Client.load_into`."""
-        packed, handle = self._asked(keys, blocks, event, space)
+        packed, handle = self._asked(keys, blocks, event, space, whole=False)
         if not 0 <= skip_blocks <= len(blocks):
             raise ValueError(f"expected skip_blocks from 0 to {len(blocks)}, got {skip_blocks}")
         return self._begin(
@@ -326,13 +326,16 @@ class Driven:
         blocks: Sequence[int] | npt.NDArray[np.integer],
         event: Event | bytes | None,
         space: int,
+        *,
+        whole: bool,
     ) -> tuple[bytes, bytes]:
-        """Packed blocks and the event's handle. Raises ValueError."""
+        """Packed blocks and the event's handle. `whole`: of whole chunks alone. Raises ValueError."""
         known = self._caches.get(space)
         if known is None:
             raise ValueError(f"no cache is registered for the space at position {space}")
         wanted = len(keys) * known.blocks_per_chunk
-        if not 1 <= len(keys) <= wire.MAX_KEYS_PER_REQUEST or len(blocks) != wanted:
+        least = wanted if whole else wanted - known.blocks_per_chunk + 1
+        if not 1 <= len(keys) <= wire.MAX_KEYS_PER_REQUEST or not least <= len(blocks) <= wanted:
             raise ValueError(
                 f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys with {known.blocks_per_chunk} blocks each, "
                 f"got {len(keys)} keys and {len(blocks)} blocks"

@@ -192,7 +192,7 @@ class LoadInto(msgspec.Struct, tag="load_into", array_like=True, forbid_unknown_
     cache: int
     keys: bytes
     blocks: bytes
-    """As in `StoreFrom`."""
+    """As in `StoreFrom`; those of the last chunk may end early."""
     event: bytes = b""
     """Handle of an event that is waited for before anything is written, or empty."""
     skip_blocks: int = 0

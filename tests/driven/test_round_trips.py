@@ -56,6 +56,23 @@ def test_leading_blocks_are_skipped(machine: Machine, make_plane: MakePlane, mak
     assert engine.others(NEW[skip:]) == others
 
 
+@pytest.mark.parametrize("name", ["keys and values first, HND", "fused, BLHNC", "latent attention"])
+def test_a_load_may_begin_and_end_within_a_chunk(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, name: str
+) -> None:
+    engine = make_engine(machine, make_plane(machine), layout=name, blocks=80)
+    engine.register()
+    engine.fill(1)
+    keys = make.keys(2)
+    done(engine.client.store_from(keys, OLD))
+    for skip, count in ((0, PER_CHUNK + 1), (5, PER_CHUNK + 7), (PER_CHUNK + 1, PER_CHUNK + 2)):
+        engine.fill(1)
+        wanted, others = engine.blocks(OLD[skip:count]), engine.others(NEW[skip:count])
+        assert done(engine.client.load_into(keys, NEW[:count], skip_blocks=skip)).hits == 2
+        assert engine.blocks(NEW[skip:count]) == wanted
+        assert engine.others(NEW[skip:count]) == others
+
+
 def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
     twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:

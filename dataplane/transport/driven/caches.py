@@ -110,18 +110,18 @@ class Cache:
         self,
         parts: Sequence[Part],
         blocks: I64,
-        skip_blocks: int,
+        wanted: range,
         ended: Callable[[], bool],
         *,
         to_device: bool,
     ) -> None:
-        """Copy chunks, whose blocks are the rows of `blocks`; nothing is under way when this returns, or raises
-        CopyFailed."""
+        """Copy chunks, whose blocks are the rows of `blocks`: those of all together that are `wanted`. Nothing is under
+        way when this returns, or raises CopyFailed."""
         assert self._lane is not None
         try:
             try:
                 for part in parts:
-                    self._copy_part(self._lane, part, blocks, skip_blocks, ended, to_device=to_device)
+                    self._copy_part(self._lane, part, blocks, wanted, ended, to_device=to_device)
             finally:
                 self._lane.synchronize()
         except DeviceError as error:
@@ -132,7 +132,7 @@ class Cache:
         lane: Lane,
         part: Part,
         blocks: I64,
-        skip_blocks: int,
+        wanted: range,
         ended: Callable[[], bool],
         *,
         to_device: bool,
@@ -148,8 +148,9 @@ class Cache:
             positions = np.tile(np.arange(per_chunk, dtype=np.int64), len(chunks))
             begins = np.repeat(offsets, per_chunk)
             numbers = blocks[chunks].ravel()
-            if skip_blocks:
-                kept = np.repeat(chunks * per_chunk, per_chunk) + positions >= skip_blocks
+            if len(wanted) < blocks.size:
+                places = np.repeat(chunks * per_chunk, per_chunk) + positions
+                kept = (places >= wanted.start) & (places < wanted.stop)
                 positions, begins, numbers = positions[kept], begins[kept], numbers[kept]
             if not len(numbers):
                 continue

@@ -247,7 +247,7 @@ class EngineCopies:
     def store(self, message: StoreFrom, now: float) -> None:
         """Reserve, answer, and copy. Raises ProtocolError; then nothing was done."""
         core, client = self.shared.core, self.connection.client
-        known, blocks = self._asked(message)
+        known, blocks, wanted_blocks = self._asked(message)
         space, chunk_bytes = known.cache.space, known.cache.form.chunk_bytes
         granted = core.reserve(
             client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
@@ -282,7 +282,7 @@ class EngineCopies:
                 message,
                 parts,
                 blocks,
-                0,
+                range(wanted_blocks),
                 end,
                 lambda: sums.extend(_sums(parts, chunk_bytes)) if message.checksums else None,
             )
@@ -308,10 +308,10 @@ class EngineCopies:
     def load(self, message: LoadInto, now: float) -> None:
         """Lease what is there, answer, and copy. Raises ProtocolError; then nothing was done."""
         core, client = self.shared.core, self.connection.client
-        known, blocks = self._asked(message)
-        if not 0 <= message.skip_blocks <= blocks.size:
+        known, blocks, count = self._asked(message)
+        if not 0 <= message.skip_blocks <= count:
             raise ProtocolError(
-                Code.BAD_BLOCKS, f"expected 0 to {blocks.size}, got {message.skip_blocks}", "skip_blocks"
+                Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks"
             )
         chunk_bytes = known.cache.form.chunk_bytes
         held = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
@@ -330,7 +330,7 @@ class EngineCopies:
                 np.array(held.segments, np.int64),
                 np.array(held.offsets, np.int64),
             )
-            copy = self._begin(known, message, parts, blocks, message.skip_blocks, end, None)
+            copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
         except ProtocolError:
             core.let_go(held.descriptors)
             raise
@@ -338,8 +338,9 @@ class EngineCopies:
 
     # ---- both
 
-    def _asked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64]:
-        """The cache of a request, and its blocks: a row for each chunk. Raises ProtocolError."""
+    def _asked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64, int]:
+        """The cache of a request, its blocks (a row for each chunk), and how many of them were given. Raises
+        ProtocolError."""
         self._check_open()
         known = self._cache(message.cache)
         if len(message.event) not in (0, HANDLE_BYTES):
@@ -352,21 +353,25 @@ class EngineCopies:
             )
         chunks = len(check_keys(message.keys))
         form = known.cache.form
-        wanted = 4 * chunks * form.blocks_per_chunk
-        if len(message.blocks) != wanted:
+        wanted = chunks * form.blocks_per_chunk
+        count, rest = divmod(len(message.blocks), 4)
+        # A load may end within its last chunk.
+        least = wanted - form.blocks_per_chunk + 1 if isinstance(message, LoadInto) else wanted
+        if rest or not least <= count <= wanted:
             raise ProtocolError(
                 Code.BAD_BLOCKS,
-                f"expected {wanted} bytes of {form.blocks_per_chunk} blocks for each of {chunks} keys, "
+                f"expected {4 * wanted} bytes of {form.blocks_per_chunk} blocks for each of {chunks} keys, "
                 f"got {len(message.blocks)}",
                 "blocks",
             )
-        blocks = np.frombuffer(message.blocks, "<u4").astype(np.int64)
+        blocks = np.zeros(wanted, np.int64)
+        blocks[:count] = np.frombuffer(message.blocks, "<u4")
         highest = int(blocks.max())
         if highest >= form.blocks:
             raise ProtocolError(
                 Code.BAD_BLOCKS, f"expected blocks from 0 to {form.blocks - 1}, got {highest}", "blocks"
             )
-        return known, blocks.reshape(chunks, form.blocks_per_chunk)
+        return known, blocks.reshape(chunks, form.blocks_per_chunk), count
 
     def _parts(self, chunks: I64, segments: I64, offsets: I64) -> list[Part]:
         """Chunks by the segments that they lie in. Raises ProtocolError."""
@@ -385,7 +390,7 @@ class EngineCopies:
         message: StoreFrom | LoadInto,
         parts: Sequence[Part],
         blocks: I64,
-        skip_blocks: int,
+        wanted: range,
         end: Callable[[str], tuple[int, int, str]],
         after: Callable[[], None] | None,
     ) -> int:
@@ -399,7 +404,7 @@ class EngineCopies:
         def work() -> None:
             if message.event:
                 cache.wait(message.event, stop)
-            cache.copy(parts, blocks, skip_blocks, stop, to_device=to_device)
+            cache.copy(parts, blocks, wanted, stop, to_device=to_device)
             if after is not None:
                 after()
 
