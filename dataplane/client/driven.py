@@ -218,7 +218,7 @@ class Driven:
             self.unregister(space)
             blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
             self._caches[space] = _Registered(message, blocks, form.blocks_per_chunk)
-            ready = self._ready(space)
+            ready = self._ready(space, REGISTER_S)
             return ready if isinstance(ready, Code) else None
 
     def unregister(self, space: int) -> None:
@@ -231,8 +231,9 @@ class Driven:
                     lambda at: wire.UnregisterCache(at, number), checks.answers(wire.CacheUnregistered)
                 )
 
-    def _ready(self, space: int, patience_s: float = REGISTER_S) -> _Registered | Code:
-        """A cache that the data plane of now knows; registers it anew where that is needed."""
+    def _ready(self, space: int, patience_s: float) -> _Registered | Code:
+        """A cache that the data plane of now knows; registers it anew where that is needed, and waits for so long, but
+        the client's time-out at least. A late answer counts when it comes."""
         known = self._caches[space]
         self._link.maintain()
         world = self._link.world
@@ -365,7 +366,7 @@ class Driven:
     ) -> Copy:
         copy = Copy(self, keys)
         with self._lock:
-            ready = self._ready(space)
+            ready = self._ready(space, 0.0)
             if isinstance(ready, Code):
                 copy.refuse(ready)
                 return copy

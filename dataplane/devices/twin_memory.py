@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from pathlib import Path
 from struct import Struct
 
@@ -119,20 +120,24 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, bool]] = {}
         self._columns: tuple[I64, I64, np.ndarray] | None = None
+        self._lock = threading.Lock()
+        """Streams look while others come and go."""
 
     def add(self, address: int, nbytes: int, *, writable: bool = True) -> None:
-        for begin, (size, _) in self._known.items():
-            if begin < address + nbytes and address < begin + size:
-                raise DeviceError("register memory", "cudaErrorHostMemoryAlreadyRegistered")
-        self._known[address] = nbytes, writable
-        self._columns = None
+        with self._lock:
+            for begin, (size, _) in self._known.items():
+                if begin < address + nbytes and address < begin + size:
+                    raise DeviceError("register memory", "cudaErrorHostMemoryAlreadyRegistered")
+            self._known[address] = nbytes, writable
+            self._columns = None
 
     def drop(self, address: int) -> int:
         """Its bytes. Raises DeviceError."""
-        if address not in self._known:
-            raise DeviceError("give memory back", "cudaErrorInvalidValue", "it is not known")
-        self._columns = None
-        return self._known.pop(address)[0]
+        with self._lock:
+            if address not in self._known:
+                raise DeviceError("give memory back", "cudaErrorInvalidValue", "it is not known")
+            self._columns = None
+            return self._known.pop(address)[0]
 
     def size_of(self, address: int) -> int | None:
         known = self._known.get(address)
@@ -145,16 +150,21 @@ class Places:
                 return begin
         return None
 
+    def _sorted(self) -> tuple[I64, I64, np.ndarray]:
+        """Begins, ends, and what may be written."""
+        with self._lock:
+            if self._columns is None:
+                known = sorted(self._known.items())
+                self._columns = (
+                    np.array([begin for begin, _ in known], np.int64),
+                    np.array([begin + size for begin, (size, _) in known], np.int64),
+                    np.array([writable for _, (_, writable) in known], np.bool_),
+                )
+            return self._columns
+
     def check(self, addresses: I64, sizes: I64, *, written: bool) -> None:
         """All of them lie within known memory, each in one piece. Raises DeviceError."""
-        if self._columns is None:
-            known = sorted(self._known.items())
-            self._columns = (
-                np.array([begin for begin, _ in known], np.int64),
-                np.array([begin + size for begin, (size, _) in known], np.int64),
-                np.array([writable for _, (_, writable) in known], np.bool_),
-            )
-        begins, ends, writable = self._columns
+        begins, ends, writable = self._sorted()
         at = np.searchsorted(begins, addresses, "right") - 1
         if not len(begins) or (at < 0).any() or (addresses >= ends[at]).any():
             raise DeviceError(

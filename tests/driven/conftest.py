@@ -93,8 +93,8 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
     """An engine in this process."""
     made: list[Engine] = []
 
-    def new(machine: Machine, plane: Plane, **arguments: Any) -> Engine:
-        made.append(make(machine, plane.socket, arguments))
+    def new(machine: Machine, plane: Plane, timeout_s: float = 10.0, **arguments: Any) -> Engine:
+        made.append(make(machine, plane.socket, arguments, timeout_s=timeout_s))
         return made[-1]
 
     yield new

@@ -34,7 +34,7 @@ class Engine:
         ]
         form, self.chunk_bytes = chunk_layout(self.tensors, tokens_per_block=TOKENS)
         self.space = Space(model="driven", layout=form, dtype=dtype, block_bytes=self.chunk_bytes)
-        self.client = attach(socket, [self.space], timeout_s=10, **options)
+        self.client = attach(socket, [self.space], **{"timeout_s": 10.0, **options})
         self._events: list[Event] = []
         self._streams: list[Stream] = []
 

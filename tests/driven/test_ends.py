@@ -241,3 +241,34 @@ def test_a_thousand_engines_come_and_die(
     twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     cycles(twin, make_plane, make_engine, start, 1000)
+
+
+def test_a_registration_that_is_answered_late_counts(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    """A new connection's registration waits for what is copied for the one before it."""
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane, timeout_s=0.3)
+    engine.register()
+    engine.fill(1)
+    plane.ask("stop_after", nbytes=100_000)
+    store = engine.client.store_from(KEYS, OLD)
+    assert plane.ask("stopped") == {"stopped": True}
+    engine.client._link._drop("a test")
+    refused = wait_for(lambda: late(engine), "it attaches anew")
+    assert refused is Code.TIMEOUT
+    plane.ask("go_on")
+    done(store)
+    assert store.ended is not None
+    assert store.ended.blocks == 0
+    wait_for(lambda: done(engine.client.store_from(KEYS, OLD)).ended.blocks == 1, "it stores again")
+    assert done(engine.client.load_into(KEYS, NEW)).hits == 1
+    assert engine.blocks(NEW) == engine.blocks(OLD)
+    wait_for(lambda: opened(plane) == 1, "the first registration is closed")
+
+
+def late(engine: Engine) -> Code | None:
+    """Why a store is refused, once it is not for want of a connection."""
+    ended = engine.client.store_from(KEYS, OLD).ended
+    assert ended is not None
+    return None if ended.code is Code.UNAVAILABLE else ended.code
