@@ -14,11 +14,15 @@ from app.errors import Conflict, StoreUnavailable
 
 PAGES = 1024
 """Copied at once; writers have their turn in between."""
+BESIDE = ("-wal", "-shm", "-journal")
+"""Ends of the names of what SQLite keeps beside a database."""
 
 
 def backup(url: sa.URL, target: Path, *, force: bool) -> int:
     """Copy the database that a full URL names to a file; its size in bytes. The file appears whole or not at all, for
     its owner alone. Raises Conflict when it is there already and not `force`, StoreUnavailable."""
+    if url.get_backend_name() == "sqlite":
+        _check_apart(Path(url.database or ""), target)
     if target.is_dir():
         raise Conflict(f"{target} is a folder: expected the name of a file")
     if target.exists() and not force:
@@ -51,12 +55,23 @@ def backup(url: sa.URL, target: Path, *, force: bool) -> int:
     return size
 
 
+def _check_apart(source: Path, target: Path) -> None:
+    """Whoever has a database open goes on with a file that nobody finds any more once it is replaced. Raises
+    Conflict."""
+    for suffix in ("", *BESIDE):
+        own = Path(os.path.realpath(source) + suffix)
+        if os.path.realpath(target) == str(own) or (
+            own.exists() and target.exists() and os.path.samefile(own, target)
+        ):
+            raise Conflict(
+                f"{target} belongs to the database itself ({source}): name another file for the copy"
+            )
+
+
 def _copy_sqlite(url: sa.URL, part: Path) -> None:
     source = Path(url.database or "")
     if not source.is_file():
         raise StoreUnavailable(f"there is no database at {source}")
-    if source.exists() and part.exists() and os.path.samefile(source, part):
-        raise Conflict("a database cannot be copied over itself")
     try:
         with (
             closing(sqlite3.connect(f"file:{source.absolute().as_posix()}?mode=ro", uri=True)) as held,

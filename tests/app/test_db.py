@@ -184,3 +184,15 @@ def test_no_error_repeats_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyP
         result = CliRunner().invoke(db, arguments)
         assert result.exit_code == 1
         assert "sesame" not in result.output
+
+
+@pytest.mark.parametrize("name", ["larder.db", "link.db", "second.db", "larder.db-wal", "larder.db-shm"])
+def test_a_database_is_never_replaced_by_a_copy_of_itself(file: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "link.db").symlink_to("larder.db")
+    os.link(file, tmp_path / "second.db")
+    before = (file.stat().st_ino, file.read_bytes())
+    refused = CliRunner().invoke(db, ["backup", str(tmp_path / name), "--force"], catch_exceptions=False)
+    assert (refused.exit_code, "belongs to the database itself" in refused.output) == (1, True)
+    assert (file.stat().st_ino, file.read_bytes()) == before
+    assert (tmp_path / "link.db").is_symlink()
+    assert list(tmp_path.glob(".*")) == []
