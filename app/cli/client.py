@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
 import httpx
@@ -18,6 +18,8 @@ from app.settings import load
 from dataplane.protocol.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 
 TIMEOUT_S = 60.0
+MAX_URL_SHOWN = 80
+"""Characters."""
 PAGE = 1000
 """Items that one answer has at most."""
 
@@ -129,7 +131,7 @@ def call(
     headers: Mapping[str, str] | None = None,
 ) -> Any:
     """The answer's JSON, None when it has none. Raises ClickException with the problem's sentence."""
-    base = (url or default_url()).rstrip("/")
+    base = base_url(url)
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
     content = _encoded(body)
     kind = {} if content is None else {"Content-Type": "application/json"}
@@ -202,7 +204,7 @@ def find(url: str | None, path: str) -> Any:
 
 def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
     """A long answer, part by part. Raises ClickException, also when it ends too early."""
-    base = (url or default_url()).rstrip("/")
+    base = base_url(url)
     try:
         with httpx.stream(
             "GET",
@@ -220,6 +222,25 @@ def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[byt
         raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
     except httpx.HTTPError as error:
         raise click.ClickException(f"{base} did not answer to the end: {error}") from None
+
+
+def base_url(url: str | None) -> str:
+    """Where the API is, without a slash at its end. Raises UsageError when it is no URL that can be asked."""
+    if not url:
+        return default_url()
+    base = url.rstrip("/")
+    try:
+        parts, parsed = urlsplit(base), httpx.URL(base)
+        port = parts.port  # raises for one that is too large
+        host = parsed.host.encode("idna")
+    except (httpx.InvalidURL, ValueError):  # UnicodeError is a ValueError: a name that no host can have
+        host, port = b"", None
+    if not host or port == 0 or parsed.scheme not in ("http", "https"):
+        shown = base if len(base) <= MAX_URL_SHOWN else f"{base[:MAX_URL_SHOWN]}…"
+        raise click.UsageError(
+            f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}"
+        )
+    return base
 
 
 def default_url() -> str:

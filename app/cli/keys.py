@@ -10,6 +10,8 @@ import click
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)?", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 MAX_TIME_S = 10_000 * 366 * 86_400
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +35,14 @@ def key_options(command: F) -> F:
         click.option(
             "--chunk-tokens", type=int, help="Tokens in a chunk, as the engines have it; default 256."
         ),
-        click.option("--keys-file", type=click.File(), help="File of keys, 64 hex digits each; - for stdin."),
+        click.option(
+            "--keys-file",
+            type=click.File(encoding="utf-8"),
+            help="File of keys, 64 hex digits each; - for stdin.",
+        ),
         click.option(
             "--tokens-file",
-            type=click.File(),
+            type=click.File(encoding="utf-8"),
             help="File of token ids: a JSON list, or numbers; - for stdin.",
         ),
         click.option("--tokens", help="Token ids, separated by commas or spaces."),
@@ -48,12 +54,14 @@ def key_options(command: F) -> F:
 def key_fields(
     tokens: str | None, tokens_file: IO[str] | None, keys_file: IO[str] | None, chunk_tokens: int | None
 ) -> dict[str, Any]:
-    """The request's fields; at most one source is given."""
+    """The request's fields; at most one source is given. Raises UsageError."""
     body: dict[str, Any] = {}
     if keys_file is not None:
-        body["keys"] = keys_file.read().replace(",", " ").split()
-    elif tokens_file is not None or tokens is not None:
-        body["tokens"] = _numbers(tokens if tokens_file is None else tokens_file.read())
+        body["keys"] = _keys("--keys-file", _read("--keys-file", keys_file))
+    elif tokens_file is not None:
+        body["tokens"] = _numbers("--tokens-file", _read("--tokens-file", tokens_file))
+    elif tokens is not None:
+        body["tokens"] = _numbers("--tokens", tokens)
     if chunk_tokens is not None:
         body["chunk_tokens"] = chunk_tokens
     return body
@@ -82,29 +90,65 @@ def text_fields(
 ) -> dict[str, Any]:
     """The request's fields; at most one source is given. Raises UsageError."""
     body: dict[str, Any] = {}
-    try:
-        if text_file is not None or text is not None:
-            body["text"] = text if text_file is None else text_file.read()
-        elif messages is not None:
-            body["messages"] = json.loads(messages.read())
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"expected text in UTF-8: {error}") from None
-    except ValueError as error:
-        raise click.UsageError(f"--messages: expected a JSON list: {error}") from None
+    if text_file is not None:
+        body["text"] = _read("--text-file", text_file)
+    elif text is not None:
+        body["text"] = text
+    elif messages is not None:
+        body["messages"] = _json("--messages", _read("--messages", messages))
     if generation_prompt:
         body["add_generation_prompt"] = True
     return body
 
 
-def _numbers(text: str | None) -> list[Any]:
-    text = (text or "").strip()
+def _read(option: str, file: IO[str]) -> str:
+    """Raises UsageError."""
     try:
-        if text.startswith("["):
-            numbers = json.loads(text)
-            return numbers if isinstance(numbers, list) else []
-        return [int(word) for word in text.replace(",", " ").split()]
-    except ValueError as error:
-        raise click.UsageError(f"expected token ids as numbers or as a JSON list: {error}") from None
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"{option}: expected text in UTF-8, got other bytes at {error.start}"
+        ) from None
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot be read: {error.strerror}") from None
+
+
+def _json(option: str, text: str) -> list[Any]:
+    """A list. No fault tells what stands in the file: it may be the wrong one, and a secret. Raises UsageError."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise click.UsageError(
+            f"{option}: expected a JSON list, got what is no JSON at line {error.lineno}, column {error.colno}"
+        ) from None
+    except ValueError:  # the only other: a number of thousands of digits
+        raise click.UsageError(f"{option}: expected a JSON list, got a number that is too long") from None
+    except RecursionError:
+        raise click.UsageError(f"{option}: expected a JSON list, got one that is nested too deeply") from None
+    if not isinstance(found, list):
+        raise click.UsageError(f"{option}: expected a JSON list, got something else")
+    return found
+
+
+def _numbers(option: str, text: str) -> list[Any]:
+    text = text.strip()
+    if text.startswith("["):
+        return _json(option, text)
+    words = text.replace(",", " ").split()
+    for at, word in enumerate(words):
+        if _NUMBER.fullmatch(word) is None:
+            raise click.UsageError(
+                f"{option}: expected token ids as whole numbers or as a JSON list; word {at + 1} is no token id"
+            )
+    return [int(word) for word in words]
+
+
+def _keys(option: str, text: str) -> list[str]:
+    words = text.replace(",", " ").split()
+    for at, word in enumerate(words):
+        if _KEY.fullmatch(word) is None:
+            raise click.UsageError(f"{option}: expected keys of 64 hex digits; word {at + 1} is no key")
+    return words
 
 
 def seconds(option: str, text: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from app.cli import stored_tokens
-from app.cli.client import Refused, as_token, call, default_url, json_option, print_json, url_option
+from app.cli.client import Refused, as_token, base_url, call, json_option, print_json, url_option
 from app.cli.terminal import say
 from dataplane.protocol.secret_file import OpenToOthers, read_secret
 from dataplane.protocol.settings import SETUP_VARIABLE
@@ -38,7 +38,7 @@ ASK = "-"
 @url_option
 def login(setup: str | None, setup_file: str | None, name: str | None, url: str | None) -> None:
     """Keep a token for a Larder, so that all commands use it. It is asked for, or read from standard input."""
-    base = (url or default_url()).rstrip("/")
+    base = base_url(url)
     if name is not None and setup is None and setup_file is None:
         raise click.UsageError("--name goes with --setup")
     if setup is not None and setup_file is not None:
@@ -60,7 +60,7 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
 @url_option
 def logout(url: str | None) -> None:
     """Forget the token that is kept for a Larder. It stays valid: 'larder tokens revoke' ends it."""
-    base = (url or default_url()).rstrip("/")
+    base = base_url(url)
     say(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
 
 

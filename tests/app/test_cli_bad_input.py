@@ -1,0 +1,59 @@
+"""What people give the command line by mistake: the wrong file, something nested without end, half a URL."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import larder
+
+PIN = ("pins", "set", "prompt", "--model", "m")
+NESTED = "[" * 5000
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what this user keeps; nothing listens at the URL."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("LARDER_URL", "http://127.0.0.1:9")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(larder, list(arguments), catch_exceptions=False)
+
+
+@pytest.mark.parametrize("option", ["--tokens-file", "--keys-file", "--messages", "--text-file"])
+def test_a_file_that_is_no_text_is_told_by_its_option(tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").write_bytes(b"\x80\x81\xfe" * 100)
+    refused = run(*PIN, option, "file")
+    assert (refused.exit_code, f"{option}: expected text in UTF-8" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--tokens-file", "--keys-file", "--messages"])
+@pytest.mark.parametrize("content", ["hunter2 other", "[hunter2", NESTED, '{"hunter2": 1}', "9" * 5000])
+def test_a_file_of_something_else_is_refused_and_not_shown(tmp_path: Path, option: str, content: str) -> None:
+    (tmp_path / "file").write_text(content)
+    refused = run(*PIN, option, "file")
+    assert (refused.exit_code, f"{option}: expected" in refused.output) == (2, True)
+    for never in ("hunter2", "9999", "set_int_max_str_digits", "int()"):
+        assert never not in refused.output
+
+
+@pytest.mark.parametrize("tokens", [NESTED, "1,2,x", "9" * 5000, f"[{'9' * 5000}]", "1.5", "[1"])
+def test_tokens_that_are_none_are_refused_in_one_sentence(tokens: str) -> None:
+    refused = run(*PIN, "--tokens", tokens)
+    assert (refused.exit_code, "--tokens: expected" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::", f"http://{'a' * 300}:1", "http://xn--:1/", "http://127.0.0.1:99999", "ftp://x", "larder",
+     "http://127.0.0.1:0", "http://..", "http://127.0.0.1:x"],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [("whoami",), ("logout",), ("events",), ("login", "--setup", "x")])
+def test_a_url_that_cannot_be_asked_is_refused_before_anything_is_sent(
+    url: str, command: tuple[str, ...]
+) -> None:
+    refused = run(*command, "--url", url)
+    assert (refused.exit_code, "expected a URL such as" in refused.output) == (2, True), refused.output
