@@ -42,7 +42,7 @@ from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
-from dataplane.transport.lmcache.connections import SOCKETS
+from dataplane.transport.lmcache.connections import SOCKETS, Kept
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import may_pin, started_at
 from dataplane.transport.publisher import Publisher
@@ -75,6 +75,7 @@ class DataPlane:
         barrier.check_machine()
         given = handover.memory if handover is not None else []
         handed = [each for each in given if each[0] not in SOCKETS]
+        sockets = [each for each in given if each[0] in SOCKETS]
         check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
         # A full collection walks every block of the pool: tens of milliseconds in which nobody is served. Blocks leave
         # no cycles behind, so only young objects are collected, and on a timer.
@@ -125,6 +126,8 @@ class DataPlane:
             find_devices,
         )
         if handover is not None:
+            # From the first moment: should this process end at once, the next one gets them all.
+            server.sockets = lambda: [(kind, number, Kept(fd)) for kind, number, fd in sockets]
             server.serve_supervisor(handover.connection)
         self._lmcache = gateways.lmcache(
             settings,
@@ -133,9 +136,10 @@ class DataPlane:
             self._memory,
             self.clock,
             server,
-            [(kind, fd) for kind, _, fd in given if kind in SOCKETS],
+            sockets,
             find_devices,
         )
+        server.sockets = tuple
         if self._lmcache is not None:
             server.sockets = self._lmcache.connections.keepable
             self.node.gateway_stats = self._lmcache.stats

@@ -16,7 +16,7 @@ from dataplane.protocol.settings import SettingsError
 from dataplane.settings import Settings
 from dataplane.tiers.memory import NodeMemory
 from dataplane.tiers.named import NamedFile
-from dataplane.transport.lmcache.connections import Keeper, close_inherited
+from dataplane.transport.lmcache.connections import Inherited, Keeper, let_go
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
@@ -35,16 +35,16 @@ def lmcache(
     memory: NodeMemory,
     clock: Callable[[], float],
     keeper: Keeper,
-    inherited: Sequence[tuple[str, int]],
+    inherited: Sequence[Inherited],
     find_devices: FindRuntime = find,
 ) -> LMCacheServer | None:
     """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be. `keeper`
-    hears of its sockets; `inherited` are those of the data plane before (kind and descriptor), owned from here on.
+    hears of its sockets; `inherited` are those of the data plane before, which its holders have.
 
     Raises SettingsError when somebody asked for it.
     """
     if not settings.lmcache_port or memory.named is None:
-        close_inherited(inherited)
+        let_go(inherited, keeper)
         return None
     url = settings.lmcache_url
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+from contextlib import suppress
 from threading import Thread
 
 import pytest
 import zmq
 
-from dataplane.transport.lmcache.connections import Connections, close_inherited
+from dataplane.transport.lmcache.connections import Connections, let_go
+from dataplane.transport.lmcache.zmtp import message
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Keeper
 from tests.lmcache.test_zmtp import GREETING, ready
@@ -22,8 +24,8 @@ def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
     socket = own.socket(zmq.DEALER)
     socket.linger = 5000
     socket.connect(gateway.server.url)
-    for message in messages:
-        socket.send_multipart(message)
+    for each in messages:
+        socket.send_multipart(each)
     socket.close()
     ending = Thread(target=own.term)  # ends when everything is sent
     ending.start()
@@ -133,6 +135,7 @@ class TestWhatHoldersKeep:
             client.send([b"\x01", b"\x18"])
             assert select.select([inherited], [], [], 10)[0], "it lies in the kernel"
             keeper = Keeper()
+            keeper.kept[5] = inherited
             served: list[bool] = []
             after = Connections(
                 gateway.loop,
@@ -140,12 +143,13 @@ class TestWhatHoldersKeep:
                 lambda connection, frames: served.append(bool(keeper.kept)),
                 lambda connection: None,
                 keeper,
-                [("connection", inherited)],
+                [("connection", 5, inherited)],
             )
             try:
                 after.turn()
                 assert served == [False]
-                assert len(keeper.kept) == 1
+                assert list(keeper.kept) == [5]
+                assert keeper.told == ["listener made", "connection dropped", "connection made"]
             finally:
                 after.close()
 
@@ -174,5 +178,142 @@ class TestWhatHoldersKeep:
 def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
     with gateway.client() as client:
         (fd,) = gateway.keeper.kept.values()
-        close_inherited([("connection", os.dup(fd)), ("listener", os.open("/dev/null", os.O_RDONLY))])
+        let_go([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
         client.wait_lost()
+
+
+class TestPeersThatHangUp:
+    """The kernel tells once that there is an end, however much came before it."""
+
+    def connect(self, gateway: Gateway) -> socket.socket:
+        _, _, port = gateway.server.url.rpartition(":")
+        peer = socket.create_connection(("127.0.0.1", int(port)))
+        peer.sendall(GREETING + ready())
+        gateway.until(lambda: gateway.keeper.kept, "it is there")
+        return peer
+
+    @pytest.mark.parametrize(
+        "last",
+        [b"", b"\x00\x05a", b"\x04\x05\x04PONG", b"\x02" + (300_000).to_bytes(8, "big") + bytes(200_000)],
+        ids=["nothing", "part of a message", "what has no answer", "part of a long one"],
+    )
+    def test_they_are_forgotten_whatever_they_said_last(self, gateway: Gateway, last: bytes) -> None:
+        with self.connect(gateway) as peer:
+            peer.sendall(last)
+        gateway.until(lambda: not gateway.keeper.kept, "it is let go")
+        gateway.until(lambda: not gateway.server.connections._by_fd, "it is forgotten")
+        assert gateway.server.connections._taken_bytes == 0
+
+    def test_one_that_says_that_it_has_said_all_gets_its_answers_and_the_end(self, gateway: Gateway) -> None:
+        with self.connect(gateway) as peer:
+            peer.sendall(message([b"\x01", b"\x18"]) * 5000)
+            peer.shutdown(socket.SHUT_WR)
+            peer.setblocking(False)
+            heard = b""
+            for _ in range(5000):
+                gateway.turn()
+                try:
+                    piece = peer.recv(1 << 20)
+                except BlockingIOError:
+                    continue
+                if not piece:
+                    break
+                heard += piece
+            assert heard.count(b"\xa2OK") == 5000
+
+    def test_half_an_answer_is_nothing_to_go_on_with(self, gateway: Gateway) -> None:
+        with self.connect(gateway) as peer:
+            peer.setblocking(False)
+            said = memoryview(message([b"\x01", b"\x18"]) * 1_000_000)
+            while gateway.keeper.kept:
+                with suppress(BlockingIOError):
+                    said = said[peer.send(said[: 1 << 16]) :]
+                gateway.turn()
+            with suppress(BlockingIOError):
+                while True:
+                    peer.recv(1 << 20)
+                    gateway.turn()
+            gateway.until(lambda: gateway.keeper.kept or not _drained(peer), "it takes its answers again")
+            while not gateway.keeper.kept:
+                _drained(peer)
+                gateway.turn()
+
+
+def _drained(peer: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        while peer.recv(1 << 20):
+            pass
+    return True
+
+
+def test_what_all_clients_hold_together_is_bounded(
+    gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.transport.lmcache.connections.MAX_TAKEN_BYTES", 5_000_000)
+    _, _, port = gateway.server.url.rpartition(":")
+    peers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
+    said = GREETING + ready() + b"\x02" + (60 << 20).to_bytes(8, "big") + bytes(2_000_000)
+    for peer in peers:
+        peer.setblocking(False)
+        left = memoryview(said)
+        for _ in range(300):
+            with suppress(BlockingIOError, ConnectionError):
+                left = left[peer.send(left) :]
+            gateway.turn()
+            if not left:
+                break
+        for _ in range(20):
+            gateway.turn()
+    connections = gateway.server.connections
+    assert 2_000_000 < connections._taken_bytes <= 5_000_000
+    assert len(connections._by_fd) == 3  # two that wait, and the client
+    assert client.ask("noop") == "OK"
+    for peer in peers:
+        peer.close()
+    gateway.until(lambda: not connections._taken_bytes, "what they held is given back")
+
+
+def test_a_message_whose_end_does_not_come_is_given_up(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.transport.lmcache.connections.MESSAGE_S", -1.0)
+    _, _, port = gateway.server.url.rpartition(":")
+    with socket.create_connection(("127.0.0.1", int(port))) as peer:
+        peer.sendall(GREETING + ready() + b"\x02" + (300_000).to_bytes(8, "big") + bytes(200_000))
+        gateway.until(lambda: gateway.server.connections._taken_bytes, "it is taken out of the kernel")
+        gateway.server.tick()
+        assert not gateway.server.connections._by_fd
+
+
+def test_the_loop_is_told_once_that_there_is_more_to_do(
+    gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each turn would make the next ones longer, and others of the process wait ever longer."""
+    monkeypatch.setattr("dataplane.transport.lmcache.connections.TURN_S", 0.0)
+    usual = len(gateway.loop._timers)
+    for at in range(300):
+        client.send([packed(at), b"\x18"])
+    heard = 0
+    while heard < 300:
+        gateway.turn()
+        assert len(gateway.loop._timers) <= usual + 1
+        while client.socket.poll(0):
+            client.socket.recv_multipart()
+            heard += 1
+
+
+def test_look_ups_go_on_however_often_the_node_is_started_again(gateway: Gateway) -> None:
+    """Each start leaves the schedulers of before behind: they do not take the places of those that are there."""
+    with gateway.client() as worker:
+        worker.register()
+        worker.store(prompt(1))
+    for turn in range(12):
+        clients = [gateway.client() for _ in range(80)]
+        for at, client in enumerate(clients):
+            assert client.lookup(prompt(1), f"{turn}.{at}") == 1
+        url = gateway.stop()
+        for client in clients:
+            client.close()
+        gateway.begin(url)
+        gateway.pass_time(20)
+    assert gateway.leased() == 0

@@ -118,6 +118,12 @@ def test_any_uid_is_echoed(client: Client) -> None:
         assert client.receive() == [uid, b"\x18", packed("OK")]
 
 
+def test_a_uid_or_an_operation_that_is_none_is_not_said_back(client: Client) -> None:
+    client.send([b"x" * 1025, b"\x18"])
+    client.send([b"\x01", b"\xda\x04\x10" + b"x" * 1040])
+    assert client.ask("noop") == "OK"
+
+
 def test_an_uid_that_is_used_twice_has_two_answers(client: Client) -> None:
     for _ in range(2):
         client.send([b"\x07", b"\x18"])

@@ -63,6 +63,27 @@ def test_a_heartbeat_is_answered_with_its_context() -> None:
     assert talk.reply == b"\x04\x08\x04PONGabc"
 
 
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_a_heartbeat_between_the_frames_of_a_message_is_answered_once(size: int) -> None:
+    """libzmq says it whenever its time has come."""
+    talk = stream()
+    all_of(talk, GREETING + ready(), 100)
+    talk.reply.clear()
+    ping = b"\x04\x0a\x04PING\x00\x10abc"
+    said = b"\x01\x01a" + ping + b"\x01\x02bc" + ping + b"\x00\x01d" + message([b"x"])
+    found: list[list[bytes]] = []
+    kept = b""  # what a connection leaves in the kernel
+    for at in range(0, len(said), size):
+        data = kept + said[at : at + size]
+        talk.feed(data)
+        while (frames := talk.next()) is not None:
+            found.append(frames)
+        left = talk.give_back(1000)
+        kept = data[len(data) - left :]
+    assert found == [[b"a", b"bc", b"d"], [b"x"]]
+    assert talk.reply == b"\x04\x08\x04PONGabc" * 2
+
+
 def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
     talk = stream(max_bytes=100, max_frames=2)
     all_of(talk, GREETING + ready(), 100)
@@ -85,8 +106,8 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
         (GREETING + b"\x04\x08\x05READY\x0bS", "ends within"),
         (GREETING + b"\x04\x0d\x05READY\x01S\x00\x00\x00\x09x", "ends within"),
         (GREETING + ready() + b"\x08\x00", "flags 0x8"),
-        (GREETING + ready() + b"\x05\x00", "within a message"),
-        (GREETING + ready() + b"\x01\x01a" + b"\x04\x00", "within a message"),
+        (GREETING + ready() + b"\x05\x00", "no frame of a message"),
+        (GREETING + ready() + b"\x01\x00" * 4096, "at most 4096 frames"),
         (GREETING + ready() + b"\x02" + b"\xff" * 8, "at most 1000 bytes"),
         (GREETING + ready() + b"\x06" + (1 << 20).to_bytes(8, "big"), "a command has"),
     ],

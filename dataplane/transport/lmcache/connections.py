@@ -12,7 +12,7 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
@@ -49,11 +49,21 @@ MAX_KEPT = 256
 _LISTEN_BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
-_CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
+_TELL_S = 60.0
+MAX_TAKEN_BYTES = 256 << 20
+"""Of all clients together: messages that have not come whole, and answers that are not taken."""
+MESSAGE_S = 120.0
+"""In which a message that began must have come whole."""
+_CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 """What lies unread in the kernel is no news."""
+_HANGS_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 
 log = structlog.stdlib.get_logger()
+
+
+Inherited = tuple[str, int, int]
+"""Kind, number and descriptor, which is owned by who gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +112,16 @@ class Connection:
     asks for no more."""
     kept: bool = False
     """Holders have a duplicate of its socket."""
+    doubtful: bool = False
+    """The data plane before this one may have ended by what it said."""
+    ending: bool = False
+    """Its peer says nothing any more: what lies in the kernel is all."""
     unread_since: float = 0.0
     """When the begin of a message was left in the kernel; 0 for no such one."""
+    taken_since: float = 0.0
+    """When the begin of a message was taken out; 0 for no such one."""
+    taken_bytes: int = 0
+    """That are held for it, as of its last turn."""
 
     @property
     def number(self) -> int:
@@ -131,17 +149,19 @@ class Connections:
         asked: Callable[[Connection, list[bytes]], None],
         closed: Callable[[Connection], None],
         keeper: Keeper | None = None,
-        inherited: Iterable[tuple[str, int]] = (),
+        inherited: Sequence[Inherited] = (),
     ) -> None:
         """`asked` has the frames of each message; it may answer at once or later. `inherited` are sockets of the data
-        plane before: kind and descriptor, which is owned from here on. Raises OSError when `url` cannot be listened
-        at."""
+        plane before, which the holders behind `keeper` have. Raises OSError when `url` cannot be listened at."""
         self._loop = loop
         self._asked = asked
         self._closed = closed
         self._keeper = keeper
         self._by_fd: dict[int, Connection] = {}
-        self._known = self._kept = 0
+        self._known = self._kept = self._taken_bytes = 0
+        self._told_at = -_TELL_S
+        self._going_on = False
+        """The loop was told that some wait."""
         self._waiting: dict[Connection, None] = {}
         """Those that may have said something, in the order of their turns."""
         self._numbers = int.from_bytes(os.urandom(7), "big")
@@ -150,20 +170,22 @@ class Connections:
         self._lookout = Lookout(self._found)
         # An epoll of its own within the loop's: one turn has its time however many clients there are.
         self._epoll = select.epoll()
-        listener, connections = _sorted(inherited, url)
+        listener, connections = _sorted(inherited, url, keeper)
         try:
             self._listener = _listen(url) if listener is None else listener
         except OSError:
-            for connection in connections:
-                connection.close()
+            for each in connections.values():
+                _hang_up(each)
             raise
         self.url = _url_of(self._listener)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
-        if keeper is not None:
+        if keeper is not None and listener is None:
             keeper.made(LISTENER, 0, Kept(self._listener.fileno()))
-        for each in connections:
-            self._begin(each, Stream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS))
+        for number, each in connections.items():
+            connection = self._begin(each, Stream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS), number)
+            connection.kept = connection.doubtful = keeper is not None
+            self._kept += connection.kept
 
     def __len__(self) -> int:
         """Those that are remembered."""
@@ -174,10 +196,12 @@ class Connections:
     def turn(self) -> None:
         """Serve what came, for a bounded time."""
         until = time.perf_counter() + TURN_S
-        for fd, _ in self._epoll.poll(0, READS_PER_TURN):
+        for fd, events in self._epoll.poll(0, READS_PER_TURN):
             connection = self._by_fd.get(fd)
             if connection is not None:
                 self._waiting[connection] = None
+                if events & _HANGS_UP:
+                    connection.ending = True
             elif fd == self._listener.fileno():
                 self._accept()
         for connection in list(self._waiting):
@@ -187,10 +211,16 @@ class Connections:
             self._turn_of(connection, until)
             if time.perf_counter() > until:
                 break
-        if self._waiting:
+        self._tell_loop()
+
+    def _tell_loop(self) -> None:
+        """There is more to do than the kernel tells of: once, however many wait."""
+        if self._waiting and not self._going_on:
+            self._going_on = True
             self._loop.once(0.0, self._go_on)
 
     def _go_on(self) -> None:
+        self._going_on = False
         if self._waiting:
             self.turn()
 
@@ -198,7 +228,7 @@ class Connections:
         if connection.left:
             self.flush(connection)
         if not connection.left:
-            self._read(connection, until, LEFT_BYTES)
+            self._read(connection, until, 0 if connection.ending else LEFT_BYTES)
 
     def _read(self, connection: Connection, until: float, most: int) -> None:
         """Serve what lies in the kernel, and then take out what was served; at most `most` bytes of a message that has
@@ -206,6 +236,7 @@ class Connections:
         try:
             count = connection.socket.recv_into(self._buffer, READ_BYTES, _PEEK)
         except (BlockingIOError, InterruptedError):
+            connection.doubtful = False
             self._keep(connection)
             return
         except OSError:
@@ -213,6 +244,10 @@ class Connections:
         if not count:
             self._end(connection)
             return
+        if connection.doubtful:
+            # If this ends the process, the next one does not get it; but all the others.
+            connection.doubtful = False
+            self._drop(connection)
         stream = connection.stream
         stream.feed(bytes(self._view[:count]))
         if not self._serve(connection, until):
@@ -224,9 +259,26 @@ class Connections:
             connection.unread_since = 0.0
         if left and not connection.unread_since:
             connection.unread_since = time.monotonic()
+        if stream.whole:
+            connection.taken_since = 0.0
+        elif not connection.taken_since:
+            connection.taken_since = time.monotonic()
         self._keep(connection)
-        if left < count and (left or count == READ_BYTES):
-            self._waiting[connection] = None  # there may be more
+        if connection.ending or (left < count and (left or count == READ_BYTES)):
+            self._waiting[connection] = None  # there may be more, and there is an end
+        self._count_taken(connection)
+
+    def _count_taken(self, connection: Connection) -> None:
+        """End a connection that holds what would be too much for all together."""
+        taken = connection.stream.taken_bytes + len(connection.left)
+        if taken == connection.taken_bytes:
+            return
+        more = taken > connection.taken_bytes
+        self._taken_bytes += taken - connection.taken_bytes
+        connection.taken_bytes = taken
+        if more and self._taken_bytes > MAX_TAKEN_BYTES:
+            log.warning("lmcache.connection_ended", reason="clients hold too much memory", bytes=taken)
+            self._end(connection)
 
     def _serve(self, connection: Connection, until: float) -> bool:
         """Hand on the messages of what was read, and send the answers together. False: the connection ended."""
@@ -251,14 +303,19 @@ class Connections:
         when what it said was served: a request that ends this process is not there for the next one."""
         if self._keeper is None:
             return
-        wanted = connection.stream.ready and connection.stream.whole
+        wanted = connection.stream.ready and connection.stream.whole and not connection.left
         if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
             return
-        connection.kept = wanted
-        if wanted:
-            self._kept += 1
-            self._keeper.made(CONNECTION, connection.number, Kept(connection.socket.fileno()))
-        else:
+        if not wanted:
+            self._drop(connection)
+            return
+        connection.kept = True
+        self._kept += 1
+        self._keeper.made(CONNECTION, connection.number, Kept(connection.socket.fileno()))
+
+    def _drop(self, connection: Connection) -> None:
+        if connection.kept and self._keeper is not None:
+            connection.kept = False
             self._kept -= 1
             self._keeper.dropped(CONNECTION, connection.number)
 
@@ -286,6 +343,8 @@ class Connections:
         except OSError:  # it is gone, as reading will tell
             sent, data = 0, b""
         connection.left = data[sent:]
+        if connection.left and connection.kept:
+            self._drop(connection)  # half an answer is said: nobody else can go on there
 
     # ---- they come and go
 
@@ -307,17 +366,20 @@ class Connections:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.flush(self._begin(accepted, Stream(MAX_MESSAGE_BYTES, MAX_ARGUMENTS)))
 
-    def _begin(self, peer: socket.socket, stream: Stream) -> Connection:
+    def _begin(self, peer: socket.socket, stream: Stream, number: int = 0) -> Connection:
         peer.setblocking(False)
         self._numbers += 1
-        connection = Connection(self._numbers.to_bytes(8, "big"), peer, stream, time.monotonic())
+        connection = Connection((number or self._numbers).to_bytes(8, "big"), peer, stream, time.monotonic())
         self._by_fd[peer.fileno()] = connection
         self._epoll.register(peer.fileno(), _CHANGES)
         return connection
 
     def _pause(self, reason: str) -> None:
         """The listener stays readable, so pause instead of spinning. Who waits is served when there is room."""
-        log.warning("lmcache.accept_failed", reason=reason)
+        now = time.monotonic()
+        if now - self._told_at > _TELL_S:
+            self._told_at = now
+            log.warning("lmcache.accept_failed", reason=reason)
         self._epoll.unregister(self._listener.fileno())
         self._loop.once(_ACCEPT_PAUSE_S, self._resume)
 
@@ -341,11 +403,10 @@ class Connections:
         del self._by_fd[fd]
         self._waiting.pop(connection, None)
         self._epoll.unregister(fd)
+        self._drop(connection)
         _hang_up(connection.socket)
         self._known -= connection.known
-        if connection.kept and self._keeper is not None:
-            self._kept -= 1
-            self._keeper.dropped(CONNECTION, connection.number)
+        self._taken_bytes -= connection.taken_bytes
         self._closed(connection)
 
     def tick(self) -> None:
@@ -353,10 +414,12 @@ class Connections:
         second."""
         now = time.monotonic()
         for connection in list(self._by_fd.values()):
-            if not connection.stream.ready and now - connection.since > HANDSHAKE_S:
+            silent = not connection.stream.ready and now - connection.since > HANDSHAKE_S
+            if silent or (connection.taken_since and now - connection.taken_since > MESSAGE_S):
                 self._end(connection)
             elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
                 self._read(connection, time.perf_counter() + TURN_S, 0)
+        self._tell_loop()
 
     def _found(self, owners: Mapping[bytes, Owner]) -> None:
         """On the look-out's thread. Whose descriptor was another one's meanwhile is not open any more."""
@@ -379,38 +442,44 @@ class Connections:
         self._epoll.close()
 
 
-def close_inherited(inherited: Iterable[tuple[str, int]]) -> None:
-    """Let go of sockets that nobody goes on with."""
-    for _, fd in inherited:
-        with suppress(OSError):
+def let_go(inherited: Sequence[Inherited], keeper: Keeper | None = None) -> None:
+    """Close sockets that nobody goes on with."""
+    for kind, number, fd in inherited:
+        try:
             _hang_up(socket.socket(fileno=fd))
+        except OSError:  # no socket
+            os.close(fd)
+        if keeper is not None:
+            keeper.dropped(kind, number)
 
 
 def _sorted(
-    inherited: Iterable[tuple[str, int]], url: str
-) -> tuple[socket.socket | None, list[socket.socket]]:
-    """The listener at this URL, if there is one, and the connections; what is neither is closed."""
+    inherited: Sequence[Inherited], url: str, keeper: Keeper | None
+) -> tuple[socket.socket | None, dict[int, socket.socket]]:
+    """The listener at this URL, if there is one, and the connections by number; what is neither is closed."""
     listener: socket.socket | None = None
-    connections: list[socket.socket] = []
-    for kind, fd in inherited:
-        try:
+    connections: dict[int, socket.socket] = {}
+    for kind, number, fd in inherited:
+        with suppress(OSError):  # no socket, or closed meanwhile
             each = socket.socket(fileno=fd)
-        except OSError:  # no socket
-            os.close(fd)
-            continue
-        try:
             listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             if kind == LISTENER and listens and listener is None and _url_of(each) == url:
                 listener = each
                 continue
-            if kind == CONNECTION and not listens:
-                each.getpeername()
-                connections.append(each)
+            if kind == CONNECTION and not listens and number not in connections and _connected(each):
+                connections[number] = each
                 continue
-        except OSError:  # closed meanwhile
-            pass
-        _hang_up(each)
+            each.detach()
+        let_go([(kind, number, fd)], keeper)
     return listener, connections
+
+
+def _connected(peer: socket.socket) -> bool:
+    try:
+        peer.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _hang_up(connection: socket.socket) -> None:

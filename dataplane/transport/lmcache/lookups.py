@@ -89,10 +89,11 @@ class Lookups:
         return hits, held
 
     def _scheduler(self, asked: Asked) -> int:
-        """The core's engine that holds what this connection looks up; a common one when there are too many."""
+        """The core's engine that holds what this connection looks up; a common one when there are too many, and until
+        it is known whose process this is: what an engine holds ends with its process."""
         peer = asked.peer
-        if peer.known and not peer.client:
-            pid, started = peer.found or (0, 0)
+        if peer.known and not peer.client and peer.found is not None:
+            pid, started = peer.found
             group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
             with suppress(ProtocolError):
                 peer.client = self._attach(group, pid, started, asked.now)

@@ -6,7 +6,7 @@ The socket is open to everybody who reaches it; the wire knows no authentication
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
-from dataplane.transport.lmcache.connections import Connection, Connections, Keeper
+from dataplane.transport.lmcache.connections import Connection, Connections, Inherited, Keeper
 from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
-from dataplane.transport.lmcache.instances import LOST_TTL_S, Instances, Patience
+from dataplane.transport.lmcache.instances import Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
 from dataplane.transport.lmcache.operations import Operations
 from dataplane.transport.lmcache.processes import Watch
@@ -41,6 +41,8 @@ from dataplane.transport.lmcache.wire import (
 from dataplane.transport.loop import Loop
 
 TICK_S = 1.0
+STRANGERS_S = 15.0
+"""For which what schedulers held is held on after a restart: until their workers have it."""
 SETTLE_BLOCKS = 32
 """Used ones of which note is taken between two requests. At a tick of the node there would be hundreds, and one request
 in a hundred would wait for them."""
@@ -64,7 +66,7 @@ class LMCacheServer:
         allow_clear: bool,
         patience: Patience,
         keeper: Keeper | None = None,
-        inherited: Iterable[tuple[str, int]] = (),
+        inherited: Sequence[Inherited] = (),
         devices: Devices | None = None,
     ) -> None:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
@@ -112,8 +114,13 @@ class LMCacheServer:
         self._strangers -= {instance.client for instance in self.instances}
         try:
             self._operations.lookups.attach_common(self._begun_at)
-        except ProtocolError as error:  # the node is draining, or full
-            log.warning("lmcache.no_common_engine", reason=error.message)
+        except ProtocolError:
+            # Those that nobody knows the process of are counted together, and restarts left too many.
+            self._end_strangers(self._begun_at)
+            try:
+                self._operations.lookups.attach_common(self._begun_at)
+            except ProtocolError as error:  # the node is draining, or full
+                log.warning("lmcache.no_common_engine", reason=error.message)
         loop.every(TICK_S, self.tick)
 
     # ---- requests
@@ -251,13 +258,17 @@ class LMCacheServer:
         self.connections.tick()
         self.sessions.expire(now)
         self.instances.reap(now)
-        if self._strangers and now - self._begun_at > LOST_TTL_S:
-            # Schedulers of the data plane before this one, which held for workers that hold for themselves by now.
-            for client in self._strangers:
-                engine = self._cache.engines.get(client)
-                if engine is not None and not engine.expired:  # who was writing may be writing still
-                    self._cache.goodbye(client, now)
-            self._strangers.clear()
+        if self._strangers and now - self._begun_at > STRANGERS_S:
+            self._end_strangers(now)
+
+    def _end_strangers(self, now: float) -> None:
+        """Forget the schedulers of the data plane before this one, which held for workers that hold for themselves by
+        now."""
+        for client in self._strangers:
+            engine = self._cache.engines.get(client)
+            if engine is not None and not engine.expired:  # who was writing may be writing still
+                self._cache.goodbye(client, now)
+        self._strangers.clear()
 
     def close(self) -> None:
         """Stop serving. Registrations stay: the next data plane goes on with them."""

@@ -65,6 +65,8 @@ _NUMBERS_050 = {
     20: "report_block_allocation",
     21: "noop",
 }
+MAX_HEAD_BYTES = 1024
+"""Of a uid and of an operation."""
 MAX_ARGUMENTS = 16
 """Frames that are looked at; no operation has so many."""
 
@@ -102,10 +104,12 @@ class Request(NamedTuple):
 
 def split(frames: list[bytes]) -> Request | None:
     """The request in the frames of a message, of which there is one at least. None for what wants no answer: a word
-    about a stream, of which this node has none."""
+    about a stream, of which this node has none, or a uid or operation that is none."""
+    if len(frames[0]) > MAX_HEAD_BYTES:
+        return None  # it would be said back
     if len(frames) == 1:
         return Request(frames[0], b"", [])
-    if not frames[1]:
+    if not frames[1] or len(frames[1]) > MAX_HEAD_BYTES:
         return None
     return Request(frames[0], frames[1], frames[2:])
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 GREETING_BYTES = 64
 MAX_COMMAND_BYTES = 1 << 16
+MAX_FRAMES = 4096
+"""Of a message, with those that are left out: each costs time, however short it is."""
 PEERS = (b"DEALER", b"REQ", b"ROUTER")
 """Types of sockets that a ROUTER speaks with."""
 
@@ -83,8 +85,10 @@ class Stream:
         self._wanted = 0
         """So many bytes must have come before it is worth looking."""
         self._frames: list[bytes] = []
-        self._nbytes = 0
-        """Of the message that is coming."""
+        self._count = self._nbytes = 0
+        """Frames of the message that is coming, and their bytes."""
+        self._interrupted = False
+        """A command came between them, which is heard once."""
         self._fed = self._done = 0
         """Bytes that `next` looks at, and those of them that are of messages that came whole."""
         self._fresh = True
@@ -103,6 +107,11 @@ class Stream:
         """Nothing of a message was taken that has not come whole."""
         return not self._waiting and not self._frames
 
+    @property
+    def taken_bytes(self) -> int:
+        """Of a message that has not come whole."""
+        return len(self._waiting) + self._nbytes
+
     def feed(self, data: bytes) -> None:
         """Bytes that came. Not before `next` found nothing."""
         self._fed = self._done = 0
@@ -117,12 +126,12 @@ class Stream:
     def give_back(self, most: int) -> int:
         """Forget the end of what was fed last, as far as it is of messages that were not handed on: so many bytes. 0
         when one message begins there that has more than `most` already: of that one everything is kept."""
-        if not self._done and (not self._fresh or self._fed > most):
+        if self._interrupted or (not self._done and (not self._fresh or self._fed > most)):
             return 0
         left = self._fed - self._done
         self._data, self._at, self._fed, self._done = b"", 0, 0, 0
         self._waiting, self._wanted = bytearray(), 0
-        self._frames, self._nbytes = [], 0
+        self._frames, self._count, self._nbytes = [], 0, 0
         return left
 
     def next(self) -> list[bytes] | None:
@@ -152,7 +161,10 @@ class Stream:
             at = stop
             if flags & _COMMAND:
                 self._commanded(data[begin:stop])
-                self._done = at
+                if self._count:
+                    self._interrupted = True
+                else:
+                    self._done = at
                 continue
             if not self.ready:
                 raise Malformed("expected the command READY before messages")
@@ -160,9 +172,12 @@ class Stream:
                 self._frames.append(data[begin:stop])
             if flags & _MORE:
                 self._nbytes += size
+                self._count += 1
+                if self._count >= MAX_FRAMES:
+                    raise Malformed(f"a message has at most {MAX_FRAMES} frames")
                 continue
             frames, self._frames = self._frames, []
-            self._at, self._nbytes = at, 0
+            self._at, self._count, self._nbytes, self._interrupted = at, 0, 0, False
             self._done = at
             return frames
         self._wait(at, wanted)
@@ -198,8 +213,8 @@ class Stream:
         if flags & ~(_MORE | _LONG | _COMMAND):
             raise Malformed(f"a frame has the flags {flags:#x}")
         if flags & _COMMAND:
-            if flags & _MORE or self._frames:
-                raise Malformed("a command came within a message")
+            if flags & _MORE:
+                raise Malformed("a command is no frame of a message")
             if size > MAX_COMMAND_BYTES:
                 raise Malformed(f"a command has at most {MAX_COMMAND_BYTES} bytes")
 
