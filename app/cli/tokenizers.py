@@ -33,7 +33,7 @@ def list_tokenizers(url: str | None, as_json: bool) -> None:
             item["name"],
             item["model"],
             item["digest"][:16],
-            "yes" if item["chat_template"] is not None else "no",
+            _has_template(item),
             show.ago(item["updated_at"]),
             item["note"],
         ]
@@ -105,6 +105,12 @@ def delete_tokenizer(name: str, url: str | None) -> None:
     say(f"{name}: tokenizer deleted")
 
 
+def _has_template(item: dict[str, Any]) -> str:
+    if not item["digest"]:  # a caller who is limited to tenants is not told
+        return ""
+    return "no" if item["chat_template"] is None else "yes"
+
+
 def _path(name: str) -> str:
     return f"/api/v1/tokenizers/{segment(name)}"
 
@@ -116,7 +122,7 @@ def _template(text: str, path: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
         template = config.get("chat_template")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise click.UsageError(f"--chat-template: {path} is no tokenizer_config.json") from None
     if isinstance(template, list):  # several, by name
         named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}

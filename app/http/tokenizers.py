@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 2 * MAX_FILE_BYTES
 async def list_tokenizers(
     tokenizers: NamedDependency[Tokenizers], sort: Sort = "", limit: Limit = 100, cursor: Cursor = ""
 ) -> TokenizerList:
-    return await tokenizers.page(Wanted(limit, cursor, sort))
+    return await tokenizers.page(Wanted(limit, cursor, sort), caller())
 
 
 @get(
@@ -41,7 +41,7 @@ async def list_tokenizers(
 async def get_tokenizer(
     tokenizers: NamedDependency[Tokenizers], name: FromPath[str]
 ) -> Response[TokenizerAnswer]:
-    answer = await tokenizers.get(name)
+    answer = await tokenizers.get(name, caller())
     return Response(answer, headers={"ETag": answer.etag})
 
 

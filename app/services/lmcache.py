@@ -58,6 +58,7 @@ _BATCH = 4096
 _PAGE = 5000
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_TOKEN = re.compile(r"([0-9]{1,6})\.(.*)", re.ASCII)
 _NO_L2 = "no L2 adapters configured"
 _Named = tuple[str, int, int]
 """Key in hex, rank as LMCache writes it, KV-cache group."""
@@ -105,11 +106,11 @@ class Lmcache:
         _check_tier(tier, ("l1", "l2"))
         if tier == "l2":
             raise Unavailable(_NO_L2)
-        wanted = ListBlocks("", model=model, gateway=LMCACHE)
         try:
-            page = await self._blocks.listed(
-                wanted, self._targets.operations.connected(), page_size, page_token
-            )
+            turn, cursor = _turn(page_token, by)
+            whose = None if by.salts is None else sorted(by.salts)[turn]
+            wanted = ListBlocks("", tenant=whose, model=model, gateway=LMCACHE)
+            page = await self._blocks.listed(wanted, self._targets.operations.connected(), page_size, cursor)
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
         if page.silent:  # who copies or deletes by this list must not take a part for the whole
@@ -126,9 +127,9 @@ class Lmcache:
                 block.bytes,
             )
             for _, block in page.blocks
-            if block.state == "ready" and by.sees(block.tenant)
+            if block.state == "ready"
         ]
-        return ObjectsListed("dram", False, entries, page.next_cursor or None)
+        return ObjectsListed("dram", False, entries, _after(turn, page.next_cursor, by))
 
     async def delete(self, asked: ObjectsDelete, by: Caller) -> ObjectsDeleted:
         """Make blocks unreadable, and what follows them in their chains. Without `force`, those that are leased now
@@ -224,6 +225,8 @@ class Lmcache:
         except TokenError as error:
             raise Malformed(f"token_ids: {error}") from None
         found = await self._resident(asked, b"".join(keys) or bytes(KEY_BYTES))
+        if found is None and by.salts is not None:
+            found = 0  # who may not know whose models run here is not told that nobody's does
         if found is None:
             raise Unavailable(
                 f"no layout registered for model_name={asked.model_name!r} world_size={asked.world_size}"
@@ -310,6 +313,26 @@ class Lmcache:
                     layouts[layout] = layouts.get(layout, 0) + sum(hits.resident.values())
             best = max([*layouts.values(), *([] if best is None else [best])], default=None)
         return best
+
+
+def _turn(page_token: str, by: Caller) -> tuple[int, str]:
+    """Which of the tenants that the caller is limited to is listed, one after another, and from where on. Raises
+    Invalid."""
+    if by.salts is None or not page_token:
+        return 0, page_token
+    match = _TOKEN.fullmatch(page_token)
+    if match is None or int(match[1]) >= len(by.salts):
+        raise Invalid("page_token: expected next_page_token of a page of this list")
+    return int(match[1]), match[2]
+
+
+def _after(turn: int, cursor: str, by: Caller) -> str | None:
+    """What `_turn` reads; None on the last page."""
+    if by.salts is None:
+        return cursor or None
+    if not cursor:
+        turn += 1
+    return f"{turn}.{cursor}" if turn < len(by.salts) else None
 
 
 def _is_of(hits: SpaceHits, world_size: int) -> bool:

@@ -1,6 +1,7 @@
 """What nodes have of a prefix, asked of them; nothing is used or moved by asking."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -71,9 +72,10 @@ class Lookups:
         chain = await resolved(asked, model, salt, self._tokenizers, by)
         nodes = self._targets.named(asked)
         packed = b"".join(chain.keys)
-        return chain, await self._targets.each(
-            nodes, lambda node: self.spaces(node, asked.model, packed, salt)
-        )
+        said = await self._targets.each(nodes, lambda node: self.spaces(node, asked.model, packed, salt))
+        if by.salts is not None:
+            said = [replace(each, answer=_held(each.answer)) for each in said]
+        return chain, said
 
     async def spaces(self, node: Node, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
         """What each of a node's spaces of a model has of a chain. Raises NodeUnreachable, NodeRefused."""
@@ -93,6 +95,15 @@ class Lookups:
         )
 
 
+def _held(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
+    """Of what spaces have, the part that tells a tenant nothing of others: without kinds of engines that hold nothing
+    of its chain. Of the kinds that do, every rank counts."""
+    if spaces is None:
+        return None
+    holding = {_kind(each) for each in spaces if _sum(each.resident) or _sum(each.hits)}
+    return [each for each in spaces if _kind(each) in holding]
+
+
 def _node(said: Said[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
     spaces = said.answer or []
     hits, resident = _served(spaces)
@@ -110,11 +121,15 @@ def _served(spaces: Iterable[SpaceHits]) -> tuple[Tiers, Tiers]:
     """An engine is served what all its ranks, stages and groups have; the best kind of engine counts."""
     kinds: dict[tuple[object, ...], list[SpaceHits]] = {}
     for each in spaces:
-        space = each.space
-        kinds.setdefault((space.revision, space.layout, space.dtype, space.world_size), []).append(each)
+        kinds.setdefault(_kind(each), []).append(each)
     hits = max((_least(each.hits for each in kind) for kind in kinds.values()), key=_sum, default={})
     resident = max((_least(each.resident for each in kind) for kind in kinds.values()), key=_sum, default={})
     return hits, resident
+
+
+def _kind(each: SpaceHits) -> tuple[object, ...]:
+    space = each.space
+    return space.revision, space.layout, space.dtype, space.world_size
 
 
 def _least(tiers: Iterable[Tiers]) -> Tiers:

@@ -11,6 +11,7 @@ from app.schemas.nodes import NodeAnswer
 from app.schemas.policies import PolicyAnswer
 from app.schemas.status import RecordStatus
 from app.schemas.tenants import TenantAnswer
+from app.schemas.tokenizers import TokenizerAnswer
 from app.services.callers import Caller
 from dataplane.protocol.events import PoolStats, Totals
 
@@ -69,6 +70,13 @@ def name_of(node: NodeAnswer) -> NodeAnswer:
         **{name: [] for name in ("lets_in", "faults")},
     }
     return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
+
+
+def tokenizer_of(tokenizer: TokenizerAnswer, by: Caller) -> TokenizerAnswer:
+    """Limited callers see which models have one: how it reads text, and notes on it, are the fleet's."""
+    if by.salts is None:
+        return tokenizer
+    return msgspec.structs.replace(tokenizer, digest="", chat_template=None, special_tokens=None, note="")
 
 
 def rules_of(policy: PolicyAnswer | None) -> PolicyAnswer | None:

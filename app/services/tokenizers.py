@@ -16,6 +16,7 @@ from app.schemas.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut,
 from app.services import checks
 from app.services.callers import Caller
 from app.services.changes import Changes
+from app.services.narrowed import tokenizer_of
 from app.services.preconditions import ANY, Expected, etag
 from app.services.tokenizing import Tokenizing
 from app.store import tokenizers
@@ -49,20 +50,22 @@ class Tokenizers:
         self._changes = changes
         self._tokenizing = tokenizing
 
-    async def get(self, name: str) -> TokenizerAnswer:
+    async def get(self, name: str, by: Caller) -> TokenizerAnswer:
         """Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
             row = await tokenizers.get(session, name)
         if row is None:
             raise checks.missing("tokenizer", name)
-        return _answer(row)
+        return tokenizer_of(_answer(row), by)
 
-    async def page(self, wanted: Wanted) -> TokenizerList:
+    async def page(self, wanted: Wanted, by: Caller) -> TokenizerList:
         """Raises Invalid."""
         async with self._database.read() as session:
             page = await tokenizers.page(session, wanted)
-        return TokenizerList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+        return TokenizerList(
+            [tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor
+        )
 
     async def put(
         self, name: str, asked: TokenizerPut, by: Caller, expected: Expected = ANY

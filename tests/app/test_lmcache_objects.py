@@ -10,6 +10,7 @@ import pytest
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import shown
+from tests.app.callers import asked, bearer, made
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
@@ -279,3 +280,31 @@ async def test_checksums_that_cannot_be_are_refused(
 ) -> None:
     answer = await serving.ask("POST", "/cache/checksums", status, json=body)
     assert answer["detail"].startswith(detail)
+
+
+async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_models(
+    serving: Serving,
+) -> None:
+    serving.worker.store(prompt(5))
+    serving.worker.store(prompt(2, 9), cache_salt="acme")
+    serving.worker.store(prompt(1, 8), cache_salt="other")
+    admin = await made(serving.plane, "root", "admin")
+    serving.plane.http.headers.update(bearer(admin))
+    one = await made(serving.plane, "one", "operator", tenants=["acme"])
+    two = await made(serving.plane, "two", "operator", tenants=["acme", "other"])
+    path = "/cache/objects?tier=l1"
+    page = (await asked(serving.plane, one, "GET", f"{path}&page_size=2")).json()
+    assert len(page["entries"]) == 2, "what others have takes no place on the page"
+    for token, expected in ((one, 2), (two, 3)):
+        serving.plane.http.headers.update(bearer(token))
+        for size in (1, 2, 500):
+            found = await serving.objects(page_size=size)
+            assert {each["key"]["cache_salt"] for each in found} <= {"acme", "other"}
+            assert len(found) == expected
+    for wrong in ("x", "2.", "9.x", "0.x"):
+        await serving.ask("GET", f"{path}&page_token={wrong}", 400)
+    body = {"world_size": 1, "token_ids": prompt(3), "cache_salt": "acme"}
+    for model in ("llama", "of-nobody"):
+        answer = await serving.ask("POST", "/cache/prefetches", 202, json={**body, "model_name": model})
+        told = await serving.ask("GET", f"/cache/prefetches/{answer['request_id']}")
+        assert (told["found_keys"], told["total_keys"]) == (0, 3)

@@ -17,6 +17,7 @@ from dataplane.protocol.spaces import Space
 from tests.app.callers import asked, bearer, guarding, made
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
+from tests.app.tokenizer_files import TEMPLATE, words
 
 pytestmark = pytest.mark.anyio
 
@@ -190,3 +191,51 @@ async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(
             "session",
         ):
             assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
+
+
+async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))
+    ours_too = msgspec.structs.replace(ours, rank=1)
+    spaces = [
+        SpaceHits("0" * 32, ours, {"l1": 2}, {"l1": 2}),
+        SpaceHits("1" * 32, ours_too, {"l1": 1}, {"l1": 1}),
+        SpaceHits("2" * 32, theirs, {"l1": 0}, {"l1": 0}),
+    ]
+
+    def answer(message: ControlRequest) -> Any:
+        if not isinstance(message, Lookup):
+            return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
+        return Looked(message.nonce, spaces, 0)
+
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        node.answers = answer
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
+        path = "/api/v1/actions/lookup"
+        (whole,) = (await plane.http.post(path, json=body)).json()["items"]
+        assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
+        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        assert seen == {**whole, "spaces": whole["spaces"][:2]}
+        del spaces[:2]
+        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        spaces.clear()
+        (nobody,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        assert seen == nobody, "a model of others and one of nobody are told apart"
+
+
+async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        body = {
+            "model": "m", "tokenizer": words(), "chat_template": TEMPLATE,
+            "special_tokens": {"bos_token": "<bos>"}, "note": "for the rival",
+        }  # fmt: skip
+        put = await plane.http.put("/api/v1/tokenizers/t", json=body)
+        assert put.status_code == 201, put.text
+        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        one = (await asked(plane, token, "GET", "/api/v1/tokenizers/t")).json()
+        (listed,) = (await asked(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
+        blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
+        assert one == listed == {**put.json(), **blank}
