@@ -42,6 +42,7 @@ from app.services.lookups import Lookups
 from app.services.node_intent import NodeIntent
 from app.services.nodes import Nodes
 from app.services.overview import OverviewService
+from app.services.pin_shares import PinShares
 from app.services.pins import Pins
 from app.services.places import Most, Places
 from app.services.policies import Policies
@@ -147,10 +148,11 @@ def build(settings: Settings) -> Parts:
     prefixes = PrefixService(operations)
     tokenizers = Tokenizers(database, changes, Tokenizing())
     targets = Targets(operations, fleet)
-    pins = Pins(database, changes, progress, fleet, prefixes, tokenizers)
+    shares = PinShares(settings.app.pins_per_tenant)
+    pins = Pins(database, changes, progress, fleet, prefixes, tokenizers, shares)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
-    apply = Apply(database, changes, progress, fleet, tokenizers)
+    apply = Apply(database, changes, progress, fleet, tokenizers, shares)
     boot = _boot_file(settings, apply, database, hub)
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))

@@ -61,6 +61,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Origins, separated by commas, whose pages may call the API besides the dashboard's own."""
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
+    pins_per_tenant: int = 10_000
+    """Pins that tokens which are limited to tenants may make for each of them; admins may make more."""
     join_url: str = ""
     """Endpoint of the join socket, where data planes of other machines ask to be let in, such as
     `tcp://0.0.0.0:8471`; empty: none."""
@@ -139,6 +141,7 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),
         ("app.streams_per_address", app.streams_per_address, 1, 1_000_000),
         ("app.connections_per_address", app.connections_per_address, 1, 1_000_000),
+        ("app.pins_per_tenant", app.pins_per_tenant, 0, 100_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),

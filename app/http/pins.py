@@ -23,6 +23,7 @@ from dataplane.protocol.control import Strength
 
 EXTEND = ":extend"
 _PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
+_WRITES = (*_PRECONDITIONS, "conflict", "unsupported-media-type", "too-large")
 
 
 @get(
@@ -66,7 +67,7 @@ async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[
     opt={"body": PinPut, "role": "operator", "scoped": True},
     responses={
         201: ResponseSpec(PinAnswer, generate_examples=False, description="The record is new."),
-        **declared(*_PRECONDITIONS, "unsupported-media-type", "too-large", "node-unreachable"),
+        **declared(*_WRITES, "node-unreachable"),
     },
 )
 async def put_pin(
@@ -88,7 +89,7 @@ async def put_pin(
     operation_id="patchPin",
     summary="Change how firmly a pin holds, its end, or its note (JSON merge patch); what it pins stays",
     opt={"body": PinPatch, "role": "operator", "scoped": True},
-    responses=declared("not-found", *_PRECONDITIONS, "unsupported-media-type", "too-large"),
+    responses=declared("not-found", *_WRITES),
 )
 async def patch_pin(
     pins: NamedDependency[Pins],

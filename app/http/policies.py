@@ -24,6 +24,7 @@ _WRITES = (
     "invalid",
     "precondition-failed",
     "precondition-required",
+    "conflict",
     "unsupported-media-type",
     "too-large",
 )

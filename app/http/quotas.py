@@ -25,6 +25,7 @@ _WRITES = (
     "precondition-failed",
     "precondition-required",
     "floors-exceed-capacity",
+    "conflict",
     "unsupported-media-type",
     "too-large",
 )

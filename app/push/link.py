@@ -16,7 +16,7 @@ import zmq.asyncio
 from app.ingest.fleet import Address
 from app.push.keys import KeyPair
 from dataplane.protocol.codec import decode, encode
-from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
     MAX_SNAPSHOT_BYTES,
     VERSION,
@@ -33,6 +33,7 @@ from dataplane.protocol.control import (
     Description,
     DigestEngine,
     Drain,
+    Fault,
     Hello,
     Invalidate,
     ListBlocks,
@@ -152,7 +153,12 @@ class Link:
     async def push(
         self, snapshot: Snapshot, fetch: Fetch, on_need: Callable[[int], None], timeout_s: float
     ) -> Ack | Nack:
-        """Send a snapshot and the bodies that are asked for; the node's verdict. `timeout_s` is for each answer."""
+        """Send a snapshot and the bodies that are asked for; the node's verdict. `timeout_s` is for each answer. What
+        no node would read is not sent, and refused here."""
+        if (size := len(snapshot.body)) > MAX_SNAPSHOT_BYTES:
+            message = f"the snapshot has {size:,} bytes, and nodes read at most {MAX_SNAPSHOT_BYTES:,}"
+            fault = Fault(snapshot.type, Code.TOO_MANY.name.lower(), message)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, [fault], None)
         async with _Talk(self, snapshot.nonce, timeout_s) as talk:
             await talk.say(snapshot)
             while True:

@@ -6,8 +6,9 @@ other requests are answered meanwhile.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from app.errors import (
 from app.ingest.fleet import Fleet
 from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.pins import PinPut
-from app.services import ceilings
+from app.services import ceilings, snapshot_sizes
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
@@ -31,11 +32,14 @@ from app.services.fair_turns import Bounds, FairTurns, Full
 from app.services.floors import Floor, excess
 from app.services.kinds import KINDS, Encode, Kind, Values
 from app.services.outcome import Held, Outcome, Step, outcome
+from app.services.pin_shares import PinShares
 from app.services.progress import Progress
+from app.services.snapshot_sizes import Growth, record_bytes
 from app.services.tokenizers import Encoded, Tokenizers
 from app.services.turns import awaited, giving_way, in_thread
 from app.store import bulk, generations
 from app.store.database import Database
+from app.store.weights import Weight
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 
 MOST_TEXTS = 100
@@ -58,12 +62,14 @@ class Apply:
         progress: Progress,
         fleet: Fleet,
         tokenizers: Tokenizers,
+        shares: PinShares,
     ) -> None:
         self._database = database
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
         self._tokenizers = tokenizers
+        self._shares = shares
         # Few documents in memory are enough; but who only looks must not hold up who changes something.
         self._turns = {dry_run: FairTurns(BOUNDS) for dry_run in (True, False)}
         self._uncollected = Uncollected()
@@ -172,6 +178,9 @@ class Apply:
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
         self._check_floors(declared, held, result, by)
+        pins = _pins(held["pins"], result)
+        await in_thread(self._shares.check_all, by, held["pins"].values(), pins)
+        await in_thread(_check_sizes, held, result, pins)
         return result
 
     def _check_floors(self, declared: Declared, held: Held, result: Outcome, by: Caller) -> None:
@@ -214,6 +223,37 @@ async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+
+
+def _check_sizes(held: Held, result: Outcome, pins: Collection[Mapping[str, Any]]) -> None:
+    """Whether nodes could be sent what would be there. Raises Conflict."""
+    for kind in KINDS.values():
+        growth = Growth()
+        for step in giving_way(result.of(kind.name, "create", "update", "delete"), 1000):
+            growth.add(kind.name, kind.shown(step.key), step.before, step.after)
+        if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
+            rows = held[kind.name]
+            held_bytes = sum(
+                record_bytes(kind.name, kind.shown(key), row) for key, row in giving_way(rows.items(), 1000)
+            )
+            keys = _keys(pins) if kind.name == "pins" else 0
+            after = Weight(len(rows) + growth.records, held_bytes + growth.bytes, keys)
+            snapshot_sizes.check(kind.name, after, growth)
+
+
+def _pins(rows: Mapping[str, Mapping[str, Any]], result: Outcome) -> Collection[Mapping[str, Any]]:
+    """All that would be there."""
+    pins = dict(rows)
+    for step in result.of("pins", "create", "update", "delete"):
+        pins.pop(step.key, None)
+        if step.after is not None:
+            pins[step.key] = step.after
+    return pins.values()
+
+
+def _keys(pins: Collection[Mapping[str, Any]]) -> int:
+    """Of all of them; of pins of the same keys once."""
+    return sum({(pin["model"], pin["tenant"], pin["keys_digest"]): pin["key_count"] for pin in pins}.values())
 
 
 def _check_size(asked: ApplyPut, by: Caller) -> None:

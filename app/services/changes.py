@@ -9,19 +9,22 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.ingest.fleet import Fleet
 from app.observe.facts import FactHub
+from app.services import snapshot_sizes
 from app.services.callers import Caller
-from app.store import audit, bulk, generations, notify
+from app.services.snapshot_sizes import Growth
+from app.store import audit, bulk, generations, notify, weights
 from app.store.audit import AuditRow
 from app.store.database import Database
 from app.store.notify import Told
-from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from app.store.weights import Weight
+from dataplane.protocol.control import MAX_PINNED_KEYS, SNAPSHOT_TYPES, SnapshotType
 
 MOST_FACTS = 200
 """Of one change; more would push everything else out of the backlogs of those who watch."""
@@ -40,6 +43,8 @@ class Change:
     generations: dict[SnapshotType, int]
     """What the generation of each type will be once something of it is made."""
     entries: list[AuditRow] = field(default_factory=list)
+    growth: dict[SnapshotType, Growth] = field(default_factory=dict)
+    """Of each type of which something was made."""
 
     def made(
         self,
@@ -51,6 +56,7 @@ class Change:
     ) -> None:
         """A record of a type that nodes are told of was changed."""
         self._add(action, NOUNS[kind], name, before, after, kind)
+        self.growth.setdefault(kind, Growth()).add(kind, name, before, after)
 
     def noted(
         self,
@@ -116,11 +122,13 @@ class Changes:
         self._database = database
         self._fleet = fleet
         self._hub = hub
+        self._weights: dict[SnapshotType, tuple[int, Weight]] = {}
+        """Of the records of a type at a generation."""
 
     @asynccontextmanager
     async def begin(self, by: Caller, *kinds: SnapshotType) -> AsyncIterator[Change]:
         """A change of records of these types (none: of what nodes are not told). Commits at the end of the block.
-        Raises StoreUnavailable."""
+        Raises StoreUnavailable; Conflict when nodes could not be sent what would be there."""
         async with self._database.write() as session:
             numbers: dict[SnapshotType, int] = {}
             for kind in SNAPSHOT_TYPES:
@@ -130,9 +138,9 @@ class Changes:
             yield change
             if not change.entries:
                 return
-            changed = {row.type for row in change.entries}
+            made = {kind: await self._weighed(change, kind) for kind in numbers if kind in change.growth}
             for kind in numbers:
-                if kind in changed:
+                if kind in made:
                     await generations.advance(session, kind, numbers[kind], change.now)
             told = _Told()
             while change.entries:  # in batches: others get a turn in between, and what is written is let go
@@ -143,8 +151,27 @@ class Changes:
                 told.add(batch)
             facts = told.facts()
             await notify.post(session, facts)
+        self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
         self._fleet.pulse.beat()
         self._tell(facts)
+
+    async def _weighed(self, change: Change, kind: SnapshotType) -> Weight:
+        """What all records of the type are after the change. Raises Conflict when that is too much."""
+        growth = change.growth[kind]
+        number, known = self._weights.get(kind, (-1, None))
+        if known is not None and number == change.generations[kind] - 1:
+            after = Weight(
+                known.records + growth.records, known.bytes + growth.bytes, known.keys + growth.keys
+            )
+        else:
+            await change.session.flush()
+            after = await weights.weight(change.session, kind)
+        exact = after
+        if after.keys > MAX_PINNED_KEYS and growth.keys > 0:
+            await change.session.flush()
+            exact = replace(after, keys=await weights.distinct_keys(change.session))
+        snapshot_sizes.check(kind, exact, growth)
+        return after
 
     async def note(
         self, action: str, noun: str, name: str, asked: Mapping[str, Any] | None, by: Caller, denied: str = ""

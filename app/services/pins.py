@@ -15,6 +15,7 @@ from app.services.callers import PLANE, Caller
 from app.services.changes import Change, Changes
 from app.services.pin_intent import PinIntent, check_sources, resolve, ttl
 from app.services.pin_patch import patch_row
+from app.services.pin_shares import PinShares
 from app.services.preconditions import ANY, Expected, etag
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
@@ -41,6 +42,7 @@ class Pins:
         fleet: Fleet,
         prefixes: PrefixService,
         tokenizers: Tokenizers,
+        shares: PinShares,
     ) -> None:
         self._database = database
         self._changes = changes
@@ -48,6 +50,7 @@ class Pins:
         self._fleet = fleet
         self._prefixes = prefixes
         self._tokenizers = tokenizers
+        self._shares = shares
 
     async def get(self, name: str, by: Caller) -> PinAnswer:
         """Raises Invalid, NotFound."""
@@ -84,7 +87,9 @@ class Pins:
             expected.check(*_state(name, row))
             await _check_ceiling(change, intent.salt, intent.strength, intent.expires_at)
             created = row is None
+            share = await self._shares.before(change.session, by, intent.salt)
             row = await self.write(change, name, row, intent)
+            await self._shares.check(change.session, by, intent.salt, share)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0], created

@@ -21,6 +21,7 @@ from dataplane.eviction.registry import POLICIES
 from dataplane.protocol.codec import split_path
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
+    MAX_PINNED_KEYS,
     MAX_RECORDS,
     POLICY_IN_FORCE,
     Fault,
@@ -43,8 +44,6 @@ from dataplane.protocol.units import MAX_SIZE_BYTES
 
 S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec)
 MAX_FAULTS = 100
-MAX_PINNED_KEYS = 262_144
-"""Of all pins together; pins of one model and tenant with the same keys count once."""
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_REFRESH_S = 366 * 86_400.0

@@ -22,6 +22,8 @@ SnapshotType = Literal["quotas", "pins", "policies"]
 SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies")
 MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
 MAX_RECORDS = 100_000
+MAX_PINNED_KEYS = 262_144
+"""Of all pins of a node together; pins of one model and tenant with the same keys count once."""
 MAX_PREFIXES = 1000
 MAX_LISTED_BLOCKS = 500
 """In one answer."""

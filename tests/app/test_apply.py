@@ -27,6 +27,7 @@ from app.services.changes import Changes
 from app.services.document_text import Unreadable, lines, read, write
 from app.services.export import Export
 from app.services.preconditions import ANY
+from app.services.pin_shares import PinShares
 from app.services.progress import Progress
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing
@@ -69,7 +70,7 @@ class Store:
         self.ceilings = Ceilings(self.database, changes)
         tokenizers = Tokenizers(self.database, changes, Tokenizing())
         self.apply_service = Apply(
-            self.database, changes, Progress(fleet, Desired(self.database)), fleet, tokenizers
+            self.database, changes, Progress(fleet, Desired(self.database)), fleet, tokenizers, PinShares()
         )
         self.exports = Export(self.database)
 

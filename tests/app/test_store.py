@@ -18,6 +18,7 @@ from app.schemas.pins import PinPut
 from app.schemas.quotas import QuotaPut
 from app.services.callers import Caller
 from app.services.changes import Changes
+from app.services.pin_shares import PinShares
 from app.services.pins import Pins
 from app.services.prefixes import PrefixService
 from app.services.progress import Progress
@@ -51,6 +52,7 @@ def services(database: Database) -> tuple[Quotas, Pins]:
         fleet,
         PrefixService(Operations(fleet, 1.0)),
         Tokenizers(database, changes, Tokenizing()),
+        PinShares(),
     )
 
 
