@@ -103,9 +103,10 @@ def _first(base: str, setup: str, body: dict[str, Any]) -> str:
     except Refused as refused:
         if refused.status == 401:
             raise click.ClickException(
-                f"--setup: {base} does not take this setup token. It is in the log of that Larder, as "
-                "auth.setup_token, is another after each start, and is used up once there is a token; "
-                "then 'larder login' takes one"
+                f"--setup: {base} does not take this setup token. The first start of that Larder wrote it to the log, "
+                "as auth.setup_token, and no later start does; it is used up once there is a token, and then "
+                "'larder login' takes one. When it is lost, start once with app.admin_token_file: that token is an "
+                "admin's"
             ) from None
         raise
     return token

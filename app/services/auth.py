@@ -30,7 +30,7 @@ EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder to
 _ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"
 FIRST = (
     "a token is needed, and there is none yet: 'larder login --setup' makes the first with the setup token, which is "
-    f"at {_ITS_PLACE}"
+    f"at {_ITS_PLACE}; when that is lost, start once with app.admin_token_file"
 )
 UNKNOWN = "the token is not known: it was revoked, or never made here"
 UNKNOWN_SETUP = (

@@ -21,6 +21,8 @@ async def test_a_setup_token_that_is_not_taken_is_told_as_one(socket_dir: Path) 
             assert (code, out) == (1, "")
             assert "\nError: --setup: " in err
             assert "auth.setup_token" in err
+            assert "no later start does" in err
+            assert "app.admin_token_file" in err
 
 
 @pytest.mark.parametrize("way", ["typed", "minus", "environment", "file", "argument"])
