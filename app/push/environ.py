@@ -1,5 +1,5 @@
-"""What a data plane inherits: its own settings, and of everything else nothing that is secret. It needs no database, no
-token and no password, and its environment can be read by whoever can read its memory."""
+"""What a data plane inherits: its own settings, and of everything else what programs need to run. It needs no database,
+no token and no password, and its environment can be read by whoever can read its memory."""
 
 import re
 from collections.abc import Mapping
@@ -8,23 +8,33 @@ from dataplane.protocol.settings import CONFIG_VARIABLE, PREFIX, TEST_VARIABLES,
 
 _OWN = f"{PREFIX}DATAPLANE__"
 _NOT_ITS = frozenset({f"{PREFIX}DATABASE_URL"})
-_SECRET = re.compile(
-    r"PASS(WORD|WD|PHRASE)?(_|$)|SECRET|TOKEN|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|NO_COLOR|FORCE_COLOR|COLORTERM|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TMPDIR|TEMP|TMP|XDG_\w+|"
+    r"OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|SSL_CERT_(FILE|DIR)|"
+    r"VIRTUAL_ENV|PYTHON\w*|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_\w+|GLIBC_TUNABLES|COVERAGE_\w+|"
+    r"CUDA\w*|NVIDIA\w*|OTEL_\w+",
+    re.ASCII,
 )
-_POSTGRES = "PG"
+"""What Python, the C library, CUDA and traces look at; everything else is somebody else's, and may be a secret."""
+_SECRET = re.compile(
+    r"PASS(WORD|WD|PHRASE)?(_|$)|SECRET|TOKEN|CREDENTIAL|HEADERS|(API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE
+)
+_LOGIN = re.compile(r"://[^/?#\s]*@")
+"""A URL that somebody proves himself with."""
 
 
 def environ_of(environ: Mapping[str, str], common: Common | None = None) -> dict[str, str]:
     """The environment of a data plane: of ours, and the shared settings in force as far as they are its."""
-    inherited = {name: value for name, value in environ.items() if _is_its(name)}
+    inherited = {name: value for name, value in environ.items() if _is_its(name, value)}
     shared = {} if common is None else to_environ(common)
     return {**inherited, **{name: value for name, value in shared.items() if name not in _NOT_ITS}}
 
 
-def _is_its(name: str) -> bool:
+def _is_its(name: str, value: str) -> bool:
     if name.startswith(PREFIX):
         section = name.removeprefix(PREFIX).partition("__")
         shared = not section[1] and name.removeprefix(PREFIX).lower() in Common.__struct_fields__
         its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
         return its and name not in _NOT_ITS
-    return not name.startswith(_POSTGRES) and _SECRET.search(name) is None
+    known = _INHERITED.fullmatch(name) is not None and _SECRET.search(name) is None
+    return known and _LOGIN.search(value) is None

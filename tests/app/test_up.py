@@ -148,6 +148,17 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
         LARDER_TOKEN="hunter2",
         PGPASSWORD="hunter2",
         HF_TOKEN="hunter2",
+        MYSQL_PWD="hunter2",
+        GH_PAT="hunter2",
+        SENTRY_DSN="https://hunter2@sentry.invalid/1",
+        SLACK_WEBHOOK="https://hooks.invalid/hunter2",
+        DATABASE_URL="postgresql://u:hunter2@db.invalid/x",
+        HTTPS_PROXY="http://u:hunter2@proxy.invalid:3128",
+        PIP_INDEX_URL="https://u:hunter2@pypi.invalid/simple",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=hunter2",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://u:hunter2@otel.invalid",
+        OTEL_SERVICE_NAME="cache",
+        CUDA_VISIBLE_DEVICES="0",
         LARDER_DATAPLANE__NODE="one",
     )
     try:
@@ -158,6 +169,7 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
         for environ in told:
             names = {line.partition(b"=")[0] for line in environ.split(b"\0")}
             assert {b"LARDER_STATE_DIR", b"LARDER_DATAPLANE__NODE", b"PATH"} <= names
+            assert {b"OTEL_SERVICE_NAME", b"CUDA_VISIBLE_DEVICES"} <= names
             assert b"LARDER_DATABASE_URL" not in names
             assert not any(name.startswith((b"LARDER_APP__", b"PG")) for name in names)
             assert b"hunter2" not in environ
