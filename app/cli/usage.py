@@ -93,7 +93,7 @@ def _row(used: dict[str, Any]) -> list[str]:
         f"{used['byte_hours'] / (1 << 30):,.3f}",
         f"{requested:,}",
         f"{served:,}",
-        show.percent(served / requested if requested else None),
+        show.percent(min(1.0, served / requested) if requested else None),
         f"{used['saved_prefill_s']:,.1f} s",
         show.size(used["stored_bytes"]),
         show.size(used["evicted_bytes"]),

@@ -47,6 +47,19 @@ describe('the verdict', () => {
     expect(titles(state('thousand-tenants').overview)).toEqual(['3 tenants are over their limits']);
   });
 
+  it('is not calm beside a record that no node has applied', () => {
+    const [pin, ...others] = busy.pins;
+    if (!pin) throw new Error('the state has no pin');
+    const conditions = [{ type: 'Applied', status: 'False', reason: 'NoNode', message: 'no node has these labels', since: 0 } as const];
+    const status = { ...pin.status, applied: false, nodes: {}, conditions };
+    const nowhere = { ...busy, pins: [{ ...pin, expired: false, status }, ...others] };
+    expect(titles(nowhere)).toEqual([`Pin ${pin.name} is not applied`]);
+    expect(told(nowhere).findings[0]?.detail).toBe('no node has these labels');
+    expect(titles({ ...busy, pins: [{ ...pin, expired: true, status }] })).toEqual([]);
+    const policy = busy.policy && { ...busy.policy, status: { ...busy.policy.status, applied: false } };
+    if (policy) expect(titles({ ...busy, policy })).toEqual(['The policy is not applied']);
+  });
+
   it('warns of refusals of the last minute, not of old ones', () => {
     expect(titles(busy, { pool_full: 3, over_limit: 12 })).toEqual(['15 blocks refused in the last minute']);
   });

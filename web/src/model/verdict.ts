@@ -1,6 +1,6 @@
 /** Is the cache well? What an operator must see first, from the worst on. */
 
-import type { Node, Overview } from '../api/types';
+import type { Node, Overview, Pin } from '../api/types';
 import { bytes, duration, named, plural, share, whole } from '../format';
 import { applied } from './nodes';
 import { pinState } from './pins';
@@ -33,6 +33,7 @@ export function judge(overview: Overview, refusedLastMinute: Record<string, numb
     ...refusals(refusedLastMinute),
     ...overLimit(overview),
     ...degradedPins(overview),
+    ...unapplied(overview),
     ...quarantine(overview),
   ].sort((a, b) => RANK.indexOf(a.level) - RANK.indexOf(b.level));
   const level = findings[0]?.level ?? 'good';
@@ -150,6 +151,30 @@ function degradedPins(overview: Overview): Finding[] {
       panel: 'pins',
     },
   ];
+}
+
+/** Records that do not hold everywhere, as far as no node's state says so already. */
+function unapplied(overview: Overview): Finding[] {
+  const told = new Set(overview.nodes.filter((node) => !['in_sync', 'lost'].includes(node.state)).map((node) => node.name));
+  const open = (status: Pin['status']) => !status.applied && !Object.keys(status.nodes).some((name) => told.has(name));
+  const pins = overview.pins.filter((pin) => !pin.expired && open(pin.status));
+  const names = pins.slice(0, 3).map((pin) => pin.name).join(', ');
+  const rest = pins.length > 3 ? ` and ${whole(pins.length - 3)} more` : '';
+  const found: Finding[] = [];
+  const [first] = pins;
+  if (first) {
+    const why = first.status.conditions?.find((condition) => condition.type === 'Applied')?.message;
+    found.push({
+      level: 'warn',
+      title: pins.length === 1 ? `Pin ${names} is not applied` : `${plural(pins.length, 'pin')} are not applied`,
+      detail: pins.length > 1 ? names + rest : why || 'No living node that it is for has it.',
+      panel: 'pins',
+    });
+  }
+  if (overview.policy && overview.nodes.length > 0 && told.size === 0 && !overview.policy.status.applied) {
+    found.push({ level: 'warn', title: 'The policy is not applied', detail: 'No living node has it in force.', panel: 'nodes' });
+  }
+  return found;
 }
 
 function quarantine(overview: Overview): Finding[] {
