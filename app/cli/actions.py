@@ -270,7 +270,7 @@ def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:
 def _title(answer: dict[str, Any]) -> str:
     used = answer["tokenizer"]
     by = "" if used is None else f", by the tokenizer {used['name']}"
-    return f"{answer['chunks']} chunks of {answer['chunk_tokens']} tokens{by}"
+    return f"{show.plural(answer['chunks'], 'chunk')} of {show.plural(answer['chunk_tokens'], 'token')}{by}"
 
 
 def _tiers(tokens: dict[str, int]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from app.cli import show
 from app.cli.client import json_option, print_json, url_option, wait_option
 from app.cli.documents import counted, document_options, is_drift, print_changes, read_files, send
 from app.cli.terminal import say
@@ -53,7 +54,8 @@ def _ask(seen: dict[str, Any], may_ask: bool) -> None:
     say(counted(seen), err=not may_ask)
     if not may_ask:
         raise click.UsageError(
-            f"{seen['deleted']} records would be deleted, and nobody said yes: without a terminal, --yes is needed"
+            f"{show.plural(seen['deleted'], 'record')} would be deleted, and nobody said yes: "
+            "without a terminal, --yes is needed"
         )
     click.confirm("apply?", abort=True)
 

@@ -120,7 +120,8 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
     if as_json:
         print_json(result)
     elif result["intact"]:
-        say(f"intact: {result['entries']} entries; the newest is {result['head_id']}, {result['head_hash']}")
+        entries = "1 entry" if result["entries"] == 1 else f"{result['entries']} entries"
+        say(f"intact: {entries}; the newest is {result['head_id']}, {result['head_hash']}")
     else:
         say(f"not intact: {result['fault']}", err=True)
     if not result["intact"]:
@@ -169,13 +170,29 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
                 try:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
                 except (ValueError, RecursionError) as error:
-                    walk.fault = f"line {number} is no entry of the audit: {error}"
+                    why = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+                    walk.fault = f"line {number} is no entry of the audit{why}"
+                    if not walk.entries and not any(map(_is_entry, lines)):
+                        raise click.ClickException(f"{_named(file)} is no export of the audit") from None
                 if walk.fault:
                     break
     except OSError as error:
-        raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
+        raise click.ClickException(f"{_named(file)} cannot be read: {error.strerror}") from None
     if not walk.entries and not walk.fault:
-        raise click.ClickException(f"{'standard input' if file == '-' else file}: expected entries, got none")
+        raise click.ClickException(f"{_named(file)}: expected entries, got none")
     walk.end(walk.last_id, walk.last_hash)
     found: dict[str, Any] = msgspec.to_builtins(walk.result())
     return found
+
+
+def _is_entry(line: bytes) -> bool:
+    """Whether a line has what every entry has, altered or not."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and {"id", "at", "actor", "action", "hash"} <= told.keys()
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file

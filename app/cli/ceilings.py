@@ -50,7 +50,7 @@ def list_ceilings(url: str | None, as_json: bool) -> None:
             _cell(c, "max_weight", "{:g}".format),
             _cell(c, "max_pin_budget_bytes", show.size),
             _cell(c, "max_store_rate_bytes", show.rate),
-            _cell(c, "max_ttl_s", "{:g} s".format),
+            _cell(c, "max_ttl_s", show.span),
             "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none",
             c["note"],
         ]
@@ -65,7 +65,7 @@ def list_ceilings(url: str | None, as_json: bool) -> None:
 @url_option
 def get_ceiling(url: str | None, tenant: str) -> None:
     """Show one tenant's ceiling as JSON."""
-    print_json(call(url, "GET", f"/api/v1/ceilings/{segment(tenant)}"))
+    print_json(call(url, "GET", f"/api/v1/ceilings/{segment(tenant, 'tenant')}"))
 
 
 @ceilings.command("set")
@@ -115,7 +115,7 @@ def set_ceiling(
     changed = {name: _value(name, value) for name, value in given.items() if value is not None}
     if not changed:
         raise click.UsageError("expected at least one option that says what to set")
-    path = f"/api/v1/ceilings/{segment(tenant)}"
+    path = f"/api/v1/ceilings/{segment(tenant, 'tenant')}"
     held = find(url, path)
     kept = {} if held is None else {name: held[name] for name in _FIELDS}
     opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
@@ -134,7 +134,7 @@ def set_ceiling(
 @url_option
 def delete_ceiling(url: str | None, tenant: str) -> None:
     """Forget a tenant's ceiling: callers that are limited to the tenant may then not change its quota."""
-    call(url, "DELETE", f"/api/v1/ceilings/{segment(tenant)}", None, None, ANY_STATE)
+    call(url, "DELETE", f"/api/v1/ceilings/{segment(tenant, 'tenant')}", None, None, ANY_STATE)
     say(f"{tenant}: ceiling deleted")
 
 

@@ -99,10 +99,14 @@ def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
     return {**given, **as_token(token)} if token else given
 
 
-def segment(name: str) -> str:
-    """A name as one segment of a path, also when it is of dots alone. Raises UsageError for what names nothing."""
+def segment(name: str, of: str = "") -> str:
+    """A name (`of` what) as one segment of a path, also when it is of dots alone. Raises UsageError for what names
+    nothing."""
     if not name:
-        raise click.UsageError("expected a name, got an empty text; the tenant of the empty salt is _default")
+        hint = "; the tenant of the empty salt is _default" if of == "tenant" else ""
+        raise click.UsageError(
+            f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text{hint}"
+        )
     try:
         quoted = quote(name, safe="")
     except UnicodeEncodeError:

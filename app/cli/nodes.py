@@ -40,7 +40,7 @@ def list_nodes(url: str | None, as_json: bool) -> None:
             [
                 node["name"],
                 _state(node),
-                str(node["pid"]),
+                str(node["pid"] or "-"),
                 show.size(pool["used_bytes"]),
                 show.size(pool["capacity_bytes"]),
                 engines,
@@ -66,7 +66,7 @@ def _state(node: dict[str, Any]) -> str:
 @url_option
 def get_node(url: str | None, node: str) -> None:
     """Show one node as JSON."""
-    print_json(call(url, "GET", f"/api/v1/nodes/{segment(node)}"))
+    print_json(call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
 
 
 @nodes.command("resize")
@@ -79,7 +79,7 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: 
     """Let a node's pool grow to SIZE, such as 4GiB; also after it restarts, until --forget."""
     if forget == (size is not None):
         raise click.UsageError("expected either a SIZE or --forget")
-    path = f"/api/v1/nodes/{segment(node)}/resize"
+    path = f"/api/v1/nodes/{segment(node, 'node')}/resize"
     if forget:
         call(url, "DELETE", path)
         if not as_json:
@@ -102,7 +102,9 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: 
 @url_option
 def drain(url: str | None, node: str, off: bool, wait: str) -> None:
     """Let a node take no new engines and store nothing more; reads go on."""
-    answer = call(url, "POST", f"/api/v1/nodes/{segment(node)}/drain", {"on": not off}, {"wait": wait})
+    answer = call(
+        url, "POST", f"/api/v1/nodes/{segment(node, 'node')}/drain", {"on": not off}, {"wait": wait}
+    )
     stats = answer["stats"]
     told = "" if stats is not None and stats["draining"] != off else "; it is told once it is connected"
     say(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
@@ -123,7 +125,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
             patch[key[:-1]] = None
         else:
             raise click.UsageError(f"expected KEY=VALUE or KEY-, got {text!r}")
-    answer = call(url, "PATCH", f"/api/v1/nodes/{segment(node)}", {"labels": patch})
+    answer = call(url, "PATCH", f"/api/v1/nodes/{segment(node, 'node')}", {"labels": patch})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
     say(f"{node}: {shown or 'no labels'}")
 
@@ -136,7 +138,12 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 def forget(url: str | None, node: str, force: bool) -> None:
     """Know a node no more; it must join again by a token."""
     try:
-        call(url, "DELETE", f"/api/v1/nodes/{segment(node)}", query={"force": "true" if force else None})
+        call(
+            url,
+            "DELETE",
+            f"/api/v1/nodes/{segment(node, 'node')}",
+            query={"force": "true" if force else None},
+        )
     except Refused as refused:
         raise click.ClickException(refused.message.replace("force=true", "--force")) from None
     say(f"{node} is forgotten")

@@ -233,9 +233,11 @@ def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
     refreshed = " (each hit moves that)" if answer["refresh_on_hit"] else ""
     used = (answer["origin"] or {}).get("tokenizer")
     if used is not None:
-        say(f"{answer['origin']['tokens']} tokens by the tokenizer {used['name']} ({used['digest'][:16]}…)")
+        tokens = show.plural(answer["origin"]["tokens"], "token")
+        say(f"{tokens} by the tokenizer {used['name']} ({used['digest'][:16]}…)")
+    chunks = show.plural(answer["key_count"], "chunk")
     say(
-        f"{name}: {answer['key_count']} chunks of {answer['model']} for {answer['tenant']}, {answer['strength']},"
+        f"{name}: {chunks} of {answer['model']} for {answer['tenant']}, {answer['strength']},"
         f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
     )
     say(answer["summary"])

@@ -94,7 +94,7 @@ def list_quotas(url: str | None, managed_by: str | None, as_json: bool, **page: 
 @url_option
 def get_quota(url: str | None, tenant: str) -> None:
     """Show one tenant's quota as JSON."""
-    print_json(call(url, "GET", f"/api/v1/quotas/{segment(tenant)}"))
+    print_json(call(url, "GET", f"/api/v1/quotas/{segment(tenant, 'tenant')}"))
 
 
 @quotas.command("set")
@@ -145,7 +145,7 @@ def set_quota(
     changed = {name: None if value == _NONE else value for name, value in asked.items() if value is not None}
     if not changed:
         raise click.UsageError("expected at least one option that says what to set")
-    path = f"/api/v1/quotas/{segment(tenant)}"
+    path = f"/api/v1/quotas/{segment(tenant, 'tenant')}"
     held = find(url, path)
     kept = {"limit_bytes": None} if held is None else {name: held[name] for name in _SHARE}
     answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait}, held_state(held))
@@ -168,7 +168,7 @@ def set_quota(
 @wait_option
 def delete_quota(url: str | None, tenant: str, wait: str | None) -> None:
     """Forget a tenant's quota."""
-    call(url, "DELETE", f"/api/v1/quotas/{segment(tenant)}", None, {"wait": wait}, ANY_STATE)
+    call(url, "DELETE", f"/api/v1/quotas/{segment(tenant, 'tenant')}", None, {"wait": wait}, ANY_STATE)
     say(f"{tenant}: quota deleted")
 
 

@@ -35,6 +35,19 @@ def percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * ratio:.1f} %"
 
 
+def span(seconds: float) -> str:
+    """`7d`, `90m`, `45s`: as it is written for a command."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def plural(number: int, one: str) -> str:
+    """`1 chunk`, `2,000 chunks`."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
 def ends(expires_at: float | None) -> str:
     """`never`, `in 3 h`, `expired`."""
     if expires_at is None:

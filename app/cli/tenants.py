@@ -62,7 +62,7 @@ def list_tenants(managed: bool | None, sort: str | None, url: str | None, as_jso
 @url_option
 def get_tenant(tenant: str, url: str | None) -> None:
     """Show how one tenant stands as JSON."""
-    print_json(call(url, "GET", f"/api/v1/tenants/{segment(tenant)}"))
+    print_json(call(url, "GET", f"/api/v1/tenants/{segment(tenant, 'tenant')}"))
 
 
 @tenants.command("adopt")
@@ -74,7 +74,7 @@ def get_tenant(tenant: str, url: str | None) -> None:
 def adopt_tenant(tenant: str, floor: str, note: str, url: str | None, wait: str | None) -> None:
     """Make a quota, without a cap, for a tenant that has none."""
     body = {"floor_bytes": floor, "note": note}
-    answer = call(url, "POST", f"/api/v1/tenants/{segment(tenant)}/adopt", body, {"wait": wait})
+    answer = call(url, "POST", f"/api/v1/tenants/{segment(tenant, 'tenant')}/adopt", body, {"wait": wait})
     say(
         f"{answer['tenant']}: quota made, no cap, floor {show.size(answer['floor_bytes'])}; {show.applied(answer)}"
     )

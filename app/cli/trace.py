@@ -54,7 +54,7 @@ def record(file: Path, since: str, node: str | None, force: bool, url: str | Non
 def _copy(url: str | None, node: str, since_s: float, write: Callable[[bytes], object]) -> int:
     """Every byte of the answer; how many lines there were."""
     lines = 0
-    for part in stream(url, f"/api/v1/nodes/{segment(node)}/trace", {"since_s": f"{since_s:g}"}):
+    for part in stream(url, f"/api/v1/nodes/{segment(node, 'node')}/trace", {"since_s": f"{since_s:g}"}):
         write(part)
         lines += part.count(b"\n")
     return lines

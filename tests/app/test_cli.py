@@ -59,7 +59,7 @@ async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: Fa
     )
     assert code == 0, err
     assert out.startswith(
-        "sys: 1 chunks of llama for acme, guaranteed, ends in 60 min (each hit moves that), "
+        "sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (each hit moves that), "
     )
     assert node.pins[0].refresh_s == 3600
     _, out, _ = await larder(plane, "pins", "list")
@@ -186,7 +186,9 @@ async def test_an_empty_name_is_never_the_collection_and_dots_are_names(plane: P
     for kind in ("quotas", "pins", "nodes", "policies", "ceilings", "tenants"):
         code, out, err = await larder(plane, kind, "get", "")
         assert (code, out) == (2, "")
-        assert "expected a name, got an empty text" in err
+        of = {"quotas": "tenant", "ceilings": "tenant", "tenants": "tenant", "nodes": "node"}.get(kind)
+        assert f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text" in err
+        assert ("_default" in err) == (of == "tenant")
     for verb in (("quotas", "set", "", "--limit", "1GiB"), ("quotas", "delete", ""), ("pins", "delete", "")):
         assert (await larder(plane, *verb))[0] == 2
     for name in (".", ".."):

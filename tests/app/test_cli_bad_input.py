@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli import larder
+from app.cli import larder, show
+from app.cli.keys import seconds as typed
 from app.cli.usage import _row
 
 PIN = ("pins", "set", "prompt", "--model", "m")
@@ -67,3 +68,18 @@ def test_what_is_served_is_at_most_what_was_asked_for() -> None:
     )
     assert _row({**used, "requested_tokens": 100, "served_tokens": 300})[3] == "100.0 %"
     assert _row({**used, "requested_tokens": 0, "served_tokens": 0})[3] == "-"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(604_800, "7d"), (3600, "1h"), (5400, "90m"), (45, "45s"), (1.5, "1.5s"), (0, "0s")]
+)
+def test_a_time_is_shown_as_it_is_typed(seconds: float, text: str) -> None:
+    assert show.span(seconds) == text
+    assert typed("--ttl", text) == seconds
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\x80\x81", b"[1]\n{}\n", b'{"id": 1}\n'])
+def test_a_file_that_is_no_export_of_the_audit_is_no_broken_journal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    refused = run("audit", "verify", "--file", "file")
+    assert (refused.exit_code, "file is no export of the audit" in refused.output) == (1, True)

@@ -74,7 +74,7 @@ async def test_a_pin_that_is_set_again_keeps_what_is_not_said(plane: Plane, node
         plane, "pins", "set", "sys", "--strength", "permanent", "--selector", "none"
     )
     assert (code, err) == (0, "")
-    assert out.startswith("sys: 1 chunks of m for acme, permanent, ends never, ")
+    assert out.startswith("sys: 1 chunk of m for acme, permanent, ends never, ")
     code, out, err = await larder(plane, "pins", "put", "sys", *new)
     assert (code, err) == (0, "")
     last = await plane.get("/api/v1/pins/sys")
