@@ -35,7 +35,7 @@ def export(managed_by: str | None, types: tuple[str, ...], form: str, url: str |
     at = ", ".join(f"{kind} {number}" for kind, number in answer["generations"].items())
     comments = [
         f"Exported by larder {__version__} from {url or default_url()} at {now}.",
-        f"Generations: {at}.",
+        *([f"Generations: {at}."] if at else []),
         "'larder diff -f FILE' shows what is different, 'larder apply -f FILE' makes it so.",
     ]
     if answer["ended"]:

@@ -75,7 +75,7 @@ class ApplyAnswer(msgspec.Struct, frozen=True):
     records: list[RecordChange]
     """By type and name."""
     generations: dict[TypeName, int]
-    """Of each type, afterwards; of a dry run those that it looked at."""
+    """Of each type, afterwards; of a dry run those that it looked at. Empty for callers who are limited to tenants."""
     status: dict[TypeName, TypeStatus]
     """How far each type got on the nodes."""
 
@@ -87,4 +87,4 @@ class ExportAnswer(msgspec.Struct, frozen=True):
     ended: int
     """Pins that have ended, which are not in it."""
     generations: dict[TypeName, int]
-    """Of each type, at the moment that the document shows."""
+    """Of each type, at the moment that the document shows. Empty for callers who are limited to tenants."""

@@ -23,7 +23,7 @@ from app.errors import (
 from app.ingest.fleet import Fleet
 from app.schemas.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.pins import PinPut
-from app.services import ceilings, snapshot_sizes
+from app.services import ceilings, owners, snapshot_sizes
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.collector import Uncollected
@@ -104,7 +104,7 @@ class Apply:
             deleted=result.count("delete"),
             unchanged=result.count("unchanged", "ended"),
             records=await in_thread(_told, result),
-            generations=numbers,
+            generations=numbers if by.salts is None else {},
             status={name: self._status(name, numbers[name]) for name in KINDS},
         )
 
@@ -116,6 +116,7 @@ class Apply:
             declare, asked.document, asked.managed_by, by, time.time(), self._encoder(by), assumed
         )
         _check_prune(asked, declared)
+        _check_document(by, declared)
         if asked.dry_run:
             async with self._database.read() as session:
                 heads = await generations.heads(session)
@@ -167,7 +168,7 @@ class Apply:
         numbers: dict[SnapshotType, int],
     ) -> Outcome:
         by, now = change.by, change.now
-        _check_expected(asked, numbers)
+        _check_expected(asked, numbers, by)
         held: Held = {}
         for kind in KINDS.values():
             columns = (kind.key, *kind.written, *kind.kept, *_HELD_TOO)
@@ -175,6 +176,7 @@ class Apply:
         result = await in_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
         )
+        _check_owners(by, declared, result)
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
         self._check_floors(declared, held, result, by)
@@ -201,6 +203,36 @@ class Apply:
         raise FloorsExceedCapacity(message, grown)
 
 
+def _check_document(by: Caller, declared: Declared) -> None:
+    """Raises Forbidden."""
+    if by.salts is not None and declared.owner == owners.BOOT:
+        message = f"{owners.BOOT!r} is the file's that the management plane applies at its start; name another owner"
+        raise Forbidden(f"managed_by: {message}", [FieldError("managed_by", message)])
+
+
+def _check_owners(by: Caller, declared: Declared, result: Outcome) -> None:
+    """Whether the caller may make the records whose they become. Raises Forbidden with all that are not to be."""
+    faults: list[FieldError] = []
+    for step in result.steps:
+        if step.action not in ("create", "update") or step.after is None:
+            continue
+        held = None if step.before is None else step.before["managed_by"]
+        try:
+            booting = declared.assumed == owners.BOOT
+            owners.check(by, held, step.after["managed_by"], declared.owner, booting=booting)
+        except Forbidden as error:
+            path = declared.records[step.kind.name][step.key].path
+            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
+    _refuse(faults)
+
+
+def _refuse(faults: list[FieldError]) -> None:
+    """Raises Forbidden when there are any."""
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+
+
 async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -> None:
     """How far a caller who is limited to tenants may go. Raises Forbidden with everything that goes too far."""
     faults: list[FieldError] = []
@@ -214,15 +246,15 @@ async def _check_ceilings(change: Change, declared: Declared, result: Outcome) -
                 end = step.after["expires_at"]
                 left_s = None if end is None else end - change.now
                 salt, strength = step.after["tenant"], step.after["strength"]
+                held = None if step.before is None else step.before["selector"]
+                ceilings.check_pin_selector(change.by, held, step.after["selector"])
                 await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
         except Forbidden as error:
             record = declared.records[step.kind.name].get(step.key)
             path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
             faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
             faults += [] if error.errors else [FieldError(path, error.message)]
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+    _refuse(faults)
 
 
 def _check_sizes(held: Held, result: Outcome, pins: Collection[Mapping[str, Any]]) -> None:
@@ -287,7 +319,10 @@ def _check_prune(asked: ApplyPut, declared: Declared) -> None:
         raise Invalid(f"prune: {message}", [FieldError("prune", message)])
 
 
-def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int]) -> None:
+def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int], by: Caller) -> None:
+    if asked.expect and by.salts is not None:
+        message = "generations are the fleet's: only callers of all tenants may expect one"
+        raise Forbidden(f"expect: {message}", [FieldError("expect", message)])
     for kind, number in (asked.expect or {}).items():
         if numbers[kind] != number:
             raise PreconditionFailed(

@@ -20,6 +20,7 @@ from app.observe.facts import FactHub
 from app.schemas.apply import ApplyPut
 from app.services.apply import Apply
 from app.services.callers import Caller
+from app.services.owners import BOOT
 from app.store import generations
 from app.store.database import Database
 
@@ -28,8 +29,6 @@ AGAIN_S = 30.0
 """What may become right without a new file (other owners, floors, the database) is tried again this often."""
 MOST_FAULTS = 50
 """Of a file, in one message."""
-OWNER = "boot"
-"""Of records in a file that names no owner."""
 
 
 class BadFile(Exception):
@@ -110,9 +109,9 @@ class BootFile:
         digest = sha256(text.encode()).hexdigest()
         if self.in_force and digest == self._digest:
             return ""  # touched, not changed
-        by = Caller(request_id=uuid4().hex, actor="boot")
+        by = Caller(request_id=uuid4().hex, actor=BOOT)
         try:
-            answer = await self._apply.apply(ApplyPut(document=text, prune=self._prune), by, assumed=OWNER)
+            answer = await self._apply.apply(ApplyPut(document=text, prune=self._prune), by, assumed=BOOT)
         except LarderError as error:
             final = isinstance(error, Invalid)
             if isinstance(error, StoreUnavailable):

@@ -153,6 +153,13 @@ async def check_pin(
         raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
 
 
+def check_pin_selector(by: Caller, held: Mapping[str, str] | None, asked: Mapping[str, str] | None) -> None:
+    """Refuse a caller who is limited to tenants another selector of a pin. Raises Forbidden."""
+    if by.salts is not None and (held or None) != (asked or None):
+        message = "labels of nodes are the fleet's: only callers of all tenants say where a pin holds"
+        raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
+
+
 def _above(
     name: str, row: CeilingRow, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
 ) -> FieldError | None:

@@ -58,7 +58,8 @@ class Export:
             for batch in bulk.batches(digests):
                 bodies |= await pins.bodies(session, batch)
         document, ended = await asyncio.to_thread(_document, rows, bodies, owner, time.time())
-        return ExportAnswer(document, ended, {kind: heads[kind] for kind in SNAPSHOT_TYPES})
+        numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES} if by.salts is None else {}
+        return ExportAnswer(document, ended, numbers)
 
 
 def _is_wanted(kind: Kind, row: Mapping[str, Any], owner: str | None, by: Caller) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from app.errors import Conflict
 from app.ingest.fleet import Fleet
 from app.schemas.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
-from app.services import ceilings, checks
+from app.services import ceilings, checks, owners
 from app.services.callers import PLANE, Caller
 from app.services.changes import Change, Changes
 from app.services.pin_intent import PinIntent, check_sources, resolve, ttl
@@ -85,7 +85,9 @@ class Pins:
             if row is not None and not by.sees(row.tenant):
                 raise checks.taken("pin", name)
             expected.check(*_state(name, row))
-            await _check_ceiling(change, intent.salt, intent.strength, intent.expires_at)
+            owners.check(by, None if row is None else row.managed_by, intent.managed_by)
+            held = None if row is None else row.selector
+            await _check_ceiling(change, intent, held)
             created = row is None
             share = await self._shares.before(change.session, by, intent.salt)
             row = await self.write(change, name, row, intent)
@@ -126,7 +128,8 @@ class Pins:
             expected.check(*_state(name, row))
             before = _audited(row)
             patch_row(row, patch, change.now)
-            await _check_ceiling(change, row.tenant, cast(Strength, row.strength), row.expires_at)
+            owners.check(by, before["managed_by"], row.managed_by)
+            await _check_ceiling(change, row, before["selector"])
             _changed(change, row, before)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
@@ -146,7 +149,7 @@ class Pins:
                 raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
             before = _audited(row)
             row.expires_at = max(row.expires_at, change.now + asked.ttl_s)
-            await _check_ceiling(change, row.tenant, cast(Strength, row.strength), row.expires_at)
+            await _check_ceiling(change, row, row.selector)
             _changed(change, row, before)
         if wait_s:
             await self._progress.wait("pins", row.generation, wait_s)
@@ -239,10 +242,12 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     return f"resolved {row.key_count} chunks, {there}, {format_size(sum(pin.bytes for pin in seen))}"
 
 
-async def _check_ceiling(change: Change, salt: str, strength: Strength, expires_at: float | None) -> None:
-    """How far the caller may go with pins of this tenant. Raises Forbidden."""
-    ends_in_s = None if expires_at is None else expires_at - change.now
-    await ceilings.check_pin(change.session, change.by, salt, strength, ends_in_s)
+async def _check_ceiling(change: Change, asked: PinIntent | PinRow, selector: dict[str, str] | None) -> None:
+    """How far the caller may go with a pin, whose selector was this one. Raises Forbidden."""
+    salt = asked.salt if isinstance(asked, PinIntent) else asked.tenant
+    ceilings.check_pin_selector(change.by, selector, asked.selector)
+    ends_in_s = None if asked.expires_at is None else asked.expires_at - change.now
+    await ceilings.check_pin(change.session, change.by, salt, asked.strength, ends_in_s)
 
 
 def _state(name: str, row: PinRow | None) -> tuple[str, str | None]:

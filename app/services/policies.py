@@ -10,7 +10,7 @@ from typing import Any, cast
 from app.errors import NotFound
 from app.ingest.fleet import Fleet
 from app.schemas.policies import PolicyAnswer, PolicyList, PolicyPut
-from app.services import checks
+from app.services import checks, owners
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.merge import patched
@@ -54,7 +54,8 @@ class Policies:
     async def put(
         self, name: str, intent: PolicyPut, by: Caller, expected: Expected = ANY, wait_s: float = 0.0
     ) -> tuple[PolicyAnswer, bool]:
-        """The record, and whether it is new. Raises Invalid, PreconditionFailed, PreconditionRequired."""
+        """The record, and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
+        PreconditionRequired."""
         checks.pin_name(name)
         asked = resolve(name, intent)
         async with self._changes.begin(by, "policies") as change:
@@ -86,6 +87,7 @@ class Policies:
         """Make the record what is asked, inside of a change of `policies`."""
         spec = asked.spec
         before = None if row is None else _audited(row)
+        owners.check(change.by, None if row is None else row.managed_by, asked.managed_by)
         if row is None:
             row = PolicyRow(name=spec.name, created_at=change.now)
             change.session.add(row)

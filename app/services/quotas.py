@@ -6,7 +6,7 @@ from typing import Any, cast
 from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
 from app.schemas.quotas import QuotaAnswer, QuotaList, QuotaPut
-from app.services import ceilings, checks
+from app.services import ceilings, checks, owners
 from app.services.callers import Caller
 from app.services.changes import Change, Changes
 from app.services.floors import excess
@@ -89,6 +89,7 @@ class Quotas:
         """Make the record what is asked, inside of a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
         spec = asked.spec
         before = None if row is None else _audited(row)
+        owners.check(change.by, None if row is None else row.managed_by, asked.managed_by)
         await ceilings.check_quota(change, spec.tenant, before, _asked(asked))
         await self._check_floors(change, asked)
         if row is None:

@@ -12,6 +12,7 @@ from typing import Any
 from app.errors import Conflict, FieldError
 from app.store.weights import PIN_BYTES, RECORD_BYTES, Weight
 from dataplane.protocol.control import MAX_PINNED_KEYS, MAX_RECORDS, MAX_SNAPSHOT_BYTES, SnapshotType
+from dataplane.protocol.salts import DEFAULT_TENANT
 from dataplane.protocol.units import format_size
 
 MOST_BYTES = MAX_SNAPSHOT_BYTES // 4 * 3
@@ -47,9 +48,9 @@ class Growth:
 
 def record_bytes(kind: SnapshotType, name: str, fields: Mapping[str, Any]) -> int:
     """At least what the record takes in a snapshot; the same as the database sums up."""
-    if kind != "pins":
-        return RECORD_BYTES + _bytes(name)
-    return PIN_BYTES + _bytes(name) + _bytes(fields["model"]) + _bytes(fields["tenant"])
+    if kind == "pins":
+        return PIN_BYTES + _bytes(name) + _bytes(fields["model"]) + _salt_bytes(fields["tenant"])
+    return RECORD_BYTES + (_salt_bytes(name) if kind == "quotas" else _bytes(name))
 
 
 def check(kind: SnapshotType, after: Weight, growth: Growth) -> None:
@@ -66,6 +67,11 @@ def check(kind: SnapshotType, after: Weight, growth: Growth) -> None:
     else:
         return
     raise Conflict(f"{kind}: {message}", [FieldError(kind, message)])
+
+
+def _salt_bytes(tenant: str) -> int:
+    """Of a salt, or of how it is shown."""
+    return 0 if tenant == DEFAULT_TENANT else _bytes(tenant)
 
 
 def _bytes(text: str) -> int:

@@ -26,8 +26,8 @@ from app.services.ceilings import Ceilings
 from app.services.changes import Changes
 from app.services.document_text import Unreadable, lines, read, write
 from app.services.export import Export
-from app.services.preconditions import ANY
 from app.services.pin_shares import PinShares
+from app.services.preconditions import ANY
 from app.services.progress import Progress
 from app.services.tokenizers import Tokenizers
 from app.services.tokenizing import Tokenizing

@@ -88,7 +88,8 @@ async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_
         await plane.put_pin(f"p{number}", model="モデル" * (number + 1), tenant="ключ")
     await plane.put_pin("p1", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft")
     await plane.http.delete("/api/v1/pins/p0", headers={"If-Match": "*"})
-    await apply(plane, pins(0) | {"pins": {"x": PIN}, "quotas": {"鍵": {}, "b": {"weight": 0.123}}})
+    quotas = {"鍵": {"limit_bytes": None}, "b": {"limit_bytes": 7, "weight": 0.123}}
+    assert (await apply(plane, pins(0) | {"pins": {"x": PIN}, "quotas": quotas})).status_code == 200
     await plane.http.patch("/api/v1/pins/x", json={"note": "n"}, headers={"If-Match": "*"})
     await plane.http.put("/api/v1/policies/default", json={"algorithm": "age_class"})
     whole = {
