@@ -16,7 +16,8 @@ from app.services.callers import ADMIN, Caller, Role
 from app.services.changes import Changes
 from app.services.credentials import Hasher, same
 from app.services.fresh import Fresh
-from app.services.throttle import Allowance, Throttle
+from app.services.refusals import Refusals, Share
+from app.services.throttle import Throttle, neighbourhood
 from app.store import audit, identity, tokens
 from app.store.database import Database
 from app.store.tokens import SETUP_ROLE, SessionRow, TokenRow
@@ -24,8 +25,8 @@ from app.store.tokens import SETUP_ROLE, SessionRow, TokenRow
 FRESH_S = 1.0
 """How old what is known of a token or session may be."""
 MOST_KEPT = 10_000
-ROWS_A_MINUTE = 60
-"""Failures, and refusals, that the audit keeps of a minute; more are counted."""
+SHARES = {401: Share(whole=20, each=5, reserve=20), 403: Share(whole=60, each=10, reserve=60)}
+"""Failures, of each neighbourhood, and refusals, of each token, that the audit keeps of a minute; more are counted."""
 EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
 _ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"
 FIRST = (
@@ -78,7 +79,9 @@ class Auth:
         self._sessions = Fresh(self._load_session, FRESH_S, MOST_KEPT)
         self._any = Fresh(self._load_any, FRESH_S, 1)
         self._throttle = Throttle()
-        self._allowances = {401: Allowance(ROWS_A_MINUTE), 403: Allowance(ROWS_A_MINUTE)}
+        self._refusals: dict[int, Refusals[_Refused]] = {
+            status: Refusals(share) for status, share in SHARES.items()
+        }
         self._used: dict[str, tuple[float, str]] = {}
         self.counts = AuthCounts()
         self._log = structlog.get_logger()
@@ -100,7 +103,7 @@ class Auth:
     @property
     def unrecorded(self) -> int:
         """Failures and refusals that the audit has no entry of, since the start."""
-        return sum(allowance.left_out_ever for allowance in self._allowances.values())
+        return sum(refusals.left_out_ever for refusals in self._refusals.values())
 
     async def start(self) -> str:
         """The one-time setup token, when one was made just now; else empty. Raises StoreUnavailable."""
@@ -248,13 +251,26 @@ class Auth:
         )
 
     async def _keep(self, status: int, by: Caller, action: str, kind: str, name: str, why: str) -> None:
-        allowance = self._allowances[status]
-        if not allowance.take(time.time()):
+        refusals = self._refusals[status]
+        refused = _Refused(by, action, kind, name, why)
+        source = neighbourhood(by.source)
+        who = by.token_id if status == 403 and by.token_id else source
+        if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
             return
-        left_out, allowance.left_out = allowance.left_out, 0
+        left_out, refusals.left_out = refusals.left_out, 0
+        await self._write_down(refused, {"left_out_before": left_out} if left_out else None)
+
+    async def keep_repeated(self, now: float, *, all_of_them: bool = False) -> None:
+        """Write down how often refusals of minutes that are over (at a Unix time) came again."""
+        for refusals in self._refusals.values():
+            for refused, again in refusals.ended(now, all_of_them=all_of_them):
+                await self._write_down(refused, {"again": again})
+
+    async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
         try:
-            more = {"left_out_before": left_out} if left_out else None
-            await self._changes.note(action, kind, name, more, by, denied=why)
+            await self._changes.note(
+                refused.action, refused.kind, refused.name, more, refused.by, denied=refused.why
+            )
         except (LarderError, SQLAlchemyError) as error:  # who was refused is refused, written down or not
             self._log.warning("audit.failed", reason=str(error))
 
@@ -269,6 +285,17 @@ class Auth:
     async def _load_any(self, _: str) -> bool:
         async with self._database.read() as session:
             return await tokens.exist(session)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A refusal as the audit keeps it."""
+
+    by: Caller
+    action: str
+    kind: str
+    name: str
+    why: str
 
 
 class _Wrong(Exception):

@@ -42,25 +42,3 @@ def neighbourhood(source: str) -> str:
         return source
     mapped = address.ipv4_mapped
     return str(mapped or ipaddress.IPv6Network((address, 64), strict=False))
-
-
-class Allowance:
-    """So many a minute; what is more is counted."""
-
-    def __init__(self, a_minute: int) -> None:
-        self._a_minute = a_minute
-        self._minute = -1
-        self._used = 0
-        self.left_out = 0
-        """Since the last one that was taken."""
-        self.left_out_ever = 0
-
-    def take(self, now: float) -> bool:
-        if int(now // 60) != self._minute:
-            self._minute, self._used = int(now // 60), 0
-        if self._used >= self._a_minute:
-            self.left_out += 1
-            self.left_out_ever += 1
-            return False
-        self._used += 1
-        return True

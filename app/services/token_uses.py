@@ -1,4 +1,5 @@
-"""When tokens were last used, and from where: written behind the requests, at most once a minute for each token."""
+"""When tokens were last used, and from where: written behind the requests, at most once a minute for each token. So is
+how often they were refused the same again."""
 
 import asyncio
 import time
@@ -27,6 +28,7 @@ class TokenUses:
 
     async def write(self, now: float, *, all_of_them: bool = False) -> None:
         """What is due at a monotonic time. A database that is away is tried again at the next call."""
+        await self._auth.keep_repeated(time.time(), all_of_them=all_of_them)
         self._waiting.update(self._auth.take_used())
         due = {
             token_id: use

@@ -321,3 +321,17 @@ async def test_entries_of_the_release_before_are_chained_by_the_upgrade(database
         assert (result.intact, result.entries, result.head_id) == (True, 3, 5), result
     finally:
         await database.close()
+
+
+async def test_one_who_is_refused_all_the_time_hides_nobody_elses_refusals(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        noisy, quiet = await made(plane, "noisy"), await made(plane, "quiet")
+        for number in range(75):
+            await asked(plane, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
+        for _ in range(3):
+            await asked(plane, quiet, "DELETE", "/api/v1/quotas/y")
+        await plane.app.parts.token_uses.write(0.0, all_of_them=True)
+        denied = (await plane.get("/api/v1/audit?decision=denied&limit=200"))["items"]
+        kept = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
+        assert len([entry for entry in denied if entry["actor"] == "noisy"]) in (10, 20), "of each minute"
+        assert sum(after.get("again", 1) for after in kept) == 3
