@@ -283,7 +283,7 @@ def _node(page: Page, stats: NodeStats) -> None:
         page.add(declared, getattr(stats.totals, name), stats.node)
     for code, count in stats.refused.items():
         page.add(REFUSED, count, stats.node, code)
-    page.add(ENGINES, sum(engine.connected for engine in stats.engines), stats.node)
+    page.add(ENGINES, sum(engine.connected for engine in stats.engines if engine.is_engine), stats.node)
     page.add(ARMED, stats.armed, stats.node)
     page.add(DRAINING, stats.draining, stats.node)
     page.add(ADOPTED, stats.adopted_blocks, stats.node)

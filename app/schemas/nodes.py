@@ -6,7 +6,15 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.status import NodeStateName
-from dataplane.protocol.events import EngineStats, PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
+from dataplane.protocol.events import (
+    EngineStats,
+    GatewayInstance,
+    PolicyStats,
+    PoolStats,
+    SpaceStats,
+    SweepStats,
+    Totals,
+)
 
 
 class ObservedState(msgspec.Struct, frozen=True):
@@ -29,6 +37,29 @@ class NodeFault(msgspec.Struct, frozen=True):
     message: str
 
 
+class NodeGateway(msgspec.Struct, frozen=True):
+    """A node's gateway for engines that speak another protocol. Counts are since the data plane started."""
+
+    gateway: str
+    """`lmcache`."""
+    url: str
+    """Where it listens, for clients."""
+    chunk_tokens: int
+    connections: int
+    workers: list[GatewayInstance]
+    """That are registered, at most 256."""
+    lookups: int
+    """That hold something, or whose result nobody took yet."""
+    lookups_ended: dict[str, int]
+    """Look-ups that ended without their scheduler: `expired`, `crowded_out`, `disconnected`."""
+    requests: dict[str, int]
+    """By operation."""
+    failures: dict[str, int]
+    """By reason, of all operations."""
+    unanswered: int
+    """Answers that their client was not there to take."""
+
+
 class NodeNumbers(msgspec.Struct, frozen=True):
     """The node's latest numbers, without tenants and pins, which have places of their own."""
 
@@ -39,6 +70,7 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     totals: Totals
     refused: dict[str, int]
     engines: list[EngineStats]
+    """Also those of the gateway's workers; without what a gateway has for itself."""
     policy: PolicyStats
     """In force."""
     spaces: list[SpaceStats]
@@ -51,6 +83,8 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     """Blocks taken over from the data plane process before this one."""
     draining: bool
     """As the node itself says."""
+    gateway: NodeGateway | None
+    """Null: there is none, or it is off."""
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):

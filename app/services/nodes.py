@@ -3,11 +3,11 @@
 import msgspec
 
 from app.ingest.fleet import Fleet, Node
-from app.schemas.nodes import NodeAnswer, NodeFault, NodeList, NodeNumbers, ObservedState
+from app.schemas.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
 from app.services import checks, narrowed
 from app.services.callers import PLANE, Caller
 from app.services.progress import Progress
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.events import GatewayStats, NodeStats
 
 MOST_SPACES = 100
 MOST_SWEEPS = 100
@@ -78,11 +78,31 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
         pool=stats.pool,
         totals=stats.totals,
         refused=stats.refused,
-        engines=stats.engines,
+        engines=[engine for engine in stats.engines if engine.is_engine],
         policy=stats.policy,
         spaces=stats.spaces[:MOST_SPACES],
         spaces_total=len(stats.spaces),
         sweeps=stats.sweeps[:MOST_SWEEPS],
         adopted_blocks=stats.adopted_blocks,
         draining=stats.draining,
+        gateway=None if stats.gateway is None else _gateway(stats.gateway),
+    )
+
+
+def _gateway(stats: GatewayStats) -> NodeGateway:
+    failures: dict[str, int] = {}
+    for operation in stats.operations:
+        for reason, count in operation.failures.items():
+            failures[reason] = failures.get(reason, 0) + count
+    return NodeGateway(
+        gateway=stats.gateway,
+        url=stats.url,
+        chunk_tokens=stats.chunk_tokens,
+        connections=stats.connections,
+        workers=stats.instances,
+        lookups=stats.lookups,
+        lookups_ended=stats.lookups_ended,
+        requests={operation.operation: operation.requests for operation in stats.operations},
+        failures=failures,
+        unanswered=stats.unanswered,
     )

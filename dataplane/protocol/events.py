@@ -7,6 +7,8 @@ Times are Unix seconds of the node. Sizes are bytes. Tenants are shown names (`_
 
 import msgspec
 
+from dataplane.protocol.spaces import LMCACHE_SCHEDULERS
+
 # ---- state that is published whole, so that a late subscriber is right after one message
 
 
@@ -176,6 +178,11 @@ class EngineStats(msgspec.Struct):
     """Its process is not proven gone."""
     waits_for_pids: list[int] = []
     """After its connection closed: processes that must be gone before its bytes come back; at most 8."""
+
+    @property
+    def is_engine(self) -> bool:
+        """False for what a gateway has for itself."""
+        return bool(self.pid) or self.group != LMCACHE_SCHEDULERS
 
 
 class GatewayOperation(msgspec.Struct):

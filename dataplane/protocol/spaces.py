@@ -17,6 +17,8 @@ MAX_RANK = 65_535
 MAX_BLOCK_BYTES = 1 << 40
 MAX_BLOCK_TOKENS = 1 << 20
 LMCACHE = "lmcache"
+LMCACHE_SCHEDULERS = f"{LMCACHE}:schedulers"
+"""Group of the engine, of no process, that the gateway itself has for schedulers without one of their own."""
 GATEWAYS = ("", LMCACHE)
 """Who serves the engines of a space: the engine socket, or the gateway of that name."""
 

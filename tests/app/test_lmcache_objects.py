@@ -1,5 +1,6 @@
 """LMCache's HTTP interface over a real data plane that serves its clients: objects, prefetches, status, metrics."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,3 +309,31 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
         answer = await serving.ask("POST", "/cache/prefetches", 202, json={**body, "model_name": model})
         told = await serving.ask("GET", f"/cache/prefetches/{answer['request_id']}")
         assert (told["found_keys"], told["total_keys"]) == (0, 3)
+
+
+async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateways_own(
+    serving: Serving,
+) -> None:
+    serving.worker.store(prompt(5))
+    name = (await serving.plane.node())["name"]
+
+    async def seen() -> dict[str, Any]:
+        answer: dict[str, Any] = (await serving.plane.get(f"/api/v1/nodes/{name}"))["stats"]
+        return answer
+
+    async with asyncio.timeout(10):
+        while not (stats := await seen())["gateway"]["workers"]:
+            await asyncio.sleep(0.05)
+    gateway = stats["gateway"]
+    assert (gateway["gateway"], gateway["url"]) == ("lmcache", url_of(serving.node))
+    assert (gateway["connections"], [worker["model"] for worker in gateway["workers"]]) == (1, ["llama"])
+    assert sum(gateway["requests"].values()) >= 1
+    assert all(engine["group"] != "lmcache:schedulers" for engine in stats["engines"])
+    assert [engine["client"] for engine in stats["engines"]] == [gateway["workers"][0]["client"]]
+    metrics = (await serving.plane.http.get("/metrics")).text
+    assert f'larder_engines{{node="{name}"}} 1' in metrics
+    admin = await made(serving.plane, "root", "admin")
+    serving.plane.http.headers.update(bearer(admin))
+    limited = await made(serving.plane, "one", tenants=["acme"])
+    answer = await asked(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
+    assert answer.json()["stats"] is None

@@ -118,7 +118,7 @@ const node = (name, of = {}) => ({
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, ...of,
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, ...of,
 });
 
 const applied = statusOf('policies', 1);
@@ -173,6 +173,15 @@ const engines = [
   engine(2, 18_377, { group: 'llama-70b-b', reserved_bytes: 512 * MiB }),
 ];
 
+const lmcache = {
+  gateway: 'lmcache', url: 'tcp://0.0.0.0:5555', chunk_tokens: 256, connections: 2, lookups: 1, lookups_ended: { expired: 2 },
+  requests: { LOOKUP: 40_213, STORE: 9_120, RETRIEVE: 31_771 }, failures: { busy: 3 }, unanswered: 0,
+  workers: [{
+    instance: 20_144, client: 2, pid: 20_144, model: 'Qwen/Qwen3-32B', world_size: 1, layout: 'paged', dtype: 'bfloat16', chunk_bytes: 2 * MiB,
+    copies: false, silent_s: 0.4, attached: true,
+  }],
+};
+
 function busy() {
   return {
     at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
@@ -184,7 +193,7 @@ function busy() {
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
         engine(1, 20_011, { group: 'llama-70b-c' }),
         engine(2, 20_144, { group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }),
-      ], { policy: busyForce, spaces: busySpaces, adopted_blocks: 21_480 }) }),
+      ], { policy: busyForce, spaces: busySpaces, adopted_blocks: 21_480, gateway: lmcache }) }),
     ],
     refused: { over_limit: 1_012, pool_full: 171, too_many_reservations: 21 },
     recent: facts(

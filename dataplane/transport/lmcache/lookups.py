@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.spaces import LMCACHE, LMCACHE_SCHEDULERS
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS, Chains
 from dataplane.transport.lmcache.counters import Moved
@@ -105,7 +105,7 @@ class Lookups:
 
     def attach_common(self, now: float) -> None:
         """Be ready for schedulers that cannot have an engine of their own. Raises ProtocolError."""
-        self._common = self._attach(f"{LMCACHE}:schedulers", 0, 0, now)
+        self._common = self._attach(LMCACHE_SCHEDULERS, 0, 0, now)
 
     def _attach(self, group: str, pid: int, started: int, now: float) -> int:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)

@@ -1573,6 +1573,21 @@ export interface components {
             message: string;
             path: string;
         };
+        /** GatewayInstance */
+        GatewayInstance: {
+            /** @default true */
+            attached: boolean;
+            chunk_bytes: number;
+            client: number;
+            copies: boolean;
+            dtype: string;
+            instance: number;
+            layout: string;
+            model: string;
+            pid: number;
+            silent_s: number;
+            world_size: number;
+        };
         /** Health */
         Health: {
             release: string;
@@ -1754,6 +1769,25 @@ export interface components {
             path: string;
             type: string;
         };
+        /** NodeGateway */
+        NodeGateway: {
+            chunk_tokens: number;
+            connections: number;
+            failures: {
+                [key: string]: number;
+            };
+            gateway: string;
+            lookups: number;
+            lookups_ended: {
+                [key: string]: number;
+            };
+            requests: {
+                [key: string]: number;
+            };
+            unanswered: number;
+            url: string;
+            workers: components["schemas"]["GatewayInstance"][];
+        };
         /** NodeList */
         NodeList: {
             items: components["schemas"]["NodeAnswer"][];
@@ -1781,6 +1815,7 @@ export interface components {
             at: number;
             draining: boolean;
             engines: components["schemas"]["EngineStats"][];
+            gateway: components["schemas"]["NodeGateway"] | null;
             policy: components["schemas"]["PolicyStats"];
             pool: components["schemas"]["PoolStats"];
             refused: {
@@ -8613,6 +8648,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
             412: {
                 headers: {
@@ -9553,6 +9598,16 @@ export interface operations {
             };
             /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
             406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -10615,7 +10670,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];

@@ -15,6 +15,7 @@ export type Policy = Schemas['PolicyAnswer'];
 export type PolicyStats = Schemas['PolicyStats'];
 export type PrefixList = Schemas['PrefixList'];
 export type Engine = Schemas['EngineStats'];
+export type Gateway = Schemas['NodeGateway'];
 export type Session = Schemas['SessionAnswer'];
 export type Fact = Schemas['Fact'];
 export type UsageReport = Schemas['UsageReport'];
