@@ -9,6 +9,7 @@ import click
 
 from app.cli.client import Refused, call
 from app.cli.terminal import say
+from app.observe.visible import is_plain
 from dataplane.protocol.units import format_exact_size
 
 MOST_FAULTS = 50
@@ -137,4 +138,4 @@ def _value(name: str, value: Any) -> str:
         return ", ".join(f"{label}={text}" for label, text in sorted(value.items())) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    return repr(value) if value == "" or (isinstance(value, str) and not value.isprintable()) else str(value)
+    return repr(value) if value == "" or (isinstance(value, str) and not is_plain(value)) else str(value)

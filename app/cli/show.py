@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.terminal import say
-from app.observe.visible import plain
+from app.observe.visible import cell, plain
 from dataplane.protocol.units import format_size
 
 WIDE = 400
@@ -101,7 +101,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     for column in columns:
         grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*map(plain, row))
+        grid.add_row(*map(cell, row))
     # Nobody looks at a file or a pipe as wide as a terminal: lines stay whole.
     width = None if sys.stdout.isatty() else WIDE
     Console(highlight=False, markup=False, width=width).print(grid)

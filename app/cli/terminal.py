@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from app.observe.visible import plain
+from app.observe.visible import is_plain, is_seen, plain
 
 
 def say(text: str = "", *, err: bool = False, **style: Any) -> None:
@@ -40,8 +40,6 @@ def exact(parts: Iterable[bytes]) -> None:
 
 
 def _shown(text: str) -> bytes:
-    if not text.isprintable():
-        text = "".join(
-            each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text
-        )
+    if not is_plain(text):
+        text = "".join(each if is_seen(each) or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
     return text.encode()

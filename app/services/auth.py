@@ -25,7 +25,7 @@ from app.store.tokens import SETUP_ROLE, SessionRow, TokenRow
 FRESH_S = 1.0
 """How old what is known of a token or session may be."""
 MOST_KEPT = 10_000
-SHARES = {401: Share(whole=20, each=5, reserve=20), 403: Share(whole=60, each=10, reserve=60)}
+SHARES = {401: Share(whole=20, each=5, reserve=20), 403: Share(whole=60, each=20, reserve=60)}
 """Failures, of each neighbourhood, and refusals, of each token, that the audit keeps of a minute; more are counted."""
 EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
 _ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.errors import FieldError, Forbidden, Invalid, NotFound
+from app.observe.visible import is_seen
 from dataplane.protocol import labels as label_rules
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
@@ -58,10 +59,17 @@ def new_tenant(name: str) -> str:
     salt = tenant(name)
     if name.isspace():
         raise ValueError(f"expected a name that can be seen, got {name!r}: blanks alone")
-    unseen = next((character for character in name if not character.isprintable()), None)
+    unseen = next((character for character in name if not is_seen(character)), None)
     if unseen is not None:
         called = unicodedata.name(unseen, "a character without a name")
         raise ValueError(f"expected characters that can be seen, found {unseen!a} ({called})")
+    if name != name.strip():
+        raise ValueError(f"expected no blank at an end, got {name!r}")
+    if not unicodedata.is_normalized("NFC", name):
+        composed = unicodedata.normalize("NFC", name)
+        raise ValueError(f"expected composed characters (NFC), as {composed!a}, got {name!a}")
+    if name in (".", ".."):
+        raise ValueError(f"expected another name: {name!r} is no part of a URL")
     return salt
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from app.observe.visible import is_plain
 from app.services.turns import giving_way
 
 MAX_NODES = 4_000_000
@@ -61,7 +62,7 @@ def lines(text: str) -> dict[str, int]:
 
 def member(path: str, key: str) -> str:
     """The path of a map's value. Keys are others' text: they are shown so that they can be printed."""
-    shown = key if key.isprintable() and len(key) <= 128 else ascii(key[:128])
+    shown = key if is_plain(key) and len(key) <= 128 else ascii(key[:128])
     return f"{path}.{shown}" if path else shown
 
 

@@ -96,7 +96,8 @@ async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -
         assert statuses.count(401) >= 10
         assert 429 in statuses
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
-        assert (await plane.get("/api/v1/audit?decision=denied"))["total"] == 40
+        kept = (await plane.get("/api/v1/audit?decision=denied"))["total"]
+        assert kept in (1, 2, 3), "the same once a minute, and how often it came again"
         for body in ({}, {"token": 5}, {"token": "x" * 513}, {"token": "x", "more": 1}):
             assert (await page.post(SESSION, json=body)).status_code == 422
         page.cookies.clear()

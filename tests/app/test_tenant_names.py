@@ -7,6 +7,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from app.observe.visible import cell, plain
 from dataplane.protocol.events import TenantStats
 from tests.app.callers import ADMIN, bearer, guarding
 from tests.app.fake_node import FakeNode
@@ -20,6 +21,18 @@ UNSEEN = {
     "ac\u00a0me": "NO-BREAK SPACE",
     "\u2066acme": "LEFT-TO-RIGHT ISOLATE",
     "a\U000e0041b": "TAG LATIN CAPITAL LETTER A",
+    "acme\ufe0f": "VARIATION SELECTOR-16",
+    "ac\u034fme": "COMBINING GRAPHEME JOINER",
+    "\u115f": "HANGUL CHOSEONG FILLER",
+    "\u3164": "HANGUL FILLER",
+    "acme\uffa0": "HALFWIDTH HANGUL FILLER",
+    "\u2800": "BRAILLE PATTERN BLANK",
+    "acme\u180b": "MONGOLIAN FREE VARIATION SELECTOR ONE",
+    "acme\U000e0100": "VARIATION SELECTOR-17",
+    "ac\u17b4me": "KHMER VOWEL INHERENT AQ",
+    " acme": "no blank at an end",
+    "acme ": "no blank at an end",
+    "cafe\u0301": "composed characters (NFC)",
 }
 
 
@@ -58,6 +71,27 @@ async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
         body = {"tenant": "a\u202eb", "dry_run": True}
         asked = await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN))
         assert asked.status_code == 200, asked.text
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_no_record_is_made_for_a_name_that_no_url_has(socket_dir: Path, name: str) -> None:
+    document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
+    asked: list[tuple[str, str, Any]] = [
+        ("PUT", "/api/v1/pins/p", {**PIN, "tenant": name}),
+        ("POST", "/api/v1/tokens", {"name": "t", "tenants": [name]}),
+        ("POST", "/api/v1/apply", {"document": document}),
+    ]
+    async with guarding(socket_dir) as plane:
+        for method, path, body in asked:
+            answer = await plane.http.request(method, path, json=body)
+            assert (answer.status_code, "no part of a URL" in answer.json()["detail"]) == (422, True)
+
+
+def test_what_nobody_sees_is_shown_as_an_escape() -> None:
+    assert plain("acme\ufe0f") == "acme\\ufe0f"
+    assert plain("\u3164\u2800") == "\\u3164\\u2800"
+    assert (cell(" acme"), cell("acme\u115f "), cell("acme")) == ("' acme'", "'acme\\u115f '", "acme")
+    assert plain("a b é 鍵 🙂") == "a b é 鍵 🙂"
 
 
 @pytest.mark.parametrize("name", ["a b", "ключ", "鍵", "naïve", "team.a-1_x", "🙂"])

@@ -3,8 +3,8 @@
  * direction of a line, become escapes here, once for all that is shown. The command line does the same.
  */
 
-/** Not the plain space. */
-const UNSEEN = /(?! )[\p{Cf}\p{Co}\p{Cn}\p{Z}]/gu;
+/** Not the plain space; also what Unicode lets displays leave out, and the empty Braille pattern. */
+const UNSEEN = /(?! )[\p{Cf}\p{Co}\p{Cn}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
 
 function escaped(character: string): string {
   const code = character.codePointAt(0) ?? 0;
