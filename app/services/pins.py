@@ -239,7 +239,8 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
         if resolved in (0, row.key_count)
         else f"{resident} of {resolved} blocks resident"
     )
-    return f"resolved {row.key_count} chunks, {there}, {format_size(sum(pin.bytes for pin in seen))}"
+    chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
+    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}"
 
 
 async def _check_ceiling(change: Change, asked: PinIntent | PinRow, selector: dict[str, str] | None) -> None:

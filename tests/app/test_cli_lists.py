@@ -75,6 +75,7 @@ async def test_a_pin_that_is_set_again_keeps_what_is_not_said(plane: Plane, node
     )
     assert (code, err) == (0, "")
     assert out.startswith("sys: 1 chunk of m for acme, permanent, ends never, ")
+    assert "resolved 1 chunk, " in out
     code, out, err = await larder(plane, "pins", "put", "sys", *new)
     assert (code, err) == (0, "")
     last = await plane.get("/api/v1/pins/sys")
