@@ -20,7 +20,7 @@ from dataplane.protocol.control import (
 )
 from tests.app.callers import asked, guarding, made
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane
+from tests.app.plane import PIN, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 
@@ -81,30 +81,33 @@ async def test_keys_beyond_what_nodes_take_are_refused_and_the_same_keys_count_o
 
 
 async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_what_is_sent(
-    plane: Plane, node: FakeNode, database_url: str
+    socket_dir: Path, database_url: str
 ) -> None:
-    parts = plane.app.parts
-    for number in range(3):
-        await plane.put_pin(f"p{number}", model="モデル" * (number + 1), tenant="ключ")
-    await plane.put_pin("p1", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft")
-    await plane.http.delete("/api/v1/pins/p0", headers={"If-Match": "*"})
-    quotas = {"鍵": {"limit_bytes": None}, "b": {"limit_bytes": 7, "weight": 0.123}}
-    assert (await apply(plane, pins(0) | {"pins": {"x": PIN}, "quotas": quotas})).status_code == 200
-    await plane.http.patch("/api/v1/pins/x", json={"note": "n"}, headers={"If-Match": "*"})
-    await plane.http.put("/api/v1/policies/default", json={"algorithm": "age_class"})
-    whole = {
-        "limit_bytes": 1 << 60, "floor_bytes": 0, "weight": 0.123, "pin_budget_bytes": 1 << 60,
-        "store_rate_bytes": 1 << 60, "on_exceed": "reject", "mode": "observe",
-    }  # fmt: skip
-    assert (await plane.http.put("/api/v1/quotas/whole", json=whole)).status_code == 201
-    known = parts.pins._changes._weights
-    desired = Desired(parts.database)
-    await desired.refresh()
-    async with parts.database.read() as session:
-        for kind in SNAPSHOT_TYPES:
-            summed = await weights.weight(session, kind)
-            assert known[kind][1] == summed
-            assert summed.bytes >= len(desired.built(kind, {}).body) - 5
+    async with serving(settings_in(socket_dir, database_url)) as plane:
+        parts = plane.app.parts
+        for number in range(3):
+            await plane.put_pin(f"p{number}", wait="", model="モデル" * (number + 1), tenant="ключ")
+        await plane.put_pin(
+            "p1", wait="", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft"
+        )
+        await plane.http.delete("/api/v1/pins/p0", headers={"If-Match": "*"})
+        quotas = {"鍵": {"limit_bytes": None}, "b": {"limit_bytes": 7, "weight": 0.123}}
+        assert (await apply(plane, pins(0) | {"pins": {"x": PIN}, "quotas": quotas})).status_code == 200
+        await plane.http.patch("/api/v1/pins/x", json={"note": "n"}, headers={"If-Match": "*"})
+        await plane.http.put("/api/v1/policies/default", json={"algorithm": "age_class"})
+        whole = {
+            "limit_bytes": 1 << 60, "floor_bytes": 0, "weight": 0.123, "pin_budget_bytes": 1 << 60,
+            "store_rate_bytes": 1 << 60, "on_exceed": "reject", "mode": "observe",
+        }  # fmt: skip
+        assert (await plane.http.put("/api/v1/quotas/whole", json=whole)).status_code == 201
+        known = parts.pins._changes._weights
+        desired = Desired(parts.database)
+        await desired.refresh()
+        async with parts.database.read() as session:
+            for kind in SNAPSHOT_TYPES:
+                summed = await weights.weight(session, kind)
+                assert known[kind][1] == summed
+                assert summed.bytes >= len(desired.built(kind, {}).body) - 5
 
 
 @pytest.mark.parametrize("kind", SNAPSHOT_TYPES)
