@@ -194,8 +194,8 @@ async def test_neither_an_empty_name_nor_dots_are_ever_the_collection(plane: Pla
     for name in (".", ".."):
         code, out, err = await larder(plane, "quotas", "set", name, "--limit", "1GiB")
         assert (code, out, "no part of a URL" in err) == (1, "", True)
-        for verb in ("get", "delete"):
-            code, out, err = await larder(plane, "quotas", verb, name)
+        for asking in ("get", "delete"):
+            code, out, err = await larder(plane, "quotas", asking, name)
             assert (code, out, f"no quota for tenant '{name}'" in err) == (1, "", True), err
     code, _, err = await larder(plane, "quotas", "get", "a\udcff")
     assert (code, "in UTF-8" in err) == (2, True)
