@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
 
+from dataplane.devices import dtypes
 from dataplane.devices.paged import GroupForm, LayoutRefused, Planes, block_axis, planes_of
 from dataplane.protocol.engine import MAX_CACHE_TENSORS, MAX_DIMENSIONS
 
@@ -23,19 +24,14 @@ PREFIX = "paged:"
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {
-        "uint8": 1,
-        "int8": 1,
-        "float8_e4m3fn": 1,
-        "float8_e4m3fnuz": 1,
-        "float8_e5m2": 1,
-        "float8_e5m2fnuz": 1,
-        "float8_e8m0fnu": 1,
-        "float16": 2,
-        "bfloat16": 2,
-        "float32": 4,
+        name: dtypes.ITEM_BYTES[name]
+        for name in (
+            *("uint8", "int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+            *("float8_e8m0fnu", "float16", "bfloat16", "float32"),
+        )
     }
 )
-"""Bytes of an element, by torch's name for its type."""
+"""Of the types that a KV cache is made of."""
 
 
 class TensorsRefused(Exception):

@@ -304,7 +304,10 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         (a.folder / "token").write_text(await token_of(plane))
         await start(a)
         await until_states(plane, a="in_sync", b="in_sync")
-        known = lambda: not json.loads((a.folder / "joined.json").read_text())["refused"]  # noqa: E731
+
+        def known() -> bool:
+            return not json.loads((a.folder / "joined.json").read_text())["refused"]
+
         await until_true(known, "it is known again")
         assert (await plane.http.delete("/api/v1/nodes/a?force=true")).status_code == 204
         await until_states(plane, b="in_sync")

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dataplane.transport.lmcache.copies import CopyFailed, CpuShmCopier
+from dataplane.transport.copying import CopyFailed
+from dataplane.transport.lmcache.copies import CpuShmCopier
 from dataplane.transport.lmcache.ipc import Unsupported, decode
 from dataplane.transport.lmcache.messages import Group, Hints
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt

@@ -7,7 +7,6 @@ engine that never comes so far.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,13 +17,10 @@ from dataplane.devices.paged import I64
 from dataplane.devices.pinning import Pinned, Staging
 from dataplane.devices.runtime import DeviceError, Handle, Opened, device_of, plain_uuid
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.transport.copying import CopyFailed, wait_for_engine
 from dataplane.transport.driven.devices import Devices
 from dataplane.transport.driven.registrations import Registration
-from dataplane.transport.lmcache.copies import CopyFailed
 
-EVENT_WAIT_S = 30.0
-"""How long an engine's forward pass may take after it asked for a copy."""
-LOOK_S, LONGEST_LOOK_S = 0.00005, 0.001
 PIECES_PER_STEP = 1 << 20
 """Runs of bytes that are reckoned at a time."""
 
@@ -89,22 +85,9 @@ class Cache:
     def wait(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Until the engine came so far. Raises CopyFailed, also when `ended` says that nobody waits any more."""
         try:
-            opened = self._devices.runtime().open_event(self._device, event)
+            wait_for_engine(self._devices.runtime(), self._device, event, ended, self._devices.close_quietly)
         except DeviceError as error:
             raise self._failure(error) from None
-        try:
-            deadline, pause = time.monotonic() + EVENT_WAIT_S, LOOK_S
-            while not opened.query():
-                if ended():
-                    raise CopyFailed("the engine is gone")
-                if time.monotonic() > deadline:
-                    raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_LOOK_S)
-        except DeviceError as error:
-            raise self._failure(error) from None
-        finally:
-            self._devices.close_quietly(opened.close)
 
     def copy(
         self,

@@ -35,11 +35,10 @@ from dataplane.protocol.engine import (
     StoreFrom,
     UnregisterCache,
 )
+from dataplane.transport.copying import CopyFailed, Copying
 from dataplane.transport.driven.caches import Cache, Part
 from dataplane.transport.driven.devices import Devices
 from dataplane.transport.driven.registrations import Registration, check
-from dataplane.transport.lmcache.copies import CopyFailed
-from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited
 

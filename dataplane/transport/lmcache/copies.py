@@ -18,6 +18,7 @@ from hashlib import md5, sha256
 from pathlib import Path
 from typing import Protocol
 
+from dataplane.devices.dtypes import canonical
 from dataplane.devices.paged import (
     GroupForm,
     LayoutRefused,
@@ -27,8 +28,8 @@ from dataplane.devices.paged import (
     planes_of,
     tokens_per_block,
 )
+from dataplane.transport.copying import CopyFailed
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS
-from dataplane.transport.lmcache.dtypes import canonical
 from dataplane.transport.lmcache.ipc import CpuShm, Metadata, Tensor, Unsupported
 from dataplane.transport.lmcache.messages import Group, Hints
 
@@ -47,10 +48,6 @@ ENGINE_TYPES = ("vllm", "mock")
 
 Blocks = Sequence[Sequence[int]]
 """Block numbers by group."""
-
-
-class CopyFailed(Exception):
-    """A copy that did not happen, or not whole: the sentence says why."""
 
 
 class Copier(Protocol):

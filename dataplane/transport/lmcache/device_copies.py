@@ -9,7 +9,6 @@ enqueued for an engine that never comes so far, so nothing has to be given up.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from hashlib import md5
 
@@ -20,14 +19,11 @@ from dataplane.devices.copying import Lane
 from dataplane.devices.paged import GroupForm, Planes, Runs
 from dataplane.devices.pinning import Staging
 from dataplane.devices.runtime import HANDLE_BYTES, Device, DeviceError, Handle, Opened, device_of, plain_uuid
-from dataplane.transport.lmcache.copies import Blocks, Copier, CopyFailed, CpuShmCopier, forms_of, skipped
+from dataplane.transport.copying import CopyFailed, wait_for_engine
+from dataplane.transport.lmcache.copies import Blocks, Copier, CpuShmCopier, forms_of, skipped
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.ipc import CpuShm, DeviceTensor, Tensor, Unsupported
 from dataplane.transport.lmcache.messages import Group, Hints
-
-EVENT_WAIT_S = 30.0
-"""How long an engine's forward pass may take after it asked for a copy."""
-LOOK_S, LONGEST_LOOK_S = 0.00005, 0.001
 
 log = structlog.stdlib.get_logger()
 
@@ -115,22 +111,9 @@ class DeviceCopier:
                 f"expected an event of {HANDLE_BYTES} bytes, got {len(event)}: start the engine without isolated IPC"
             )
         try:
-            opened = self._devices.runtime().open_event(self._device, event)
+            wait_for_engine(self._devices.runtime(), self._device, event, ended, self._close)
         except DeviceError as error:
             raise self._failure(error) from None
-        try:
-            deadline, pause = time.monotonic() + EVENT_WAIT_S, LOOK_S
-            while not opened.query():
-                if ended():
-                    raise CopyFailed("the engine is gone")
-                if time.monotonic() > deadline:
-                    raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_LOOK_S)
-        except DeviceError as error:
-            raise self._failure(error) from None
-        finally:
-            self._close(opened.close)
 
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         for runs, at in self._runs(blocks, chunk, 0):

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import ControlRefused, ControlReply, DigestEngine, EngineDigests
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.transport.lmcache.copies import CopyFailed
-from dataplane.transport.lmcache.copying import Copying
+from dataplane.transport.copying import CopyFailed, Copying
 from dataplane.transport.lmcache.instances import Instance, Instances
 
 MAX_BLOCKS = 65_536

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dataplane.protocol.codes import ProtocolError
+from dataplane.transport.copying import CopyFailed, Copying
 from dataplane.transport.lmcache.cache import Pool
-from dataplane.transport.lmcache.copies import Blocks, Copier, CopyFailed
-from dataplane.transport.lmcache.copying import Copying
+from dataplane.transport.lmcache.copies import Blocks, Copier
 from dataplane.transport.lmcache.counters import Moved
 from dataplane.transport.lmcache.failures import NOT_COPIED, Failed, Reason
 from dataplane.transport.lmcache.instances import Instance, Instances

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from dataplane.devices.dtypes import ITEM_BYTES, canonical
 from dataplane.devices.errors import EXPANDABLE
 from dataplane.devices.runtime import HANDLE_BYTES
-from dataplane.transport.lmcache.dtypes import ITEM_BYTES, canonical
 
 MAX_DIMENSIONS = 8
 MAX_NUMBER = 1 << 50

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.transport.copying import Copying
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS, Chains
-from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import Moved
 from dataplane.transport.lmcache.driven import Driven
 from dataplane.transport.lmcache.failures import FALSE, YES, Failed, Reason

@@ -15,10 +15,10 @@ import structlog
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
+from dataplane.transport.copying import Copying
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections, Inherited, Keeper
-from dataplane.transport.lmcache.copying import Copying
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests

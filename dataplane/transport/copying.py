@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,48 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from dataplane.transport.lmcache.copies import CopyFailed
+from dataplane.devices.runtime import Device, Runtime
 from dataplane.transport.loop import Loop
 
 THREADS = 2
 MAX_WAITING = 1024
 """Copies that wait for a thread; more are refused."""
+EVENT_WAIT_S = 30.0
+"""How long an engine's forward pass may take after it asked for a copy."""
+_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.001
 
 log = structlog.stdlib.get_logger()
+
+
+class CopyFailed(Exception):
+    """A copy that did not happen, or not whole: the sentence says why."""
+
+
+def wait_for_engine(
+    runtime: Runtime,
+    device: Device,
+    event: bytes,
+    ended: Callable[[], bool],
+    close: Callable[[Callable[[], None]], None],
+) -> None:
+    """Until an engine came as far as its interprocess event: nothing is enqueued for one that never does.
+
+    `close` lets the opened event go. Raises CopyFailed, also when `ended` says that nobody waits any more, and
+    DeviceError.
+    """
+    opened = runtime.open_event(device, event)
+    try:
+        deadline, pause = time.monotonic() + EVENT_WAIT_S, _LOOK_S
+        while not opened.query():
+            if ended():
+                raise CopyFailed("the engine is gone")
+            if time.monotonic() > deadline:
+                raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK_S)
+    finally:
+        close(opened.close)
+
 
 Work = Callable[[], None]
 Done = Callable[[CopyFailed | None], None]
@@ -55,12 +90,10 @@ class Copying:
             return False
         if lane is None:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, "lmcache-copy")
+                self._pool = ThreadPoolExecutor(THREADS, "copy")
             pool = self._pool
         else:
-            pool = self._lanes.get(lane) or self._lanes.setdefault(
-                lane, ThreadPoolExecutor(1, "lmcache-device-copy")
-            )
+            pool = self._lanes.get(lane) or self._lanes.setdefault(lane, ThreadPoolExecutor(1, "device-copy"))
         self._running += 1
         pool.submit(self._run, work, done)
         return True
@@ -72,7 +105,7 @@ class Copying:
         except CopyFailed as error:
             failed = error
         except Exception as error:  # a fault of ours must not keep the engine waiting for its answer
-            log.exception("lmcache.copy_crashed")
+            log.exception("copy.crashed")
             failed = CopyFailed(f"{type(error).__name__}: {error}")
         self._ended.append((done, failed))
         os.eventfd_write(self._wake, 1)
