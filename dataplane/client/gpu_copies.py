@@ -3,6 +3,7 @@ with-block."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +52,7 @@ class _Places:
         ]
 
 
-class _Copy:
+class _Copy(ABC):
     """What stores and loads have in common."""
 
     def __init__(self, cache: PagedCache) -> None:
@@ -83,8 +84,9 @@ class _Copy:
             self._cache.ended()
         return self._failed is None
 
+    @abstractmethod
     def abort(self) -> None:
-        raise NotImplementedError
+        """Wait for what is under way, and give everything up."""
 
     def __enter__(self) -> Any:
         return self

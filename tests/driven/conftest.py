@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dataplane.devices.runtime import DeviceError
 from tests.dataplane.plane import Plane
 from tests.driven.engines import Engine, Process, make
+from tests.gpu.machine_fixtures import machine, twin
 from tests.gpu.machines import Machine
+
+__all__ = ["machine", "twin"]
 
 
 class DrivenPlane(Plane):
@@ -47,27 +48,6 @@ def end(other: Process) -> None:
         other.kill()
     else:
         other.end()
-
-
-@pytest.fixture(params=["twin", pytest.param("cuda", marks=pytest.mark.gpu)])
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    try:
-        made = Machine(request.param)
-    except DeviceError as error:
-        if os.environ.get("LARDER_TEST_GPU") == "required":
-            raise
-        pytest.skip(f"no GPU: {error}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def twin() -> Iterator[Machine]:
-    """The twin alone: what has to be provoked."""
-    made = Machine("twin")
-    yield made
-    made.twin.pace.go_on()
-    made.close()
 
 
 @pytest.fixture

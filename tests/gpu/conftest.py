@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dataplane.devices.runtime import DeviceError
+from tests.gpu.machine_fixtures import machine, twin
 from tests.gpu.machines import Machine, Other
 from tests.gpu.pool import AlignedPool, Gateway
 
-
-@pytest.fixture(params=["twin", pytest.param("cuda", marks=pytest.mark.gpu)])
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    try:
-        made = Machine(request.param)
-    except DeviceError as error:
-        if os.environ.get("LARDER_TEST_GPU") == "required":  # `make gpu` must not pass by skipping
-            raise
-        pytest.skip(f"no GPU: {error}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def twin() -> Iterator[Machine]:
-    """The twin alone: what has to be provoked."""
-    made = Machine("twin")
-    yield made
-    made.twin.pace.go_on()
-    made.close()
+__all__ = ["machine", "twin"]
 
 
 @pytest.fixture
