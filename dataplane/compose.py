@@ -42,7 +42,7 @@ from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
-from dataplane.transport.lmcache.connections import SOCKETS, Kept
+from dataplane.transport.lmcache.sockets import SOCKETS, Kept
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import may_pin, started_at
 from dataplane.transport.publisher import Publisher

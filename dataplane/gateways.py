@@ -16,10 +16,10 @@ from dataplane.protocol.settings import SettingsError
 from dataplane.settings import Settings
 from dataplane.tiers.memory import NodeMemory
 from dataplane.tiers.named import NamedFile
-from dataplane.transport.lmcache.connections import Inherited, Keeper, let_go
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
+from dataplane.transport.lmcache.sockets import Inherited, Keeper, let_go
 from dataplane.transport.loop import Loop
 
 REGISTRATIONS = "lmcache"

@@ -9,10 +9,10 @@ from typing import Any
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.transport.lmcache.connections import CONNECTION, Kept
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
+from dataplane.transport.lmcache.sockets import CONNECTION, Kept
 from dataplane.transport.loop import Loop
 from tests.dataplane.bench_node import Bench
 from tests.lmcache.client import Client

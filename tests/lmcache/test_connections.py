@@ -11,7 +11,8 @@ from threading import Thread
 import pytest
 import zmq
 
-from dataplane.transport.lmcache.connections import Connections, let_go
+from dataplane.transport.lmcache.connections import Connections
+from dataplane.transport.lmcache.sockets import let_go
 from dataplane.transport.lmcache.zmtp import message
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Keeper

@@ -6,7 +6,6 @@ holds duplicates of its sockets too: when it is killed, the next one finds every
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import resource
 import select
@@ -16,11 +15,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
-from typing import Protocol
 
 import structlog
 
 from dataplane.transport.lmcache.processes import UNKNOWN, Lookout, Owner, owners_of
+from dataplane.transport.lmcache.sockets import (
+    CONNECTION,
+    LISTENER,
+    Inherited,
+    Keeper,
+    Kept,
+    hang_up,
+    listen,
+    sorted_out,
+    url_of,
+)
 from dataplane.transport.lmcache.wire import DIALECT_053, MAX_ARGUMENTS, Dialect
 from dataplane.transport.lmcache.zmtp import Malformed, Stream, message
 from dataplane.transport.loop import Loop
@@ -40,13 +49,8 @@ LEFT_BYTES = 128 << 10
 """Of a message that has not come whole, which stay in the kernel; a longer one is taken out as it comes."""
 LEFT_S = 1.0
 """After which it is taken out too: the kernel may have no room for its end."""
-RECEIVE_BYTES = 1 << 20
-"""That the kernel takes ahead, where it may."""
-SOCKETS = LISTENER, CONNECTION = "listener", "connection"
-"""Kinds of sockets, as holders know them."""
 MAX_KEPT = 256
 """Connections that holders keep: each is a descriptor of theirs."""
-_LISTEN_BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
 _TELL_S = 60.0
@@ -60,26 +64,6 @@ _HANGS_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 
 log = structlog.stdlib.get_logger()
-
-
-Inherited = tuple[str, int, int]
-"""Kind, number and descriptor, which is owned by who gets it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A socket for a holder."""
-
-    fd: int
-    nbytes: int = 0
-
-
-class Keeper(Protocol):
-    """Tells whoever holds this process's memory of its sockets."""
-
-    def made(self, kind: str, number: int, file: Kept, /) -> None: ...
-
-    def dropped(self, kind: str, number: int, /) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -170,14 +154,14 @@ class Connections:
         self._lookout = Lookout(self._found)
         # An epoll of its own within the loop's: one turn has its time however many clients there are.
         self._epoll = select.epoll()
-        listener, connections = _sorted(inherited, url, keeper)
+        listener, connections = sorted_out(inherited, url, keeper)
         try:
-            self._listener = _listen(url) if listener is None else listener
+            self._listener = listen(url) if listener is None else listener
         except OSError:
             for each in connections.values():
-                _hang_up(each)
+                hang_up(each)
             raise
-        self.url = _url_of(self._listener)
+        self.url = url_of(self._listener)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
         if keeper is not None and listener is None:
@@ -404,7 +388,7 @@ class Connections:
         self._waiting.pop(connection, None)
         self._epoll.unregister(fd)
         self._drop(connection)
-        _hang_up(connection.socket)
+        hang_up(connection.socket)
         self._known -= connection.known
         self._taken_bytes -= connection.taken_bytes
         self._closed(connection)
@@ -432,61 +416,14 @@ class Connections:
         """Stop. What was answered is sent as far as the kernel takes it."""
         self._lookout.close()
         self._loop.unregister(self._epoll.fileno())
-        _hang_up(self._listener)
+        hang_up(self._listener)
         for connection in self._by_fd.values():
             self.flush(connection)
             connection.open = False
-            _hang_up(connection.socket)
+            hang_up(connection.socket)
         self._by_fd.clear()
         self._waiting.clear()
         self._epoll.close()
-
-
-def let_go(inherited: Sequence[Inherited], keeper: Keeper | None = None) -> None:
-    """Close sockets that nobody goes on with."""
-    for kind, number, fd in inherited:
-        try:
-            _hang_up(socket.socket(fileno=fd))
-        except OSError:  # no socket
-            os.close(fd)
-        if keeper is not None:
-            keeper.dropped(kind, number)
-
-
-def _sorted(
-    inherited: Sequence[Inherited], url: str, keeper: Keeper | None
-) -> tuple[socket.socket | None, dict[int, socket.socket]]:
-    """The listener at this URL, if there is one, and the connections by number; what is neither is closed."""
-    listener: socket.socket | None = None
-    connections: dict[int, socket.socket] = {}
-    for kind, number, fd in inherited:
-        with suppress(OSError):  # no socket, or closed meanwhile
-            each = socket.socket(fileno=fd)
-            listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if kind == LISTENER and listens and listener is None and _url_of(each) == url:
-                listener = each
-                continue
-            if kind == CONNECTION and not listens and number not in connections and _connected(each):
-                connections[number] = each
-                continue
-            each.detach()
-        let_go([(kind, number, fd)], keeper)
-    return listener, connections
-
-
-def _connected(peer: socket.socket) -> bool:
-    try:
-        peer.getpeername()
-    except OSError:
-        return False
-    return True
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """Close a socket for everybody, also for who holds a duplicate of it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
 
 
 def _owner(connection: Connection) -> Owner:
@@ -497,31 +434,3 @@ def _owner(connection: Connection) -> Owner:
 def _most() -> int:
     """Connections at a time: as many descriptors stay for segments and engines."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-
-
-def _listen(url: str) -> socket.socket:
-    host, _, port = url.removeprefix("tcp://").rpartition(":")
-    address = ipaddress.ip_address(host.strip("[]"))
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        # A port with connections of a data plane before this one is free.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        where = socket.getaddrinfo(
-            str(address), int(port), family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )
-        listener.bind(where[0][4])
-        listener.listen(_LISTEN_BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

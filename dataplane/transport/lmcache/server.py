@@ -18,7 +18,7 @@ from dataplane.protocol.keys import TokenError
 from dataplane.transport.copying import Copying
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
-from dataplane.transport.lmcache.connections import Connection, Connections, Inherited, Keeper
+from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests
@@ -31,6 +31,7 @@ from dataplane.transport.lmcache.registrations import Registrations
 from dataplane.transport.lmcache.report import gateway_stats
 from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
+from dataplane.transport.lmcache.sockets import Inherited, Keeper
 from dataplane.transport.lmcache.wire import (
     DIALECTS,
     Request,
