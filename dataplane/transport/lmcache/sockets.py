@@ -54,15 +54,16 @@ def sorted_out(
     listener: socket.socket | None = None
     connections: dict[int, socket.socket] = {}
     for kind, number, fd in inherited:
-        with suppress(OSError):  # no socket, or closed meanwhile
+        with suppress(OSError):  # no socket
             each = socket.socket(fileno=fd)
-            listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if kind == LISTENER and listens and listener is None and url_of(each) == url:
-                listener = each
-                continue
-            if kind == CONNECTION and not listens and number not in connections and _connected(each):
-                connections[number] = each
-                continue
+            with suppress(OSError):  # closed meanwhile
+                listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if kind == LISTENER and listens and listener is None and url_of(each) == url:
+                    listener = each
+                    continue
+                if kind == CONNECTION and not listens and number not in connections and _connected(each):
+                    connections[number] = each
+                    continue
             each.detach()
         let_go([(kind, number, fd)], keeper)
     return listener, connections
