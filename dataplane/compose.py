@@ -40,6 +40,7 @@ from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.tiers.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
+from dataplane.transport.devices import Devices
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
 from dataplane.transport.lmcache.sockets import SOCKETS, Kept
@@ -110,6 +111,11 @@ class DataPlane:
         self._remembrance = Remembrance(self._state, self.node.intent)
         self._remembrance.apply(self.clock())
         self.node.drain(on=self._state.draining())
+        self._devices = Devices(
+            find_devices,
+            self._memory.segments,
+            None if self._memory.named is None else self._memory.named.view,
+        )
         _make_parent(settings.common.events_url)
         gate = None if self._membership is None else self._membership.gate
         self._publisher = Publisher(
@@ -123,7 +129,7 @@ class DataPlane:
             frozenset(settings.table.allowed_uids),
             membarrier,
             self.clock,
-            find_devices,
+            self._devices,
         )
         if handover is not None:
             # From the first moment: should this process end at once, the next one gets them all.
@@ -137,7 +143,7 @@ class DataPlane:
             self.clock,
             server,
             sockets,
-            find_devices,
+            self._devices,
         )
         server.sockets = tuple
         if self._lmcache is not None:
@@ -275,6 +281,7 @@ class DataPlane:
             self._server.close()
         if self._lmcache is not None:
             self._lmcache.close()
+        self._devices.close()
         self._control.close()
         self._publisher.close()
         if self._membership is not None:

@@ -36,8 +36,8 @@ from dataplane.protocol.engine import (
     UnregisterCache,
 )
 from dataplane.transport.copying import CopyFailed, Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.driven.caches import Cache, Part
-from dataplane.transport.driven.devices import Devices
 from dataplane.transport.driven.registrations import Registration, check
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited
@@ -142,12 +142,6 @@ class Copies:
         if not self.copying.submit(cache.close, ended, self.devices):
             cache.close()
             ended(None)
-
-    def segment_retired(self, number: int) -> None:
-        """No block of it is being copied."""
-        close = self.devices.retired(number)
-        if close is not None and not self.copying.submit(close, lambda failed: None, self.devices):
-            close()
 
     def close(self) -> None:
         """Wait for the copies that run, and close everything."""

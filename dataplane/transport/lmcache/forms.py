@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from dataplane.devices.dtypes import ITEM_BYTES, canonical
 from dataplane.protocol.spaces import LMCACHE, Space
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS
 from dataplane.transport.lmcache.copies import MAX_CHUNK_BYTES, Copier
 from dataplane.transport.lmcache.device_copies import copier_of
-from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.ipc import Unsupported, decode
 from dataplane.transport.lmcache.messages import EngineContext

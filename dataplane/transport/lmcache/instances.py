@@ -19,9 +19,9 @@ import structlog
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.connections import Connection
-from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.forms import Form, form_of
 from dataplane.transport.lmcache.processes import Owner, Watch

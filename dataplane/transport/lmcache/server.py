@@ -16,11 +16,11 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
 from dataplane.transport.copying import Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
-from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
 from dataplane.transport.lmcache.instances import Instances, Patience
@@ -66,12 +66,12 @@ class LMCacheServer:
         *,
         allow_clear: bool,
         patience: Patience,
+        devices: Devices,
         keeper: Keeper | None = None,
         inherited: Sequence[Inherited] = (),
-        devices: Devices | None = None,
     ) -> None:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
-        of `Connections`; `devices` copies for engines of devices. Raises OSError when the port cannot be had."""
+        of `Connections`. Raises OSError when the port cannot be had."""
         self._clock = clock
         self._loop = loop
         self._cache = cache
@@ -84,8 +84,6 @@ class LMCacheServer:
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
         self._copying = Copying(loop)
-        self.devices = devices or Devices()
-        self.devices.serve(pool)
         self.instances = Instances(
             cache,
             memory,
@@ -94,7 +92,7 @@ class LMCacheServer:
             self._watch,
             clock,
             patience,
-            self.devices,
+            devices,
         )
         self._operations = Operations(
             cache,
@@ -277,7 +275,6 @@ class LMCacheServer:
         self.connections.close()
         self._watch.close()
         self.instances.close()
-        self.devices.close()
 
 
 def _left_out(key: Key) -> bool:
