@@ -109,8 +109,9 @@ STATS = events.NodeStats(
         hit_chunks=20,
     ),
     replica_pools=[
-        events.ReplicaPoolStats(
-            "7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14), problem="out of memory"
+        msgspec.structs.replace(
+            events.ReplicaPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)),
+            problem="out of memory",
         )
     ],
 )
