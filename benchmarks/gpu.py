@@ -67,8 +67,8 @@ def run(setting: Setting) -> list[Result]:
                 )
             )
         results += [
-            at_least(f"gpu_{'in' if to_device else 'out'}_{page >> 10}KiB_{method.value}", rate, "GB/s", None)
-            for (page, to_device, method), rate in methods.rates.items()
+            at_least(f"gpu_{direction.value}_{page >> 10}KiB_{method.value}", rate, "GB/s", None)
+            for (page, direction, method), rate in methods.rates.items()
         ]
         results += _slowed(setting, runtime, device, bench, memory)
         results += _engine_side(setting, runtime, device)
