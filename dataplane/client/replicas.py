@@ -39,8 +39,6 @@ RETRY_S = 10.0
 PATIENCE_S = 0.005
 """So long a load waits for extents that it met for the first time: as long as some chunks take out of the pool. What
 comes later is there for the next load."""
-MAX_CLOSED = 1024
-"""In one message."""
 _LASTING = frozenset({Code.UNSUPPORTED, Code.MALFORMED, Code.NOT_ALLOWED})
 """Refusals that hold for an attachment. A data plane that does not know the question says MALFORMED."""
 
@@ -215,7 +213,7 @@ class Replicas:
         """Post a question, if none is under way. What was closed goes along."""
         if self._asked:
             return
-        closed = self._closed[:MAX_CLOSED]
+        closed = self._closed[:MAX_EXTENTS]
         with self._client_lock:
             world = self._link.world
             if world is None or self._link.attachments != self._attachment:
