@@ -170,7 +170,8 @@ class Replicas:
     def _leave(pool: ReplicaPool, extent: Extent) -> None:
         if not extent.readers:
             del pool.leaving[extent.number]
-            pool.freeing.append(extent)
+            if extent.made:
+                pool.freeing.append(extent)
             pool.changed = True
 
     # ---- time passes
@@ -276,10 +277,16 @@ class Replicas:
 
     # ---- work on devices
 
+    def has_work(self, device: str) -> bool:
+        """Whether there is anything to be done on a device."""
+        pool = self.pools[device]
+        begins = bool(pool.missing) and not pool.broken and not pool.paused
+        return begins or bool(pool.freeing)
+
     def work(self, device: str) -> list[Work]:
         """What is to be done next on a device, in this order."""
         pool = self.pools[device]
-        work: list[Work] = [Free(extent) for extent in pool.freeing if extent.made]
+        work: list[Work] = [Free(extent) for extent in pool.freeing]
         pool.freeing.clear()
         if pool.broken or pool.paused:
             return work
@@ -337,18 +344,28 @@ class Replicas:
         replica.extent.made |= not memory
         if replica.wanted:
             self._withdraw(pool, [replica])
-        if problem != pool.problem:
-            self._emit(ReplicaPoolFailed(now, device, problem))
-        pool.problem, pool.retry_at = problem, now + RETRY_S
-        pool.missing.clear()
-        pool.paused |= not memory
-        if memory:
+        if memory and not lasting:
             for extent in [each for each in pool.extents.values() if not each.made]:
                 self._withdraw(pool, [each for each in extent.replicas if each.wanted])
             pool.left_bytes = sum(each.nbytes for each in pool.extents.values() if each.made)
+            self._tell(pool, problem, now)
+        else:
+            self.refused(device, problem, now, lasting=lasting)
+
+    def refused(self, device: str, problem: str, now: float, *, lasting: bool) -> None:
+        """Nothing can be copied: later again, or, `lasting`, never."""
+        pool = self.pools[device]
+        pool.paused = True
         if lasting:
             pool.broken = True
             self._withdraw(pool, list(pool.replicas.values()))
+        self._tell(pool, problem, now)
+
+    def _tell(self, pool: ReplicaPool, problem: str, now: float) -> None:
+        if problem != pool.problem:
+            self._emit(ReplicaPoolFailed(now, pool.device, problem))
+        pool.problem, pool.retry_at = problem, now + RETRY_S
+        pool.missing.clear()
 
     def _ended(self, device: str, copy: Copy) -> tuple[ReplicaPool, Replica]:
         pool, replica = self.pools[device], copy.replica

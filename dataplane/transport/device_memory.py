@@ -67,6 +67,19 @@ class DeviceMemory:
                 self._staging = Staging(self._devices.runtime())
             self._lane.copy_staged(runs, self._staging, host, to_device=to_device)
 
+    def copy_within(self, runs: Runs, base: int) -> None:
+        """Enqueue copies into the engine's memory out of the device's own, where chunks begin at `base`. Raises
+        CopyFailed."""
+        assert self._lane is not None
+        with self._failures():
+            self._lane.copy(runs, base, to_device=True, within=True)
+
+    def clear(self, address: int, nbytes: int) -> None:
+        """Enqueue that memory of the device becomes 0. Raises CopyFailed."""
+        assert self._lane is not None
+        with self._failures():
+            self._lane.stream.clear(address, nbytes)
+
     def synchronize(self) -> None:
         """Nothing is under way when this returns, or raises CopyFailed."""
         assert self._lane is not None

@@ -67,6 +67,11 @@ class Devices:
             self._broken = error.with_traceback(None)
             log.error("device.lost", error=str(error), effect="engines of GPUs are refused from here on")
 
+    @property
+    def lost(self) -> bool:
+        """Nobody need try again."""
+        return self._broken is not None
+
     def lane(self, device: Device) -> Lane:
         """A stream of its own for one more user, who says `leave` at its end. Raises DeviceError."""
         runtime = self.runtime()

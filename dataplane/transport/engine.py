@@ -26,6 +26,7 @@ from dataplane.transport.devices import Devices
 from dataplane.transport.driven.copies import Copies
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited, open_process, peer_of
+from dataplane.transport.replicas import ReplicaCopies
 from dataplane.transport.session import Session
 
 MAX_CONNECTIONS = 4096
@@ -67,6 +68,7 @@ class EngineServer:
         membarrier: bool,
         clock: Callable[[], float],
         devices: Devices,
+        replicas: ReplicaCopies,
     ) -> None:
         self.node = node
         self.memory = memory
@@ -84,7 +86,8 @@ class EngineServer:
         """pidfd of each client that attached, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
-        self.copies = Copies(loop, Driven(node), devices, clock)
+        self.copies = Copies(loop, Driven(node), devices, replicas, clock)
+        self.replicas = replicas
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:

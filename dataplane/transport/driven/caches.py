@@ -10,7 +10,7 @@ import numpy as np
 
 from dataplane.devices.paged import I64
 from dataplane.devices.pinning import Pinned
-from dataplane.devices.runtime import DeviceError, Opened
+from dataplane.devices.runtime import DeviceError, Opened, plain_uuid
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.transport.copying import CopyFailed
 from dataplane.transport.device_memory import DeviceMemory
@@ -23,13 +23,14 @@ PIECES_PER_STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Chunks of a copy that lie in one segment."""
+    """Chunks of a copy that lie in one segment, or those that come from replicas."""
 
-    memory: Pinned
+    memory: Pinned | None
+    """None of replicas."""
     chunks: I64
     """Positions of the chunks in the request."""
     offsets: I64
-    """Where each begins, in bytes from the segment's start."""
+    """Where each begins, in bytes from the segment's start; of replicas the address."""
 
 
 class Cache:
@@ -39,6 +40,7 @@ class Cache:
         """Raises ProtocolError; then nothing is open."""
         self.space = registration.space
         self.form = registration.form
+        self.device_uuid = plain_uuid(registration.device_uuid)
         try:
             devices.runtime()
         except DeviceError as error:
@@ -113,7 +115,10 @@ class Cache:
             if not len(numbers):
                 continue
             runs = self.form.runs(numbers, bases=self._bases, places=(positions, begins))
-            self._memory.copy(runs, part.memory, 0, to_device=to_device)
+            if part.memory is None:
+                self._memory.copy_within(runs, 0)
+            else:
+                self._memory.copy(runs, part.memory, 0, to_device=to_device)
 
     def close(self) -> None:
         """Close everything that was opened. No copy is under way."""

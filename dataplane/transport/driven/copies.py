@@ -41,6 +41,7 @@ from dataplane.transport.driven.caches import Cache, Part
 from dataplane.transport.driven.registrations import Registration, check
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited
+from dataplane.transport.replicas import ReplicaCopies
 
 MAX_CACHES = 64
 """Of one engine."""
@@ -72,9 +73,17 @@ class _Open:
 class Copies:
     """What all engines share: threads, devices, and which caches are open."""
 
-    def __init__(self, loop: Loop, core: Driven, devices: Devices, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        core: Driven,
+        devices: Devices,
+        replicas: ReplicaCopies,
+        clock: Callable[[], float],
+    ) -> None:
         self.core = core
         self.devices = devices
+        self.replicas = replicas
         self.clock = clock
         self.copying = Copying(loop)
         self._caches: set[Cache] = set()
@@ -197,7 +206,10 @@ class EngineCopies:
             else:
                 self._last_cache += 1
                 self._caches[self._last_cache] = _Open(made)
-                form = made.form
+                client, form = connection.client, made.form
+                shared.replicas.read_by(
+                    client, made.device_uuid, lambda: not self.over and connection.client == client
+                )
                 connection.send(
                     CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
                 )
@@ -318,11 +330,15 @@ class EngineCopies:
             return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
 
         try:
+            near = self.shared.replicas.places(known.cache.device_uuid, held.descriptors)
+            there = near != 0
             parts = self._parts(
-                np.arange(hits, dtype=np.int64),
-                np.array(held.segments, np.int64),
-                np.array(held.offsets, np.int64),
+                np.flatnonzero(~there),
+                np.array(held.segments, np.int64)[~there],
+                np.array(held.offsets, np.int64)[~there],
             )
+            if there.any():
+                parts.append(Part(None, np.flatnonzero(there), near[there]))
             copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
         except ProtocolError:
             core.let_go(held.descriptors)
@@ -453,6 +469,7 @@ def _sums(parts: Sequence[Part], nbytes: int) -> list[bytes]:
     """Checksums of the chunks, in their order."""
     found: dict[int, bytes] = {}
     for part in parts:
+        assert part.memory is not None  # stores go to the pool
         for chunk, offset in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
             found[chunk] = checksum((ctypes.c_uint8 * nbytes).from_address(part.memory.address + offset))
     return [found[chunk] for chunk in sorted(found)]
