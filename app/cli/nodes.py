@@ -102,7 +102,9 @@ def gpus(url: str | None, node: str | None, as_json: bool) -> None:
     ]
     columns = ["node", "gpu", "uuid", "used ", "pool ", "replicas ", "copying ", "leaving ", "engines "]
     show.table(f"Replicas on GPUs ({len(rows)})", [*columns, "problem"], rows)
-    if not rows:
+    if not rows and all(each["stats"] is None for each in answer):
+        say("no node has told, or its numbers are not for this token")
+    elif not rows:
         say("no GPU keeps replicas: gpu_pool_bytes is 0, or no engine has asked for them yet")
 
 
