@@ -179,7 +179,9 @@ class Instances:
             self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
             self._registrations.keep(registered)
             inherited = self._cache.held(instance.client)
-            if inherited:
+            if instance.form.copier is not None:  # what was copied for it ended with the process that did
+                self._cache.let_go(instance.client, inherited)
+            elif inherited:
                 instance.transfers.inherit(inherited, now + LEASE_TTL_S)
             self._watch_process(instance)
 

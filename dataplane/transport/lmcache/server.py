@@ -22,7 +22,7 @@ from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
 from dataplane.transport.lmcache.digests import Digests
-from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
+from dataplane.transport.lmcache.failures import ANSWERS, NOT_COPIED, Failed, Reason
 from dataplane.transport.lmcache.instances import Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
 from dataplane.transport.lmcache.operations import Operations
@@ -32,6 +32,7 @@ from dataplane.transport.lmcache.report import gateway_stats
 from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.sockets import Inherited, Keeper
+from dataplane.transport.lmcache.unanswered import Head, Unanswered
 from dataplane.transport.lmcache.wire import (
     DIALECTS,
     Request,
@@ -80,6 +81,7 @@ class LMCacheServer:
         self.counters = Counters()
         self.connections = Connections(loop, url, self._said, self._closed, keeper, inherited)
         self.url = self.connections.url
+        self._unanswered = Unanswered(folder)
         self.chains = Chains()
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
@@ -120,6 +122,7 @@ class LMCacheServer:
                 self._operations.lookups.attach_common(self._begun_at)
             except ProtocolError as error:  # the node is draining, or full
                 log.warning("lmcache.no_common_engine", reason=error.message)
+        self._answer_left()
         loop.every(TICK_S, self.tick)
 
     # ---- requests
@@ -149,7 +152,10 @@ class LMCacheServer:
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True
                 self._loop.once(0.0, self._settle)  # when what was answered is sent
-        if result is not LATER:
+        if result is LATER:
+            if not asked.answered:
+                asked.slot = self._unanswered.begin(Head(peer.number, request.uid, request.operation))
+        else:
             peer.answer(request.answer(result))
             tally.took(time.perf_counter() - began)
 
@@ -228,13 +234,24 @@ class LMCacheServer:
         self.counters.failed(operation, failed.reason, str(failed), self._clock())
 
     def _answer_later(self, asked: Asked, result: bytes | None) -> None:
-        peer = asked.peer
+        peer, asked.answered = asked.peer, True
         if peer.open:
             peer.answer(asked.request.answer(result))
             self.connections.flush(peer)
         else:
             self.counters.unanswered += 1
+        self._unanswered.end(asked.slot)
         self.counters.of(asked.operation).took(time.perf_counter() - asked.began)
+
+    def _answer_left(self) -> None:
+        """Copies of the data plane before this one ended with it: who waits for one is told so."""
+        for head in self._unanswered.left:
+            peer = self.connections.numbered(head.connection)
+            if peer is not None:
+                log.warning("lmcache.copy_ended", reason="the data plane before was killed amid it")
+                peer.answer([head.uid, head.operation, NOT_COPIED])
+                self.connections.flush(peer)
+        self._unanswered.settled()
 
     def stats(self, now: float) -> GatewayStats:
         """For people: what it is doing, and what it did."""
@@ -275,6 +292,7 @@ class LMCacheServer:
         self.connections.close()
         self._watch.close()
         self.instances.close()
+        self._unanswered.close()
 
 
 def _left_out(key: Key) -> bool:
