@@ -17,7 +17,7 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.events import EngineStats, NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
-from tests.driven.engines import Engine, done
+from tests.driven.engines import Engine, Process, done
 from tests.driven.engines import make as make_engine
 from tests.gpu.machine_fixtures import twin
 from tests.gpu.machines import Machine, Other
@@ -40,7 +40,7 @@ def plane(twin: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
     made = DeviceRelay(
         socket_dir,
         {
-            "pool_bytes": "32MiB",
+            "pool_bytes": f"{32 + 2 * KILLS}MiB",
             "lmcache_port": str(free_port()),
             "dataplane__lmcache_shm_name": f"larder-test-{uuid4().hex[:8]}",
         },
@@ -85,6 +85,7 @@ def keys(name: object) -> list[bytes]:
     return make.keys(CHUNKS, name)
 
 
+@pytest.mark.timeout(120 + 15 * KILLS)
 def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
     twin: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]
 ) -> None:
@@ -161,3 +162,37 @@ def store_again(engine: Engine, chain: list[bytes]) -> bool:
     """Whether all of a chain is there now, by this engine's word."""
     store = done(engine.client.store_from(chain, OLD))
     return engine.client.lookup(chain) == CHUNKS and store.ended is not None and store.ended.code is None
+
+
+@pytest.mark.parametrize("do", ["begin_store", "load"])
+def test_what_was_copied_for_an_engine_that_died_too_is_given_back_at_once(
+    twin: Machine, plane: DeviceRelay, do: str
+) -> None:
+    arguments = {"kind": twin.kind, "uuid": twin.uuid, "socket": plane.socket, **FORM}
+    doomed = Process("engine", arguments)
+    assert doomed.hear() == {"ready": True}
+    assert doomed.ask(do="register") == {"code": None}
+    assert doomed.ask(do="store", keys=[each.hex() for each in keys("base")], blocks=OLD) == {
+        "blocks": CHUNKS
+    }
+    plane.ask("stop_after", nbytes=100_000)
+    name = "new" if do == "begin_store" else "base"
+    doomed.tell(do=do, keys=[each.hex() for each in keys(name)], blocks=OLD)
+    assert plane.ask("stopped") == {"stopped": True}
+    plane.kill()
+    doomed.kill()
+    assert twin.runtime.memory_used(twin.device) == 0
+    plane.start()
+    stats = plane.wait_stats(lambda stats: of_engines(stats) == 0, "the engine is forgotten")
+    assert stats.pool.used_bytes == stats.pool.ready_bytes == CHUNKS * CHUNK_BYTES
+    other = make_engine(twin, plane.socket, FORM, timeout_s=10.0)
+    assert other.register() is None
+    assert other.client.lookup(keys("new")) == 0
+    assert done(other.client.load_into(keys("base"), NEW)).hits == CHUNKS
+    wait_for(lambda: store_again(other, keys("new")), "its keys are free")
+    other.close()
+
+
+def of_engines(stats: NodeStats) -> int:
+    """Engines that are no gateway's own."""
+    return sum(each.is_engine for each in stats.engines)
