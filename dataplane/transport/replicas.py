@@ -42,7 +42,7 @@ class Reader(Protocol):
     def send(self, reply: EngineReply, fds: list[int] | None = None) -> bool: ...
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _Gpu:
     """One device that has a pool of replicas."""
 
