@@ -120,6 +120,7 @@ class DataPlane:
         )
         self._replicas = ReplicaCopies(
             self.node.replicas,
+            self.node.engines,
             self._memory,
             self._devices,
             Copying(self._loop),
@@ -155,6 +156,7 @@ class DataPlane:
             server,
             sockets,
             self._devices,
+            self._replicas,
         )
         server.sockets = tuple
         if self._lmcache is not None:

@@ -20,6 +20,7 @@ from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.lmcache.sockets import Inherited, Keeper, let_go
 from dataplane.transport.loop import Loop
+from dataplane.transport.replicas import ReplicaCopies
 
 REGISTRATIONS = "lmcache"
 """Folder of the state directory that keeps who registered."""
@@ -36,6 +37,7 @@ def lmcache(
     keeper: Keeper,
     inherited: Sequence[Inherited],
     devices: Devices,
+    replicas: ReplicaCopies,
 ) -> LMCacheServer | None:
     """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be. `keeper`
     hears of its sockets; `inherited` are those of the data plane before, which its holders have.
@@ -60,6 +62,7 @@ def lmcache(
             keeper=keeper,
             inherited=inherited,
             devices=devices,
+            replicas=replicas,
         )
     except OSError as error:
         reason = error.strerror or str(error)

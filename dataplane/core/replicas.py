@@ -11,7 +11,7 @@ block that is being copied is leased by the data plane itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -67,8 +67,8 @@ class ReplicaPool:
     table: ReplicaTable
     left_bytes: int
     """How much of the capacity may be used: less than all of it after the device refused memory."""
-    readers: set[int] = field(default_factory=set)
-    """Clients that asked for replicas."""
+    readers: dict[int, set[int]] = field(default_factory=dict)
+    """Clients that read replicas, and of which spaces."""
     replicas: dict[Block, Replica] = field(default_factory=dict)
     """Wanted ones, by their block."""
     extents: dict[int, Extent] = field(default_factory=dict)
@@ -126,11 +126,13 @@ class Replicas:
         self.pools[device] = ReplicaPool(device, name, capacity_bytes, table, capacity_bytes)
         self._emit(ReplicaPoolMade(now, device, name, capacity_bytes))
 
-    def read_by(self, client: int, device: str) -> None:
-        """An engine reads the replicas of its spaces from now on."""
-        pool = self.pools[device]
-        if client not in pool.readers:
-            pool.readers.add(client)
+    def read_by(self, client: int, device: str, spaces: Iterable[int] | None = None) -> None:
+        """An engine reads the replicas of some of its spaces from now on; None for all of them."""
+        pool, own = self.pools[device], self._engines[client].spaces
+        wanted = own.keys() if spaces is None else own.keys() & set(spaces)
+        known = pool.readers.setdefault(client, set())
+        if not wanted <= known:
+            known |= wanted
             pool.changed = True
 
     def grant(self, client: int, device: str, numbers: Sequence[int]) -> list[Extent]:
@@ -156,9 +158,8 @@ class Replicas:
     def forget(self, client: int) -> None:
         """A process is gone, or holds nothing any more."""
         for pool in self.pools.values():
-            if client not in pool.readers:
+            if pool.readers.pop(client, None) is None:
                 continue
-            pool.readers.discard(client)
             pool.changed = True
             for some in (pool.extents, pool.leaving):
                 for extent in list(some.values()):
@@ -196,7 +197,7 @@ class Replicas:
 
     def _plan(self, pool: ReplicaPool, now: float) -> None:
         pool.changed = False
-        spaces = {space for client in pool.readers for space in self._engines[client].spaces}
+        spaces = set().union(*pool.readers.values())
         gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.replicated
         plan = Plan(bundles, spaces, Room(pool.capacity_bytes, pool.left_bytes - gone), pool.came, now)

@@ -7,7 +7,8 @@ hold what blocks of another space were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,14 +77,16 @@ class ReplicaCopies:
     def __init__(
         self,
         core: Replicas,
+        engines: Container[int],
         memory: NodeMemory,
         devices: Devices,
         copying: Copying,
         pool_bytes: int,
         clock: Callable[[], float],
     ) -> None:
-        """`pool_bytes` of each device may hold replicas; 0 for none at all."""
+        """`engines` are the clients that there are. `pool_bytes` of each device may hold replicas, 0 for none."""
         self._core = core
+        self._engines = engines
         self._memory = memory
         self._devices = devices
         self._copying = copying
@@ -131,15 +134,16 @@ class ReplicaCopies:
 
         self._ready(message.device, answer)
 
-    def read_by(self, client: int, uuid: str, lives: Callable[[], bool]) -> None:
-        """This process itself copies to an engine on a device, and reads replicas for it."""
+    def read_by(self, client: int, uuid: str, space: int) -> None:
+        """This process itself copies to an engine on a device, and reads replicas of a space for it."""
 
         def ready(gpu: _Gpu | ProtocolError) -> None:
-            if isinstance(gpu, _Gpu) and lives():
-                self._core.read_by(client, gpu.device.uuid)
+            if isinstance(gpu, _Gpu) and client in self._engines:  # numbers never come again
+                self._core.read_by(client, gpu.device.uuid, (space,))
 
         if self._pool_bytes:
-            self._ready(uuid, ready)
+            with suppress(ProtocolError):  # too busy: at its next copy
+                self._ready(uuid, ready)
 
     def places(self, uuid: str, descriptors: Sequence[int]) -> I64:
         """Addresses [n] of replicas of leased blocks, in this process; 0 where there is none."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import Tier
+from dataplane.protocol.control import ListBlocks, Tier
 from dataplane.protocol.engine import MapReplicas, ReplicasMapped, SpaceRequest
 from dataplane.protocol.events import NodeStats, ReplicaPoolStats
 from dataplane.protocol.replicas import MAX_EXTENTS
+from dataplane.protocol.spaces import LMCACHE
 from tests.dataplane import factories as make
 from tests.dataplane.plane import RawEngine
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import PER_CHUNK, Engine, done
 from tests.gpu.layouts import ORDERS
 from tests.gpu.machines import Machine
+from tests.lmcache.planes import free_port
 
 MakePlane = Callable[..., DrivenPlane]
 MakeEngine = Callable[..., Engine]
@@ -99,6 +102,46 @@ def test_a_load_may_come_from_a_replica_and_from_the_pool(
         assert done(engine.client.load_into(keys, NEW[:count], skip_blocks=skip)).hits == 2
         assert engine.blocks(NEW[skip:count]) == wanted
         assert engine.others(NEW[skip:count]) == others
+
+
+def test_workers_of_the_gateway_are_served_from_replicas(machine: Machine, make_plane: MakePlane) -> None:
+    port = free_port()
+    plane = make_plane(
+        machine,
+        lmcache_port=str(port),
+        dataplane__lmcache_shm_name=f"larder-test-{uuid4().hex[:8]}",
+        **GPU_POOL,
+    )
+    worker = machine.start("engine")
+    try:
+        assert worker.hear() == {"ready": True}
+        worker.ask(do="fill", seed=1)
+        assert worker.ask(do="connect", url=f"tcp://127.0.0.1:{port}") == {"registered": True}
+        wanted = worker.ask(do="blocks", numbers=OLD)["digest"]
+        assert worker.ask(do="store", chunks=2, blocks=OLD) == {"result": True}
+        with plane.manager() as manager:
+            listed = manager.ask(ListBlocks("n", gateway=LMCACHE)).blocks
+            assert len(listed) == 2
+            record = make.pin(
+                "p",
+                [bytes.fromhex(each.key) for each in listed],
+                model=listed[0].model,
+                tenant=listed[0].tenant,
+                tier="gpu",
+            )
+            manager.push(*make.pins([record]))
+        wait_pool(plane, "both chunks have replicas", replicas=2, readers=1)
+        stats = plane.describe()
+        assert stats.gateway is not None
+        segment = np.memmap(f"/dev/shm/{stats.gateway.memory_name}", np.uint8, "r+")
+        segment[:] ^= 0xFF
+        before = worker.ask(do="blocks", numbers=NEW)["others"]
+        assert worker.ask(do="retrieve", chunks=2, blocks=NEW) == {"result": True}
+        assert worker.ask(do="blocks", numbers=NEW) == {"digest": wanted, "others": before}
+        wait_pool(plane, "both reads are counted", read_blocks=2)
+    finally:
+        worker.kill()
+    wait_pool(plane, "the device has its memory back", readers=0, used_bytes=0)
 
 
 def test_the_device_has_its_memory_back_when_the_pin_or_the_engine_goes(

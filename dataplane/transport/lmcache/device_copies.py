@@ -14,7 +14,7 @@ from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, plain_uuid
 from dataplane.transport.copying import CopyFailed
 from dataplane.transport.device_memory import DeviceMemory
 from dataplane.transport.devices import Devices
-from dataplane.transport.lmcache.copies import Blocks, Copier, CpuShmCopier, forms_of, skipped
+from dataplane.transport.lmcache.copies import Blocks, Copier, CpuShmCopier, Source, forms_of, skipped
 from dataplane.transport.lmcache.ipc import CpuShm, DeviceTensor, Tensor, Unsupported
 from dataplane.transport.lmcache.messages import Group, Hints
 
@@ -53,7 +53,8 @@ class DeviceCopier:
         self._lock = threading.RLock()
         try:
             with ExitStack() as opening:
-                self._memory = DeviceMemory(devices, _uuid_of(tensors))
+                self.device_uuid = _uuid_of(tensors)
+                self._memory = DeviceMemory(devices, self.device_uuid)
                 opening.callback(self._memory.close)
                 self._bases = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
                 self._memory.ready()
@@ -92,9 +93,12 @@ class DeviceCopier:
         for runs, at in self._runs(blocks, chunk, 0):
             self._copy(runs, target, at, to_device=False)
 
-    def scatter(self, blocks: Blocks, chunk: int, source: memoryview, skip_tokens: int) -> None:
+    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         for runs, at in self._runs(blocks, chunk, skip_tokens):
-            self._copy(runs, source, at, to_device=True)
+            if isinstance(source, int):
+                self._memory.copy_within(runs, source + at)
+            else:
+                self._copy(runs, source, at, to_device=True)
 
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """The runs of each group, with the group's place in the chunk."""

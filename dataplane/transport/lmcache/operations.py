@@ -24,6 +24,7 @@ from dataplane.transport.lmcache.registrations import DeviceContext, Registered
 from dataplane.transport.lmcache.requests import Asked, Result, chunks_of
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.slots import Slots
+from dataplane.transport.replicas import ReplicaCopies
 
 Method = Callable[..., Result]
 
@@ -44,6 +45,7 @@ class Operations:
         failed: Callable[[str, Failed], None],
         *,
         allow_clear: bool,
+        replicas: ReplicaCopies | None,
     ) -> None:
         """`failed` counts what failed after its request was served."""
         self._cache = cache
@@ -53,7 +55,7 @@ class Operations:
         resolve = partial(chunks_of, chains, instances)
         self.lookups = lookups = Lookups(cache, instances, sessions, chains, moved)
         slots = Slots(pool, sessions, resolve, moved)
-        driven = Driven(pool, instances, sessions, resolve, moved, copying, clock, failed)
+        driven = Driven(pool, instances, sessions, resolve, moved, copying, clock, failed, replicas)
         self.methods: dict[str, Method] = {
             "get_chunk_size": self._get_chunk_size,
             "get_experimental": self._get_experimental,

@@ -41,6 +41,7 @@ from dataplane.transport.lmcache.wire import (
     split,
 )
 from dataplane.transport.loop import Loop
+from dataplane.transport.replicas import ReplicaCopies
 
 TICK_S = 1.0
 STRANGERS_S = 15.0
@@ -70,6 +71,7 @@ class LMCacheServer:
         devices: Devices,
         keeper: Keeper | None = None,
         inherited: Sequence[Inherited] = (),
+        replicas: ReplicaCopies | None = None,
     ) -> None:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
         of `Connections`. Raises OSError when the port cannot be had."""
@@ -107,6 +109,7 @@ class LMCacheServer:
             clock,
             self._count_failure,
             allow_clear=allow_clear,
+            replicas=replicas,
         )
         self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
@@ -153,6 +156,7 @@ class LMCacheServer:
                 self._settling = True
                 self._loop.once(0.0, self._settle)  # when what was answered is sent
         if result is LATER:
+            request.arguments.clear()  # megabytes, which nobody needs while the copy waits
             if not asked.answered:
                 asked.slot = self._unanswered.begin(Head(peer.number, request.uid, request.operation))
         else:
