@@ -23,6 +23,8 @@ from dataplane.devices.runtime import Device, DeviceError, Runtime
 from dataplane.protocol.mappings import map_shared, unmap
 from dataplane.tiers.memory import SharedFile
 
+MAX_USERS = 512
+"""Each has a stream, and mostly a thread."""
 NAMED = -1
 """Stands for the named segment among the numbers of segments."""
 
@@ -43,7 +45,10 @@ class Devices:
         self._find = Finder(find)
         self._segments = segments
         self._named = named
+        self._users_lock = threading.Lock()
+        """Of users and methods: a kernel may be made under it, which the loop does not wait for."""
         self._lock = threading.Lock()
+        """Of registrations; taken last."""
         self._broken: DeviceError | None = None
         self._pinned: dict[int, Pinned] = {}
         self._methods: dict[str, Methods] = {}
@@ -75,7 +80,11 @@ class Devices:
     def lane(self, device: Device) -> Lane:
         """A stream of its own for one more user, who says `leave` at its end. Raises DeviceError."""
         runtime = self.runtime()
-        with self._lock:
+        with self._users_lock:
+            if self._users >= MAX_USERS:
+                raise DeviceError(
+                    "open one more engine's memory", f"at most {MAX_USERS} are served", "try again later"
+                )
             methods = self._methods.get(device.uuid)
             if methods is None:
                 methods = self._methods[device.uuid] = methods_for(runtime, device)
@@ -85,12 +94,13 @@ class Devices:
 
     def leave(self) -> None:
         """A user ended; with the last one the registrations do."""
-        with self._lock:
+        with self._users_lock:
             self._users -= 1
             if self._users:
                 return
-            pinned, self._pinned = self._pinned, {}
             methods, self._methods = self._methods, {}
+            with self._lock:
+                pinned, self._pinned = self._pinned, {}
             self._ending = self._ends.submit(self._end_all, pinned, methods)
 
     # ---- memory, for users who have not left

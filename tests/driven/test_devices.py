@@ -76,6 +76,20 @@ def test_a_retired_segment_alone_is_let_go(twin: Machine, devices: Devices) -> N
     devices.leave()
 
 
+def test_no_more_streams_are_made_than_one_process_should_have(
+    twin: Machine, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.transport.devices.MAX_USERS", 2)
+    lanes = [devices.lane(twin.device) for _ in range(2)]
+    with pytest.raises(DeviceError, match="at most 2 are served"):
+        devices.lane(twin.device)
+    for lane in lanes:
+        lane.close()
+        devices.leave()
+    devices.lane(twin.device).close()
+    devices.leave()
+
+
 def test_a_segment_is_not_mapped_once_the_device_is_lost(twin: Machine, devices: Devices) -> None:
     lane = devices.lane(twin.device)
     devices.failed(DeviceError("copy", "cudaErrorIllegalAddress", lasting=True))

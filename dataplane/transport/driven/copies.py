@@ -189,12 +189,13 @@ class EngineCopies:
         """
         shared, connection = self.shared, self.connection
         self._check_open()
-        before = shared.ending(connection.peer.pid)
-        if before is not None:
-            before.end(lambda: self._register_later(message), gone=False)
-            return
         if len(self._caches) + self._opening >= MAX_CACHES:
             raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_CACHES} caches of one engine are served")
+        before = shared.ending(connection.peer.pid)
+        if before is not None:
+            self._opening += 1
+            before.end(lambda: self._register_later(message), gone=False)
+            return
         registration = check(message, shared.core.space(connection.client, message.space))
 
         def done(made: Cache | ProtocolError) -> None:
@@ -206,10 +207,8 @@ class EngineCopies:
             else:
                 self._last_cache += 1
                 self._caches[self._last_cache] = _Open(made)
-                client, form = connection.client, made.form
-                shared.replicas.read_by(
-                    client, made.device_uuid, lambda: not self.over and connection.client == client
-                )
+                form = made.form
+                shared.replicas.read_by(connection.client, made.device_uuid, made.space)
                 connection.send(
                     CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
                 )
@@ -219,10 +218,12 @@ class EngineCopies:
         self._opening += 1
 
     def _register_later(self, message: RegisterCache) -> None:
+        self._opening -= 1
         try:
             self.register(message)
         except ProtocolError as error:
             self.connection.send(Refused(message.id, int(error.code), error.message, error.field))
+            self._settle()
 
     def unregister(self, message: UnregisterCache) -> None:
         """Close a cache when its copies have ended, then answer. Raises ProtocolError."""
