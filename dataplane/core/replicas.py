@@ -132,7 +132,7 @@ class Replicas:
         wanted = own.keys() if spaces is None else own.keys() & set(spaces)
         known = pool.readers.setdefault(client, set())
         if not wanted <= known:
-            known |= wanted
+            known.update(wanted)
             pool.changed = True
 
     def grant(self, client: int, device: str, numbers: Sequence[int]) -> list[Extent]:
