@@ -60,7 +60,7 @@ class PagedCache:
         blocks: int,
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
-        replicas: bool = False,
+        replicas: bool = True,
     ) -> None:
         """`bases` are the addresses that the planes of each tensor count from. Without `replicas` the pool alone is
         read. Raises DeviceError, and ValueError for wrong arguments."""
@@ -95,7 +95,7 @@ class PagedCache:
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
         runtime: Runtime | None = None,
-        replicas: bool = False,
+        replicas: bool = True,
     ) -> PagedCache:
         """Of CUDA tensors, one for each layer. Raises DeviceError without CUDA, ValueError for wrong arguments."""
         import torch
