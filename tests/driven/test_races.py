@@ -4,6 +4,7 @@ left, and the node's books are in order."""
 from __future__ import annotations
 
 import random
+import select
 import threading
 from collections.abc import Callable
 
@@ -76,7 +77,8 @@ class Life:
     def live(self) -> None:
         for _ in range(self.random.randint(1, STEPS)):
             self.raw.send(encode(self.message()))
-            while self.random.random() < 0.7:  # it reads some of its answers, in its own time
+            # It reads some of its answers, in its own time; some come when a copy has ended alone.
+            while self.random.random() < 0.7 and select.select([self.raw.socket], [], [], 0.02)[0]:
                 answer = self.raw.receive()
                 if isinstance(answer, CacheRegistered):
                     self.caches.append(answer.cache)
