@@ -8,6 +8,7 @@ that had it open has closed it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataplane.protocol.replicas import MAX_EXTENTS, UNIT_BYTES
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 GRAIN_BYTES = 2 << 20
 """Smaller allocations share a page of the device with others, and a handle opens the whole page."""
 MOST_BYTES = 256 << 20
+MOST_REPLICAS = 32_768
+"""On one device: a plan walks them all, in some 50 ms."""
 PER_POOL = 8
 """Extents are at most an eighth of their pool, where blocks are small enough."""
 
@@ -31,7 +34,12 @@ class Shape(NamedTuple):
 
 
 def shape_of(block: Block) -> Shape:
-    return Shape(block.space, -(-block.nbytes // UNIT_BYTES) * UNIT_BYTES)
+    return _shape(block.space, block.nbytes)
+
+
+@lru_cache(maxsize=4096)
+def _shape(space: int, nbytes: int) -> Shape:
+    return Shape(space, -(-nbytes // UNIT_BYTES) * UNIT_BYTES)
 
 
 def size_of(shape: Shape, capacity_bytes: int) -> tuple[int, int]:
@@ -100,16 +108,20 @@ class Room:
         self._capacity = capacity_bytes
         self.left_bytes = max(0, left_bytes)
         self._extents = MAX_EXTENTS
+        self._blocks = MOST_REPLICAS
         self._slots: dict[Shape, int] = {}
 
     @property
     def full(self) -> bool:
         """Nothing more fits, of whatever shape."""
-        return (self.left_bytes < GRAIN_BYTES or not self._extents) and not any(self._slots.values())
+        out_of_memory = self.left_bytes < GRAIN_BYTES or not self._extents
+        return not self._blocks or (out_of_memory and not any(self._slots.values()))
 
     def take(self, shape: Shape) -> bool:
         """Whether one more block of a shape fits; then it is reckoned in."""
         slots = self._slots.get(shape, 0)
+        if not self._blocks:
+            return False
         if not slots:
             slots, nbytes = size_of(shape, self._capacity)
             if nbytes > self.left_bytes or not self._extents:
@@ -117,4 +129,5 @@ class Room:
             self.left_bytes -= nbytes
             self._extents -= 1
         self._slots[shape] = slots - 1
+        self._blocks -= 1
         return True

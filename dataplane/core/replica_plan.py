@@ -7,7 +7,7 @@ head of the chain comes first, for without it the rest is of no use. A tenant's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from dataplane.core.extents import Room, shape_of
@@ -68,29 +68,37 @@ class Plan:
 
     def _fill(self, bundles: Iterable[Bundle], shares: dict[Tenant, int]) -> None:
         taken: dict[Tenant, int] = {}
+        room, blocks = self._room, self.blocks
         for bundle in bundles:
-            if self._room.full:
+            if room.full:
                 return
-            for block in self._chain(bundle):
-                tenant, shape = block.tenant, shape_of(block)
-                budget, used = tenant.pin_budget_bytes, self._used.get(tenant, 0)
-                if budget is not None and used + shape.slot_bytes > budget:
+            chain = self._chain(bundle)
+            if not chain:
+                continue
+            tenant = chain[0].tenant  # a pin has blocks of one tenant
+            used, share = self._used.get(tenant, 0), taken.get(tenant, 0)
+            budget = tenant.pin_budget_bytes
+            left = None if budget is None else budget - used
+            if shares:
+                fair = shares[tenant] - share
+                left = fair if left is None else min(left, fair)
+            filled = 0
+            for block in chain:
+                shape = shape_of(block)
+                if left is not None and filled + shape.slot_bytes > left:
                     break
-                share = taken.get(tenant, 0) + shape.slot_bytes
-                if shares and share > shares[tenant]:
-                    break
-                if not self._room.take(shape):
-                    continue
-                taken[tenant] = share
-                self._used[tenant] = used + shape.slot_bytes
-                self.blocks[block] = None
+                if room.take(shape):
+                    filled += shape.slot_bytes
+                    blocks[block] = None
+            if filled:
+                self._used[tenant], taken[tenant] = used + filled, share + filled
                 self.bundles[bundle] = None
 
-    def _chain(self, bundle: Bundle) -> Iterator[Block]:
+    def _chain(self, bundle: Bundle) -> list[Block]:
         """Its blocks that may have a replica here and have none in the plan yet, the head of the chain first."""
-        found: dict[bytes, list[Block]] = {}
-        for block in bundle.blocks:
-            if block.space in self._spaces and block not in self.blocks:
-                found.setdefault(block.key, []).append(block)
-        for key in bundle.keys:
-            yield from found.get(key, ())
+        spaces, there = self._spaces, self.blocks
+        blocks = [block for block in bundle.blocks if block.space in spaces and block not in there]
+        if len(blocks) > 1:
+            position = {key: at for at, key in enumerate(bundle.keys)}
+            blocks.sort(key=lambda block: position[block.key])
+        return blocks

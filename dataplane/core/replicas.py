@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataplane.core.extents import Extent, Replica, Room, Shape, shape_of, size_of
-from dataplane.core.replica_plan import Plan
+from dataplane.core.replica_plan import STAY_S, Plan
 from dataplane.protocol.events import Event, ReplicaPoolFailed, ReplicaPoolMade, ReplicaPoolStats
 from dataplane.protocol.replicas import MAX_EXTENTS, ReplicaTable, place_of
 from dataplane.protocol.states import STATE_MASK, State
@@ -34,6 +34,7 @@ RETRY_S = 30.0
 """After a device refused memory or a copy."""
 MAX_COPYING_BYTES = 256 << 20
 """Under way at one time on one device, or one block."""
+MAX_COPYING_BLOCKS = 1024
 _READY = int(State.READY)
 
 
@@ -191,9 +192,17 @@ class Replicas:
                 pool.left_bytes, pool.changed = pool.capacity_bytes, True
             if pool.withdrawn:
                 self._give_back(pool)
-            if now >= pool.plan_at and (pool.changed or pool.short) and not pool.broken:
+            if now >= pool.plan_at and not pool.broken and (pool.changed or self._turned(pool)):
                 pool.plan_at = now + PLAN_INTERVAL_S
                 self._plan(pool, now)
+
+    def _turned(self, pool: ReplicaPool) -> bool:
+        """Not everything fits, and soft pins were used, or may be pushed out, since the last plan."""
+        return pool.short and any(
+            bundle.strength == "soft"
+            and max(bundle.hit_at, pool.came.get(bundle, 0.0) + STAY_S) >= pool.plan_at - PLAN_INTERVAL_S
+            for bundle in self._pool.pins.replicated
+        )
 
     def _plan(self, pool: ReplicaPool, now: float) -> None:
         pool.changed = False
@@ -291,7 +300,12 @@ class Replicas:
         pool.freeing.clear()
         if pool.broken or pool.paused:
             return work
-        while pool.missing and (not pool.copying or pool.copying_bytes < MAX_COPYING_BYTES):
+        begun: list[int] = []
+        while (
+            pool.missing
+            and len(pool.copying) < MAX_COPYING_BLOCKS
+            and (not pool.copying or pool.copying_bytes < MAX_COPYING_BYTES)
+        ):
             block = pool.missing.popleft()
             if block.control & STATE_MASK != _READY or block.doomed or block in pool.replicas:
                 continue
@@ -302,8 +316,10 @@ class Replicas:
             replica = pool.replicas[block] = extent.take(block)
             pool.copying[replica] = None
             pool.copying_bytes += block.nbytes
-            self._pool.leases.hold([block.number], self._pool.table.max_blocks)
+            begun.append(block.number)
             work.append(Copy(replica, block.slot.slab.segment.number, block.slot.offset))
+        if begun:
+            self._pool.leases.hold(begun, self._pool.table.max_blocks)
         return work
 
     @staticmethod
@@ -320,27 +336,27 @@ class Replicas:
         pool.extents[extent.number] = extent
         return extent
 
-    def copied(self, device: str, copy: Copy) -> None:
-        """All bytes of a block are there."""
-        pool, replica = self._ended(device, copy)
-        replica.extent.made = True
-        pool.copied_blocks += 1
-        pool.copied_bytes += replica.block.nbytes
+    def copied(self, device: str, copies: Sequence[Copy]) -> None:
+        """All bytes of some blocks are there."""
+        pool = self._ended(device, copies)
+        for copy in copies:
+            copy.replica.extent.made = True
+            pool.copied_blocks += 1
+            pool.copied_bytes += copy.replica.block.nbytes
         if pool.retry_at is None:
             pool.problem = ""
-        if not replica.wanted:
-            return
         self._list(pool)
-        replica.shown = True
-        block, extent = replica.block, replica.extent
-        pool.table.show(block.number, block.control, place_of(extent.number, replica.offset))
-        self._recount = True
+        for replica in [copy.replica for copy in copies if copy.replica.wanted]:
+            replica.shown = True
+            block, extent = replica.block, replica.extent
+            pool.table.show(block.number, block.control, place_of(extent.number, replica.offset))
+            self._recount = True
 
     def failed(
         self, device: str, copy: Copy, problem: str, now: float, *, memory: bool, lasting: bool
     ) -> None:
         """A copy failed. `memory`: the device refused that of the extent; `lasting`: it is of no use any more."""
-        pool, replica = self._ended(device, copy)
+        pool, replica = self._ended(device, (copy,)), copy.replica
         pool.failed_copies += 1
         replica.extent.made |= not memory
         if replica.wanted:
@@ -368,12 +384,13 @@ class Replicas:
         pool.problem, pool.retry_at = problem, now + RETRY_S
         pool.missing.clear()
 
-    def _ended(self, device: str, copy: Copy) -> tuple[ReplicaPool, Replica]:
-        pool, replica = self.pools[device], copy.replica
-        self._pool.leases.let_go([replica.block.number])
-        del pool.copying[replica]
-        pool.copying_bytes -= replica.block.nbytes
-        return pool, replica
+    def _ended(self, device: str, copies: Sequence[Copy]) -> ReplicaPool:
+        pool = self.pools[device]
+        self._pool.leases.let_go([copy.replica.block.number for copy in copies])
+        for copy in copies:
+            del pool.copying[copy.replica]
+            pool.copying_bytes -= copy.replica.block.nbytes
+        return pool
 
     # ---- reading, by this process
 

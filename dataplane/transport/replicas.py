@@ -348,14 +348,15 @@ class ReplicaCopies:
 
     def _settle(self, gpu: _Gpu, batch: _Batch, failed: str) -> None:
         now, uuid, lasting = self._clock(), gpu.device.uuid, self._devices.lost
-        for copy in batch.work:
-            if isinstance(copy, Free):
-                continue
+        copies = [each for each in batch.work if isinstance(each, Copy)]
+        if not failed:
+            well = [each for each in copies if each.replica.extent.number not in batch.without]
+            copies = [each for each in copies if each.replica.extent.number in batch.without]
+            if well:
+                self._core.copied(uuid, well)
+        for copy in copies:
             without = batch.without.get(copy.replica.extent.number, "")
-            if without or failed:
-                self._core.failed(uuid, copy, without or failed, now, memory=bool(without), lasting=lasting)
-            else:
-                self._core.copied(uuid, copy)
+            self._core.failed(uuid, copy, without or failed, now, memory=bool(without), lasting=lasting)
 
     def close(self) -> None:
         """Wait for what runs, and give the devices their memory back."""

@@ -75,7 +75,7 @@ class BenchDevice:
         block = replica.block
         assert self.bench.memory.segments[work.segment] >= work.offset + block.nbytes
         self.memory[extent.number][replica.offset] = block.number, block.control
-        replicas.copied(self.device, work)
+        replicas.copied(self.device, [work])
 
     def fail_one(self, *, lasting: bool = False) -> None:
         """The next copy fails after its memory was allocated."""
