@@ -19,7 +19,7 @@ from dataplane.core.extents import Extent, Replica
 from dataplane.core.replicas import Copy, Free, Replicas, Work
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import Pinned
-from dataplane.devices.runtime import Device, DeviceError, Handle, device_of, plain_uuid
+from dataplane.devices.runtime import Device, DeviceError, Handle, Runtime, device_of, plain_uuid
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import EngineReply, MapReplicas, Refused, ReplicaGrant, ReplicasMapped
 from dataplane.protocol.layout import H_MEMORY, I64
@@ -30,6 +30,7 @@ from dataplane.transport.device_memory import DeviceMemory
 from dataplane.transport.devices import Devices
 
 MAX_UUID_CHARACTERS = 64
+MAX_WAITING = 1024
 
 log = structlog.stdlib.get_logger()
 
@@ -93,7 +94,10 @@ class ReplicaCopies:
         self._pool_bytes = pool_bytes
         self._clock = clock
         self._gpus: dict[str, _Gpu] = {}
-        self._opening: dict[str, list[Callable[[_Gpu | ProtocolError], None]]] = {}
+        self._runtime: Runtime | None = None
+        """Once it is found."""
+        self._waiting: list[tuple[str, Callable[[_Gpu | ProtocolError], None]]] = []
+        """For that."""
 
     # ---- engines
 
@@ -156,36 +160,42 @@ class ReplicaCopies:
     # ---- devices
 
     def _ready(self, uuid: str, then: Callable[[_Gpu | ProtocolError], None]) -> None:
-        """Call back on the loop when a device has a pool, at once where it has one."""
-        uuid = plain_uuid(uuid)
-        gpu = self._gpus.get(uuid)
-        if gpu is not None:
-            then(gpu)
+        """Call back on the loop when a device has a pool: at once, but for the first time, when CUDA starts. Raises
+        ProtocolError."""
+        if self._runtime is not None:
+            then(self._gpu(self._runtime, uuid))
             return
-        waiting = self._opening.setdefault(uuid, [])
-        waiting.append(then)
-        if len(waiting) > 1:
-            return
-        box: list[Device] = []
+        if len(self._waiting) >= MAX_WAITING:
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later"
+            )
+        self._waiting.append((uuid, then))
+        if len(self._waiting) == 1 and not self._copying.submit(self._find, self._found, self._devices):
+            self._found(CopyFailed("too many copies wait on this node"))
 
-        def find() -> None:
-            try:
-                box.append(device_of(self._devices.runtime(), uuid))
-            except DeviceError as error:
-                raise CopyFailed(str(error)) from None
+    def _find(self) -> None:
+        """On a thread. Raises CopyFailed."""
+        try:
+            self._runtime = self._devices.runtime()
+        except DeviceError as error:
+            raise CopyFailed(str(error)) from None
 
-        def found(failed: CopyFailed | None) -> None:
-            made: _Gpu | ProtocolError
-            if failed is not None:
-                made = ProtocolError(Code.DEVICE_REFUSED, str(failed), "device")
+    def _found(self, failed: CopyFailed | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for uuid, then in waiting:
+            if self._runtime is None:
+                then(ProtocolError(Code.DEVICE_REFUSED, str(failed), "device"))
             else:
-                made = self._open(box[0])
-            for each in self._opening.pop(uuid):
-                each(made)
+                then(self._gpu(self._runtime, uuid))
 
-        if not self._copying.submit(find, found, self._devices):
-            del self._opening[uuid]
-            raise ProtocolError(Code.TOO_MANY_COPIES, "too many copies wait on this node; try again later")
+    def _gpu(self, runtime: Runtime, uuid: str) -> _Gpu | ProtocolError:
+        known = self._gpus.get(plain_uuid(uuid))
+        if known is not None:
+            return known
+        try:
+            return self._open(device_of(runtime, uuid))
+        except DeviceError as error:
+            return ProtocolError(Code.DEVICE_REFUSED, str(error), "device")
 
     def _open(self, device: Device) -> _Gpu | ProtocolError:
         index = self._memory.index
