@@ -67,6 +67,9 @@ class Copier(Protocol):
     dtype: str
     chunk_bytes: int
 
+    def open(self) -> None:
+        """Open the engine's memory, where that is not done yet. Raises CopyFailed."""
+
     def chunks(self, blocks: Blocks, wanted: int) -> int:
         """How many leading chunks have blocks. Raises CopyFailed for block numbers that cannot be."""
 
@@ -236,6 +239,9 @@ class CpuShmCopier:
         except BaseException:
             self.close()
             raise
+
+    def open(self) -> None:
+        """It is."""
 
     def _open(self, at: int, tensor: Tensor) -> int:
         if not isinstance(tensor, CpuShm):

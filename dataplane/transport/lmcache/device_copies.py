@@ -10,7 +10,7 @@ from hashlib import md5
 import numpy as np
 
 from dataplane.devices.paged import GroupForm, Planes, Runs
-from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, plain_uuid
+from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, Opened, plain_uuid
 from dataplane.transport.copying import CopyFailed
 from dataplane.transport.device_memory import DeviceMemory
 from dataplane.transport.devices import Devices
@@ -33,7 +33,7 @@ def copier_of(
 
 
 class DeviceCopier:
-    """Copies between one device and blocks."""
+    """Copies between one device and blocks. Opening and closing take their time: neither is for the loop."""
 
     own_thread = True
 
@@ -50,29 +50,42 @@ class DeviceCopier:
         self.layout, self.dtype = self._forms.layout, self._forms.dtype
         self.chunk_bytes = self._forms.chunk_bytes
         self._devices = devices
+        self.device_uuid = _uuid_of(tensors)
+        self._tensors: list[DeviceTensor] = []
+        for at, tensor in enumerate(tensors):
+            if not isinstance(tensor, DeviceTensor):
+                raise Unsupported(f"tensor {at} is in host memory, where the first one is on a device")
+            self._tensors.append(tensor)
+        self._bases: list[int] = []
+        self._opened: DeviceMemory | None = None
+        self._closed = False
         self._lock = threading.RLock()
-        try:
-            with ExitStack() as opening:
-                self.device_uuid = _uuid_of(tensors)
-                self._memory = DeviceMemory(devices, self.device_uuid)
-                opening.callback(self._memory.close)
-                self._bases = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
-                self._memory.ready()
-                opening.pop_all()
-        except DeviceError as error:
-            devices.failed(error)
-            raise Unsupported(f"CUDA memory: {error}; or use mp_transfer_mode=engine_driven") from None
 
-    def _open(self, at: int, tensor: Tensor) -> int:
-        """Where the tensor's memory begins in this process."""
-        if not isinstance(tensor, DeviceTensor):
-            raise Unsupported(f"tensor {at} is in host memory, where the first one is on a device")
-        opened = self._memory.open(tensor.body)
-        if tensor.offset + tensor.nbytes > opened.nbytes:
-            raise Unsupported(
-                f"tensor {at} ends at {tensor.offset + tensor.nbytes} of an allocation of {opened.nbytes} bytes"
-            )
-        return opened.address + tensor.offset
+    def open(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise CopyFailed("the worker is gone")
+            if self._opened is not None:
+                return
+            try:
+                with ExitStack() as opening:
+                    memory = DeviceMemory(self._devices, self.device_uuid)
+                    opening.callback(memory.close)
+                    self._bases = [
+                        _begin_of(at, tensor, memory.open(tensor.body))
+                        for at, tensor in enumerate(self._tensors)
+                    ]
+                    memory.ready()
+                    opening.pop_all()
+            except DeviceError as error:
+                self._devices.failed(error)
+                raise CopyFailed(f"CUDA memory: {error}; or use mp_transfer_mode=engine_driven") from None
+            self._opened = memory
+
+    @property
+    def _memory(self) -> DeviceMemory:
+        assert self._opened is not None
+        return self._opened
 
     # ---- copies
 
@@ -80,6 +93,7 @@ class DeviceCopier:
         return self._forms.chunks(blocks, wanted)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
+        self.open()
         if event:
             if len(event) != HANDLE_BYTES:
                 raise CopyFailed(
@@ -127,6 +141,7 @@ class DeviceCopier:
             self._lock.release()
 
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
+        self.open()
         tensors = [(self._bases[at], planes) for at, planes in self._forms.digested(chunks)]
         layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
         with self._lock:
@@ -143,8 +158,21 @@ class DeviceCopier:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Close everything that was opened. No copy is under way."""
-        self._memory.close()
+        """Close everything that was opened, for good. No copy is under way."""
+        with self._lock:
+            self._closed = True
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+
+def _begin_of(at: int, tensor: DeviceTensor, opened: Opened) -> int:
+    """Where the tensor's memory begins in this process. Raises CopyFailed."""
+    if tensor.offset + tensor.nbytes > opened.nbytes:
+        raise CopyFailed(
+            f"tensor {at} ends at {tensor.offset + tensor.nbytes} of an allocation of {opened.nbytes} bytes"
+        )
+    return opened.address + tensor.offset
 
 
 def _uuid_of(tensors: Sequence[Tensor]) -> str:

@@ -48,13 +48,9 @@ class Form:
             for rank in range(world_size)
         ]
 
-    def close(self) -> None:
-        if self.copier is not None:
-            self.copier.close()
-
 
 def form_of(registered: Registered, devices: Devices) -> Form:
-    """What a registration describes; opens the memory that it names. Raises Failed."""
+    """What a registration describes. Its copier opens a device's memory later. Raises Failed."""
     if not 1 <= registered.world_size <= MAX_WORLD_SIZE:
         raise Failed(
             Reason.BAD_ARGUMENTS,

@@ -97,6 +97,7 @@ class LMCacheServer:
             clock,
             patience,
             devices,
+            self._copying,
         )
         self._operations = Operations(
             cache,
@@ -158,7 +159,9 @@ class LMCacheServer:
         if result is LATER:
             request.arguments.clear()  # megabytes, which nobody needs while the copy waits
             if not asked.answered:
-                asked.slot = self._unanswered.begin(Head(peer.number, request.uid, request.operation))
+                asked.slot = self._unanswered.begin(
+                    Head(peer.number, request.uid, request.operation, ANSWERS.get(operation) is not None)
+                )
         else:
             peer.answer(request.answer(result))
             tally.took(time.perf_counter() - began)
@@ -253,7 +256,7 @@ class LMCacheServer:
             peer = self.connections.numbered(head.connection)
             if peer is not None:
                 log.warning("lmcache.copy_ended", reason="the data plane before was killed amid it")
-                peer.answer([head.uid, head.operation, NOT_COPIED])
+                peer.answer([head.uid, head.operation, *([NOT_COPIED] if head.copied else [])])
                 self.connections.flush(peer)
         self._unanswered.settled()
 

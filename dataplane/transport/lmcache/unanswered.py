@@ -18,9 +18,9 @@ import structlog
 
 NAME = "unanswered"
 SLOTS = 4096
-_BYTES = 54
-_SLOT = Struct(f"<QBB{_BYTES}s")
-"""Number of the connection (0: free), bytes of the uid and of the operation, and both of them."""
+_BYTES = 53
+_SLOT = Struct(f"<QBB?{_BYTES}s")
+"""Number of the connection (0: free), bytes of the uid and of the operation, whether it was a copy, and both heads."""
 
 log = structlog.stdlib.get_logger()
 
@@ -31,6 +31,8 @@ class Head(NamedTuple):
     connection: int
     uid: bytes
     operation: bytes
+    copied: bool
+    """It says whether something was copied; else it says nothing."""
 
 
 class Unanswered:
@@ -59,7 +61,13 @@ class Unanswered:
         slot = self._free.pop()
         self._write(
             slot,
-            _SLOT.pack(head.connection, len(head.uid), len(head.operation), head.uid + head.operation),
+            _SLOT.pack(
+                head.connection,
+                len(head.uid),
+                len(head.operation),
+                head.copied,
+                head.uid + head.operation,
+            ),
         )
         return slot
 
@@ -88,6 +96,6 @@ class Unanswered:
 
 def _heads(data: bytes) -> Iterator[Head]:
     for at in range(0, len(data) // _SLOT.size * _SLOT.size, _SLOT.size):
-        number, uid, operation, both = _SLOT.unpack_from(data, at)
+        number, uid, operation, copied, both = _SLOT.unpack_from(data, at)
         if number and uid and uid + operation <= _BYTES:
-            yield Head(number, both[:uid], both[uid : uid + operation])
+            yield Head(number, both[:uid], both[uid : uid + operation], copied)
