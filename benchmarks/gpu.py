@@ -36,6 +36,7 @@ from benchmarks.result import Result, at_least, at_most
 from benchmarks.setting import Setting
 from dataplane.client.gpu import PagedCache
 from dataplane.devices.copying import Lane, methods_for
+from dataplane.devices.methods import Direction
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import Pinned
 from dataplane.devices.runtime import Device, Runtime
@@ -73,6 +74,7 @@ def run(setting: Setting) -> list[Result]:
                     f"gpu_{name}_16KiB_other_process_ratio", gbps / whole, "of pinned", bench.target, whole
                 )
             )
+        methods.choose(PAGES[0], Direction.WITHIN)  # measured where there is a choice
         results += [
             at_least(f"gpu_{direction.value}_{page >> 10}KiB_{method.value}", rate, "GB/s", None)
             for (page, direction, method), rate in methods.rates.items()

@@ -5,8 +5,8 @@ that a load met there and that are not open in this process. Theory: `dataplane.
 holds a lease on a block holds its replica, so a load keeps its lease until the copies have ended, and nothing else.
 
 An extent that the data plane gave up is closed when no load reads from it any more, which is said with the next
-message. When the client is attached to another data plane process, everything is asked for anew, and what the one
-before had is closed in the same way.
+message. While the connection is lost the pool is read. When the client is attached to another data plane process,
+everything is asked for anew, and what the one before had is closed in the same way.
 
 No data plane, one without replicas, or one of an older release: nothing is found, and nothing is asked again while that
 lasts.
@@ -112,6 +112,7 @@ class Replicas:
         self._device = device
         self._lock = threading.RLock()
         self._attachment = 0
+        self._attached = False
         self._side: _Side | None = None
         self._asked = 0
         """Number of the request whose answer was not heard yet; one at a time."""
@@ -158,6 +159,10 @@ class Replicas:
             side = self._side
             if side is None or side.memory != int(held.world.index.header[H_MEMORY]):
                 return nowhere
+            if not self._attached:
+                # The memory may be that of a process that is gone. Drivers keep it for those who have it open, but no
+                # documentation says so, and a copy that fails there takes all of CUDA from the engine.
+                return nowhere
             extents, offsets = side.table.places(held.descriptors, held.controls)
             extents[held.nbytes != np.uint64(nbytes)] = 0
             wanted = np.unique(extents[extents != 0]).tolist()
@@ -196,7 +201,7 @@ class Replicas:
             self._link.maintain()
             if self._asked:
                 self._link.hear()
-            attachment, attached = self._link.attachments, self._link.attached
+            attachment, self._attached = self._link.attachments, self._link.attached
         if attachment != self._attachment:
             self._end()
             self._closed.clear()
@@ -206,7 +211,7 @@ class Replicas:
         while self._answers:
             self._take(self._answers.popleft())
         due = self._side is None and not self._asked and self._caches
-        if due and attached and time.monotonic() >= self._not_before:
+        if due and self._attached and time.monotonic() >= self._not_before:
             self._ask([], table=True)
 
     def _ask(self, extents: list[int], *, table: bool) -> None:

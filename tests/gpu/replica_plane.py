@@ -81,7 +81,11 @@ class ReplicaPlane(BrokenPlane):
             return wire.Mapped(number, [grant]), [os.dup(self.pool_fd)]
         if isinstance(request, wire.Detach):
             return wire.Detached(number), []
-        return wire.Refused(number, int(Code.POOL_FULL), "it stores nothing"), []
+        if isinstance(request, wire.Reserve):
+            keys = len(request.keys) // 32
+            outcomes = bytes([Code.POOL_FULL]) * keys
+            return wire.Reserved(number, 0, outcomes, bytes(4 * keys), bytes(8 * keys), []), []
+        return wire.Refused(number, int(Code.UNSUPPORTED), "it does nothing else"), []
 
     def leased(self) -> int:
         """Leases on its blocks."""
