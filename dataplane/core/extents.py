@@ -22,8 +22,8 @@ GRAIN_BYTES = 2 << 20
 MOST_BYTES = 256 << 20
 MOST_REPLICAS = 32_768
 """On one device: a plan walks them all, in some 50 ms."""
-PER_POOL = 8
-"""Extents are at most an eighth of their pool, where blocks are small enough."""
+PER_POOL = 32
+"""Extents are at most so large a part of their pool, where blocks are small enough: each shape takes whole ones."""
 
 
 class Shape(NamedTuple):
@@ -112,10 +112,19 @@ class Room:
         self._slots: dict[Shape, int] = {}
 
     @property
+    def free_bytes(self) -> int:
+        """Of extents to come, and of those that are begun."""
+        return self.left_bytes + sum(slots * shape.slot_bytes for shape, slots in self._slots.items())
+
+    @property
     def full(self) -> bool:
         """Nothing more fits, of whatever shape."""
         out_of_memory = self.left_bytes < GRAIN_BYTES or not self._extents
         return not self._blocks or (out_of_memory and not any(self._slots.values()))
+
+    def never(self, shape: Shape) -> bool:
+        """Whether an extent of a shape is larger than the pool."""
+        return size_of(shape, self._capacity)[1] > self._capacity
 
     def take(self, shape: Shape) -> bool:
         """Whether one more block of a shape fits; then it is reckoned in."""

@@ -281,6 +281,7 @@ class Intent:
         pool.order.open(moving, leaving, pool.table.blocks.values(), now)
         self.share_out()
         pool.settle_pins({*before, *pool.tenants.managed()}, now)
+        pool.pins.replicated_changed = True  # budgets and weights hold on GPUs as well
         self.settle(now)
 
     def share_out(self) -> None:

@@ -51,6 +51,26 @@ class Bundle:
     replica_bytes: int = 0
     blocks: dict[Block, None] = field(default_factory=dict)
     """Its resident ones, where replicas are wanted of them."""
+    replicas_wanted: int = 0
+    """Replicas that it would have with endless room."""
+    _in_space: dict[int, int] = field(default_factory=dict)
+    """How many of `blocks` are in each space."""
+
+    def readable(self, spaces: Collection[int]) -> int:
+        """How many of `blocks` are in some spaces."""
+        return sum([count for space, count in self._in_space.items() if space in spaces])
+
+    def keep(self, block: Block) -> None:
+        """Replicas are wanted of a block."""
+        self.blocks[block] = None
+        self._in_space[block.space] = self._in_space.get(block.space, 0) + 1
+
+    def drop(self, block: Block) -> None:
+        """And not any more."""
+        del self.blocks[block]
+        self._in_space[block.space] -= 1
+        if not self._in_space[block.space]:
+            del self._in_space[block.space]
 
     def hit(self, now: float) -> None:
         """One of its blocks was used."""
@@ -140,6 +160,7 @@ class Pin:
             tier=self.spec.tier,
             replicas=0 if replicated is None else replicated.replicas,
             replica_bytes=0 if replicated is None else replicated.replica_bytes,
+            replicas_wanted=0 if replicated is None else replicated.replicas_wanted,
         )
 
 
@@ -265,7 +286,7 @@ class PinTable:
             pin.resident += 1
             pin.bytes += block.charge
             if pin.tier == "gpu":
-                pin.blocks[block] = None
+                pin.keep(block)
                 self.replicated_changed = True
         rank = strongest({pin.strength for pin in pins})
         if rank == "soft":
@@ -288,7 +309,7 @@ class PinTable:
             pin.resident -= 1
             pin.bytes -= block.charge
             if pin.tier == "gpu":
-                pin.blocks.pop(block, None)
+                pin.drop(block)
                 self.replicated_changed = True
         self._waiting.pop(block, None)
         self.permanent.pop(block, None)

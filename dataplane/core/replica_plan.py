@@ -7,7 +7,7 @@ head of the chain comes first, for without it the rest is of no use. A tenant's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dataplane.core.extents import Room, shape_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dataplane.core.blocks import Block
     from dataplane.core.quotas import Tenant
 
+COUNTED = 8192
 STAY_S = 10.0
 """Soft pins that came are not pushed out by other soft ones for so long: copies are to be read more often than made."""
 
@@ -38,6 +39,10 @@ class Plan:
         """Blocks that would be there with endless room."""
         self.bundles: dict[Bundle, None] = {}
         """Those that have a block in the plan."""
+        self.too_large = 0
+        """Blocks whose extent would be larger than the pool."""
+        self.looked = 0
+        """Pins and blocks that were looked at: what the plan cost."""
         self._spaces = spaces
         self._room = room
         self._used: dict[Tenant, int] = {}
@@ -50,20 +55,26 @@ class Plan:
             self._fill(some, {})
         self._fill(soft, self._shares(soft))
         self._fill(soft, {})
-        every = (*by_strength["permanent"], *by_strength["guaranteed"], *soft)
-        self.wanted = len({block for bundle in every for block in bundle.blocks if block.space in spaces})
+        self.wanted = self._wanted((*by_strength["permanent"], *by_strength["guaranteed"], *soft))
 
     @property
     def short(self) -> bool:
         """Something had no room: who is used may push others out."""
         return self.wanted > len(self.blocks)
 
+    def _wanted(self, bundles: Sequence[Bundle]) -> int:
+        """Blocks that are asked for, each once; of very many, each as often as pins ask for it."""
+        total = sum(bundle.readable(self._spaces) for bundle in bundles)
+        if total == len(self.blocks) or total > COUNTED:
+            return total
+        return len({block for bundle in bundles for block in bundle.blocks if block.space in self._spaces})
+
     def _shares(self, bundles: Iterable[Bundle]) -> dict[Tenant, int]:
         """Bytes that each tenant's soft pins may take before others have had their turn."""
-        tenants = {block.tenant for bundle in bundles for block in bundle.blocks}
+        tenants = {next(iter(bundle.blocks)).tenant for bundle in bundles if bundle.blocks}
         weights = {tenant: 1.0 if tenant.spec is None else tenant.spec.weight for tenant in tenants}
         total = sum(weights.values())
-        left = self._room.left_bytes
+        left = self._room.free_bytes
         return {tenant: int(left * weight / total) for tenant, weight in weights.items()}
 
     def _fill(self, bundles: Iterable[Bundle], shares: dict[Tenant, int]) -> None:
@@ -73,6 +84,7 @@ class Plan:
             if room.full:
                 return
             chain = self._chain(bundle)
+            self.looked += 1 + len(chain)
             if not chain:
                 continue
             tenant = chain[0].tenant  # a pin has blocks of one tenant
@@ -90,6 +102,8 @@ class Plan:
                 if room.take(shape):
                     filled += shape.slot_bytes
                     blocks[block] = None
+                elif room.never(shape):
+                    self.too_large += 1
             if filled:
                 self._used[tenant], taken[tenant] = used + filled, share + filled
                 self.bundles[bundle] = None

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from dataplane.core.pool import Pool
 
 PLAN_INTERVAL_S = 0.5
+PLAN_S_PER_LOOK = 3e-5
+"""Between two plans of one device, for every pin and block that the last one looked at: a plan takes some 1.5 us for
+each, which nobody is served in."""
+MAX_REFUSED = 64
+"""Devices that are told of though they cannot be used."""
 RETRY_S = 30.0
 """After a device refused memory or a copy."""
 MAX_COPYING_BYTES = 256 << 20
@@ -87,6 +92,11 @@ class ReplicaPool:
     changed: bool = True
     short: bool = False
     plan_at: float = 0.0
+    planned_at: float = 0.0
+    spaces: set[int] = field(default_factory=set)
+    """That its readers read, as of the last plan."""
+    too_large: int = 0
+    """Blocks that are larger than the pool."""
     retry_at: float | None = None
     paused: bool = False
     """A copy failed: none is begun before `retry_at`."""
@@ -118,14 +128,26 @@ class Replicas:
         self._emit = emit
         self.pools: dict[str, ReplicaPool] = {}
         """By the UUID of the device."""
+        self.capacity_bytes = 0
+        """What replicas may take of each device."""
+        self._refused: dict[str, str] = {}
+        """Why devices that engines asked for cannot be used."""
         self._recount = False
 
     # ---- devices and engines
 
     def open(self, device: str, name: str, capacity_bytes: int, table: ReplicaTable, now: float) -> None:
         """A device whose first engine asked for replicas."""
+        self._refused.pop(device, None)
         self.pools[device] = ReplicaPool(device, name, capacity_bytes, table, capacity_bytes)
         self._emit(ReplicaPoolMade(now, device, name, capacity_bytes))
+
+    def refuse(self, device: str, problem: str, now: float) -> None:
+        """An engine asked for a device that cannot be used."""
+        if self._refused.get(device) == problem or len(self._refused) >= MAX_REFUSED:
+            return
+        self._refused[device] = problem
+        self._emit(ReplicaPoolFailed(now, device, problem))
 
     def read_by(self, client: int, device: str, spaces: Iterable[int] | None = None) -> None:
         """An engine reads the replicas of some of its spaces from now on; None for all of them."""
@@ -139,7 +161,9 @@ class Replicas:
     def grant(self, client: int, device: str, numbers: Sequence[int]) -> list[Extent]:
         """Extents that an engine may open; others are left out."""
         pool, spaces = self.pools[device], self._engines[client].spaces
-        granted = []
+        granted: list[Extent] = []
+        if pool.broken:
+            return granted
         for number in dict.fromkeys(numbers):
             extent = pool.extents.get(number)
             if extent is not None and extent.made and extent.shape.space in spaces:
@@ -193,25 +217,31 @@ class Replicas:
                 pool.left_bytes, pool.changed = pool.capacity_bytes, True
             if pool.withdrawn:
                 self._give_back(pool)
-            if now >= pool.plan_at and not pool.broken and (pool.changed or self._turned(pool)):
-                pool.plan_at = now + PLAN_INTERVAL_S
+        # One at a time: engines wait for as long as a plan takes.
+        due = [pool for pool in self.pools.values() if now >= pool.plan_at and not pool.broken]
+        for pool in sorted(due, key=lambda each: each.plan_at):
+            if pool.changed or self._turned(pool):
                 self._plan(pool, now)
+                return
 
     def _turned(self, pool: ReplicaPool) -> bool:
         """Not everything fits, and soft pins were used, or may be pushed out, since the last plan."""
         return pool.short and any(
             bundle.strength == "soft"
-            and max(bundle.hit_at, pool.came.get(bundle, 0.0) + STAY_S) >= pool.plan_at - PLAN_INTERVAL_S
+            and max(bundle.hit_at, pool.came.get(bundle, 0.0) + STAY_S) >= pool.planned_at
             for bundle in self._pool.pins.replicated
         )
 
     def _plan(self, pool: ReplicaPool, now: float) -> None:
         pool.changed = False
-        spaces = set().union(*pool.readers.values())
+        pool.spaces = spaces = set().union(*pool.readers.values())
+        self._recount = True
         gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.replicated
         plan = Plan(bundles, spaces, Room(pool.capacity_bytes, pool.left_bytes - gone), pool.came, now)
-        pool.short, pool.wanted = plan.short, plan.wanted
+        pool.planned_at = now
+        pool.plan_at = now + max(PLAN_INTERVAL_S, plan.looked * PLAN_S_PER_LOOK)
+        pool.short, pool.wanted, pool.too_large = plan.short, plan.wanted, plan.too_large
         pool.came = {bundle: pool.came.get(bundle, now) for bundle in plan.bundles}
         self._withdraw(pool, [each for block, each in pool.replicas.items() if block not in plan.blocks])
         pool.missing = deque(block for block in plan.blocks if block not in pool.replicas)
@@ -312,8 +342,7 @@ class Replicas:
                 continue
             extent = self._extent_for(pool, shape_of(block))
             if extent is None:
-                pool.changed = True  # slots may come free: planned anew
-                continue
+                continue  # when slots come free, it is planned anew
             replica = pool.replicas[block] = extent.take(block)
             pool.copying[replica] = None
             pool.copying_bytes += block.nbytes
@@ -359,7 +388,6 @@ class Replicas:
         """A copy failed. `memory`: the device refused that of the extent; `lasting`: it is of no use any more."""
         pool, replica = self._ended(device, (copy,)), copy.replica
         pool.failed_copies += 1
-        replica.extent.made |= not memory
         if replica.wanted:
             self._withdraw(pool, [replica])
         if memory and not lasting:
@@ -417,6 +445,7 @@ class Replicas:
         bundles = self._pool.pins.replicated
         for bundle in bundles:
             bundle.replicas = bundle.replica_bytes = 0
+            bundle.replicas_wanted = sum(bundle.readable(pool.spaces) for pool in self.pools.values())
         for pool in self.pools.values():
             shown = [block for block, replica in pool.replicas.items() if replica.shown]
             pool.shown, pool.shown_bytes = len(shown), sum(block.nbytes for block in shown)
@@ -427,7 +456,11 @@ class Replicas:
 
     def stats(self) -> list[ReplicaPoolStats]:
         """As of the last `count`."""
-        return [_stats(pool) for pool in self.pools.values()]
+        refused = [
+            ReplicaPoolStats(device, "", self.capacity_bytes, 0, 0, 0, 0, 0, problem=problem)
+            for device, problem in self._refused.items()
+        ]
+        return [*(_stats(pool) for pool in self.pools.values()), *refused]
 
     def faults(self) -> list[str]:
         """Contradictions between the books; empty when all is well."""
@@ -452,7 +485,8 @@ def _stats(pool: ReplicaPool) -> ReplicaPoolStats:
         evicted_blocks=pool.evicted_blocks,
         read_blocks=pool.read_blocks,
         failed_copies=pool.failed_copies,
-        problem=pool.problem,
+        problem=pool.problem
+        or (f"{pool.too_large} blocks are larger than the pool" if pool.too_large else ""),
     )
 
 

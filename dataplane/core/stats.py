@@ -75,6 +75,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         sweeps=pool.sweeps.stats(len(pool.doomed)),
         gateway=node.gateway_stats(now),
         replica_pools=node.replicas.stats(),
+        replica_pool_bytes=node.replicas.capacity_bytes,
     )
 
 

@@ -113,6 +113,8 @@ class PinStats(msgspec.Struct):
     replicas: int = 0
     """Copies of its blocks that lie in GPUs' memory now, of all GPUs together."""
     replica_bytes: int = 0
+    replicas_wanted: int = 0
+    """As many as it would have with endless room: one of each resident block on each GPU whose engines read it."""
 
 
 class ReplicaPoolStats(msgspec.Struct):
@@ -329,7 +331,9 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     gateway: GatewayStats | None = None
     """None: there is none, or it is off."""
     replica_pools: list[ReplicaPoolStats] = []
-    """One for each GPU whose engines asked for replicas."""
+    """One for each GPU whose engines asked for replicas, also where it cannot be used: the problem says why."""
+    replica_pool_bytes: int = 0
+    """What replicas may take of each GPU; 0: the node keeps none."""
 
 
 # ---- things that happened

@@ -14,7 +14,9 @@ its own control word, mean that the bytes there are those of its block.
 *Withdrawing.* The data plane stores 0 in the place, issues the barrier, and then sums the lease counters of the block.
 Where a counter is up, an engine may have seen the place: the memory is kept until the counters are down. Where none is,
 whoever takes a lease later sees the 0. So a lease on a block is a lease on its replicas, and reading one costs three
-loads more. The words of a block that is gone need no care: its descriptor's next block has another control word.
+loads more. The words of a block that is gone may stay: its descriptor's next block has another control word, and before
+that is written with a replica of its own, the old place is overwritten with 0. So a place and a control word that are
+read together, the place twice, were written together.
 
 *Extents* are listed in the header while they are there. One that is not listed any more is of no use; engines close it
 when they see that and say so, because an open handle keeps the memory on the device. Its bytes are charged until then.
@@ -92,6 +94,7 @@ class ReplicaTable:
     def show(self, number: int, control: int, place: int) -> None:
         """A descriptor's block has a replica, whole."""
         at = PAGE // 8 + ROW_WORDS * number
+        self._cells[at + PLACE] = 0  # the place of a block that is gone may stand there still
         self._cells[at + CONTROL] = control
         self._cells[at + PLACE] = place
 
@@ -100,13 +103,19 @@ class ReplicaTable:
         self._words[numbers * _ROW + PLACE] = 0
 
     def list_extents(self, numbers: list[int]) -> None:
-        """These are there, at most MAX_EXTENTS."""
-        words = np.zeros(MAX_EXTENTS, np.uint64)
-        words[: len(numbers)] = sorted(numbers)
-        gone = set(self.extents()) - set(numbers)
-        self.header[R_EXTENTS : R_EXTENTS + MAX_EXTENTS] = words
+        """These are there, at most MAX_EXTENTS. What was listed and still is keeps its word, for readers look at any
+        time."""
+        words = self.header[R_EXTENTS : R_EXTENTS + MAX_EXTENTS].tolist()
+        fresh, gone = sorted(set(numbers) - set(words), reverse=True), False
+        for at, number in enumerate(words):
+            if number and number not in numbers:
+                gone, number = True, 0
+            if not number and fresh:
+                number = fresh.pop()
+            if number != words[at]:
+                self._cells[R_EXTENTS + at] = number
         if gone:
-            self.header[R_CHANGES] += np.uint64(1)
+            self._cells[R_CHANGES] += 1
 
     # ---- both
 

@@ -14,6 +14,8 @@ _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
 _DEVICE = re.compile(r" /dev/(?!shm/|zero\b|null\b|hugepages)")
 
+IN_FLIGHT = "too many descriptors are in flight to processes that do not read their answers"
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:

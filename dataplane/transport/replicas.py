@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.transport.copying import CopyFailed, Copying
 from dataplane.transport.device_memory import DeviceMemory
 from dataplane.transport.devices import Devices
+from dataplane.transport.peers import IN_FLIGHT
 
 MAX_UUID_CHARACTERS = 64
 MAX_WAITING = 1024
@@ -87,6 +89,7 @@ class ReplicaCopies:
     ) -> None:
         """`engines` are the clients that there are. `pool_bytes` of each device may hold replicas, 0 for none."""
         self._core = core
+        core.capacity_bytes = pool_bytes
         self._engines = engines
         self._memory = memory
         self._devices = devices
@@ -119,11 +122,14 @@ class ReplicaCopies:
                 )
         client = reader.client
 
+        def refuse(why: ProtocolError) -> None:
+            reader.send(Refused(message.id, int(why.code), why.message, why.field))
+
         def answer(gpu: _Gpu | ProtocolError) -> None:
             if not reader.open or reader.client != client:
                 return
             if isinstance(gpu, ProtocolError):
-                reader.send(Refused(message.id, int(gpu.code), gpu.message, gpu.field))
+                refuse(gpu)
                 return
             uuid = gpu.device.uuid
             self._core.read_by(client, uuid)
@@ -131,10 +137,12 @@ class ReplicaCopies:
             granted = [
                 each for each in self._core.grant(client, uuid, message.extents) if each.number in gpu.handles
             ]
-            reader.send(
+            sent = reader.send(
                 ReplicasMapped(message.id, [_grant_of(gpu, extent) for extent in granted]),
                 [gpu.file.read_only_fd] if message.table else [],
             )
+            if not sent and reader.open:  # the machine passes no more descriptors now
+                refuse(ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT))
 
         self._ready(message.device, answer)
 
@@ -184,7 +192,7 @@ class ReplicaCopies:
         waiting, self._waiting = self._waiting, []
         for uuid, then in waiting:
             if self._runtime is None:
-                then(ProtocolError(Code.DEVICE_REFUSED, str(failed), "device"))
+                then(self._refusal(uuid, str(failed)))
             else:
                 then(self._gpu(self._runtime, uuid))
 
@@ -195,7 +203,11 @@ class ReplicaCopies:
         try:
             return self._open(device_of(runtime, uuid))
         except DeviceError as error:
-            return ProtocolError(Code.DEVICE_REFUSED, str(error), "device")
+            return self._refusal(uuid, str(error))
+
+    def _refusal(self, uuid: str, why: str) -> ProtocolError:
+        self._core.refuse(plain_uuid(uuid), why, self._clock())
+        return ProtocolError(Code.DEVICE_REFUSED, why, "device")
 
     def _open(self, device: Device) -> _Gpu | ProtocolError:
         index = self._memory.index
@@ -203,7 +215,11 @@ class ReplicaCopies:
             file = SharedFile.create("larder-replicas", table_bytes(index.max_blocks))
         except MemoryError as error:
             return ProtocolError(Code.OUT_OF_MEMORY, f"the table of replicas: {error}")
-        table = ReplicaTable(memoryview(file.map()), index.max_blocks)
+        try:
+            table = ReplicaTable(memoryview(file.map()), index.max_blocks)
+        except OSError as error:
+            file.close()
+            return ProtocolError(Code.OUT_OF_MEMORY, f"the table of replicas: {error.strerror}")
         table.format(index.cells[H_MEMORY])
         gpu = self._gpus[device.uuid] = _Gpu(device, file)
         self._core.open(device.uuid, device.name, self._pool_bytes, table, self._clock())
@@ -213,7 +229,9 @@ class ReplicaCopies:
 
     def step(self) -> None:
         """Begin what the core wants done; called as time passes."""
-        for gpu in self._gpus.values():
+        for uuid, gpu in self._gpus.items():
+            if self._devices.lost and not self._core.pools[uuid].broken:
+                self._core.refused(uuid, "the GPU is lost to this process", self._clock(), lasting=True)
             if not gpu.busy and not self._copying.closing:
                 self._begin(gpu)
 
@@ -277,13 +295,20 @@ class ReplicaCopies:
             raise CopyFailed(batch.refused)
         by_segment: dict[int, list[Copy]] = {}
         try:
-            for copy in batch.work:
-                if isinstance(copy, Copy) and self._allocate(gpu, memory, copy.replica.extent, batch):
-                    by_segment.setdefault(copy.segment, []).append(copy)
-            for number, copies in by_segment.items():
-                self._copy(gpu, memory, copies, batch, *batch.segments[number])
-        finally:
-            memory.synchronize()
+            try:
+                for copy in batch.work:
+                    if isinstance(copy, Copy) and self._allocate(gpu, memory, copy.replica.extent, batch):
+                        by_segment.setdefault(copy.segment, []).append(copy)
+                for number, copies in by_segment.items():
+                    self._copy(gpu, memory, copies, batch, *batch.segments[number])
+            finally:
+                memory.synchronize()
+        except CopyFailed:
+            # Whether fresh memory was cleared is not known.
+            for address, _ in batch.made.values():
+                self._release(address)
+            batch.made.clear()
+            raise
 
     def _allocate(self, gpu: _Gpu, memory: DeviceMemory, extent: Extent, batch: _Batch) -> bool:
         """Whether an extent has its memory."""
@@ -302,7 +327,7 @@ class ReplicaCopies:
                 self._devices.failed(error)
             batch.made.pop(number, None)
             if address:
-                self._devices.close_quietly(lambda: runtime.free(address))
+                self._release(address)
             batch.without[number] = str(error)
         return number in batch.made
 
@@ -340,7 +365,11 @@ class ReplicaCopies:
             if isinstance(each, Free) and each.extent.number in gpu.addresses:
                 address = gpu.addresses.pop(each.extent.number)
                 del gpu.handles[each.extent.number]
-                self._devices.close_quietly(lambda address=address: self._devices.runtime().free(address))  # type: ignore[misc]
+                self._release(address)
+
+    def _release(self, address: int) -> None:
+        assert self._runtime is not None
+        self._devices.close_quietly(partial(self._runtime.free, address))
 
     def _failure(self, error: DeviceError) -> CopyFailed:
         self._devices.failed(error)
@@ -373,7 +402,7 @@ class ReplicaCopies:
         self._copying.close()
         for gpu in self._gpus.values():
             for address in gpu.addresses.values():
-                self._devices.close_quietly(lambda address=address: self._devices.runtime().free(address))  # type: ignore[misc]
+                self._release(address)
             if gpu.memory is not None:
                 gpu.memory.close()
             gpu.file.close()

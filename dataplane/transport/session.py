@@ -51,7 +51,7 @@ from dataplane.protocol.engine import (
 )
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.transport.peers import Peer, started_at
+from dataplane.transport.peers import IN_FLIGHT, Peer, started_at
 
 if TYPE_CHECKING:
     from dataplane.transport.engine import EngineServer, Keepable
@@ -61,7 +61,6 @@ MAX_RETIRED_PER_ANSWER = 4096
 MAX_HOLDERS = 16
 MAX_HOLDERS_PER_PROCESS = 4
 """Each is sent every descriptor there is."""
-IN_FLIGHT = "too many descriptors are in flight to processes that do not read their answers"
 
 # Plain integers: an operation on flags of an enumeration costs as much as the system call.
 _NO_WAIT = int(socket.MSG_DONTWAIT)

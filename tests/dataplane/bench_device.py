@@ -81,7 +81,6 @@ class BenchDevice:
         """The next copy fails after its memory was allocated."""
         work = self.queue.pop(0)
         assert isinstance(work, Copy)
-        self.memory.setdefault(work.replica.extent.number, {})
         self.bench.node.replicas.failed(
             self.device, work, "an illegal address", self.bench.now, memory=False, lasting=lasting
         )

@@ -82,6 +82,43 @@ class TestPlaces:
         assert extents.tolist() == [0, 1, 0, 1]
         assert offsets.tolist() == [0, UNIT_BYTES, 0, 3 * UNIT_BYTES]
 
+    def test_between_two_stores_a_row_never_leads_to_the_replica_of_the_block_before(
+        self, table: ReplicaTable, engine: ReplicaTable
+    ) -> None:
+        old, new = place_of(1, UNIT_BYTES), place_of(2, 0)
+        table.show(3, CONTROL, old)  # its block goes, and is not hidden
+        seen: list[tuple[int, int]] = []
+        cells = table._cells
+
+        class Watched:
+            def __setitem__(self, at: int, value: int) -> None:
+                cells[at] = value
+                seen.append(places(engine, 3, CONTROL + 256))
+
+        table._cells = Watched()  # type: ignore[assignment]
+        table.show(3, CONTROL + 256, new)
+        assert seen[-1] == (2, 0)
+        assert set(seen[:-1]) == {(0, 0)}
+
+    def test_what_stays_listed_is_listed_at_every_moment(
+        self, table: ReplicaTable, engine: ReplicaTable
+    ) -> None:
+        table.list_extents([1, 2, 3])
+        cells = table._cells
+
+        class Watched:
+            def __getitem__(self, at: int) -> int:
+                return cells[at]
+
+            def __setitem__(self, at: int, value: int) -> None:
+                cells[at] = value
+                assert {2, 3} <= set(engine.extents())
+
+        table._cells = Watched()  # type: ignore[assignment]
+        table.list_extents([5, 3, 2, 4])
+        assert sorted(engine.extents()) == [2, 3, 4, 5]
+        assert engine.changes == 1
+
     def test_no_block_has_a_replica_in_a_fresh_table(self, engine: ReplicaTable) -> None:
         extents, _ = engine.places(np.arange(BLOCKS), controls(*[0] * BLOCKS))
         assert not extents.any()

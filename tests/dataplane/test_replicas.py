@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataplane.core.replicas import MAX_REFUSED
 from dataplane.protocol.control import QuotaSpec, Strength
 from dataplane.protocol.engine import SpaceRequest
 from dataplane.protocol.events import ReplicaPoolFailed, ReplicaPoolMade
@@ -218,6 +219,67 @@ def test_the_pin_budget_of_a_tenant_holds_on_the_device_too() -> None:
     bench.apply(*make.pins([make.pin("g", chain, tenant="a", tier="gpu")]))
     device.run()
     assert bench.pin("g").replicas == 3
+
+
+def test_a_budget_that_changes_is_seen_on_the_device() -> None:
+    bench, engine, device = bench_of()
+    chain = make.keys(6)
+    engine.store(chain, BIG, tenant="a")
+    bench.apply(*make.pins([make.pin("g", chain, tenant="a", tier="gpu")]))
+    device.run()
+    assert bench.pin("g").replicas == 6
+    for generation, (budget, left) in enumerate([(2 * BIG, 2), (5 * BIG, 5), (None, 6)], 1):
+        bench.apply(make.shares(QuotaSpec("a", pin_budget_bytes=budget), generation=generation))
+        device.run()
+        assert bench.pin("g").replicas == left
+    assert faults(bench, device) == []
+
+
+def test_with_two_devices_a_pin_says_how_many_replicas_it_lacks() -> None:
+    bench, engine, device = bench_of(extents=1)
+    other = BenchDevice(bench, 2 * make.MIB, "other")
+    second = bench.attach(pid=101)
+    other.read_by(second)
+    chain = make.keys(12)
+    engine.store(chain, BIG)
+    bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
+    for _ in range(3):
+        device.run(times=1)
+        other.run(times=1)
+    pin = bench.pin("g")
+    assert (pin.resident, pin.replicas, pin.replicas_wanted) == (12, 16, 24)
+    second.die()
+    other.end(second)
+    device.run()
+    pin = bench.pin("g")
+    assert (pin.replicas, pin.replicas_wanted) == (8, 12)
+    assert [*faults(bench, device), *other.faults()] == []
+
+
+def test_devices_that_cannot_be_used_are_told_of_once() -> None:
+    bench, _, device = bench_of()
+    replicas = bench.node.replicas
+    for at in range(3 * MAX_REFUSED):
+        replicas.refuse(f"gpu {at % (2 * MAX_REFUSED)}", "not visible", bench.now)
+    assert len(bench.events(ReplicaPoolFailed)) == MAX_REFUSED
+    pools = bench.node.stats(bench.now).replica_pools
+    assert len(pools) == 1 + MAX_REFUSED
+    assert (pools[-1].problem, pools[-1].readers, pools[-1].used_bytes) == ("not visible", 0, 0)
+    replicas.open("gpu 0", "bench", 1, device.table, bench.now)
+    assert len(bench.node.stats(bench.now).replica_pools) == 1 + MAX_REFUSED
+
+
+def test_blocks_that_are_larger_than_the_pool_are_told_of() -> None:
+    bench, engine, device = bench_of(extents=1)
+    chain = make.keys(2)
+    engine.store(chain, 3 * make.MIB)
+    bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
+    device.run()
+    assert device.stats.problem == "2 blocks are larger than the pool"
+    assert (bench.pin("g").replicas, bench.pin("g").replicas_wanted) == (0, 2)
+    bench.apply(*make.pins([], 2))
+    device.run()
+    assert device.stats.problem == ""
 
 
 def test_memory_that_a_lease_reads_is_not_used_anew_before_the_lease_ends() -> None:
