@@ -21,15 +21,13 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Run the migrations that are missing; `larder up` does the same at its start."""
-    from alembic.util.exc import CommandError
-
     from app.store import condition, migrate
     from app.store.database import Database
 
     async def work(database: Database) -> str:
         try:
             await migrate.upgrade(database)
-        except CommandError as error:  # such as a revision that a newer release made
+        except migrate.NewerSchema as error:
             raise click.ClickException(f"the database cannot be upgraded: {error}") from None
         return (await condition.look(database, whole=False)).revision
 

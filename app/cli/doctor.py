@@ -112,7 +112,10 @@ def _condition(name: str, shown: str, found: "Condition | None") -> Found:
     if found is None:
         return Found(name, "ok", f"{shown} will be made")
     if found.faults:
-        return Found(name, "failure", f"{shown}: {found.faults[0]}", "larder db upgrade, or larder db check")
+        fix = "larder db upgrade, or larder db check"
+        if found.of_newer_release:
+            fix = "start that release, or restore a backup that this one made"
+        return Found(name, "failure", f"{shown}: {found.faults[0]}", fix)
     if abs(found.clock_ahead_s) > CLOCKS_APART_S:
         apart = f"its clock and this machine's are {abs(found.clock_ahead_s):.1f} s apart"
         return Found(name, "warning", f"{shown}: {apart}", "run an NTP client on both")

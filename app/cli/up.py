@@ -162,6 +162,12 @@ async def _prepare(database: "Database") -> None:
     except SettingsError as error:
         await database.close()
         raise click.ClickException(str(error)) from None
+    except migrate.NewerSchema as error:
+        await database.close()
+        raise click.ClickException(
+            f"the database {database.engine.url} cannot be used: {error}; start that release, or restore a backup that "
+            "this one made"
+        ) from None
     except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
         reason = cause.orig if isinstance(cause, DBAPIError) else cause or error

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StoreUnavailable
@@ -27,6 +26,7 @@ class Condition:
     revision: str
     """Empty: no migration was ever run."""
     head: str
+    """The newest revision that this release knows."""
     clock_ahead_s: float
     """The database's clock, less this machine's."""
     faults: list[str] = field(default_factory=list)
@@ -35,10 +35,9 @@ class Condition:
     def at_head(self) -> bool:
         return self.revision == self.head
 
-
-def head() -> str:
-    """The newest revision that this release knows."""
-    return ScriptDirectory.from_config(migrate.config()).get_current_head() or ""
+    @property
+    def of_newer_release(self) -> bool:
+        return migrate.is_newer(self.revision)
 
 
 async def look(database: Database, *, whole: bool) -> Condition:
@@ -83,7 +82,7 @@ def _look(connection: sa.Connection, whole: bool) -> Condition:
     before = time.time()
     told = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = told - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
-    found = Condition(connection.dialect.name, revision, head(), ahead_s)
+    found = Condition(connection.dialect.name, revision, migrate.head(), ahead_s)
     if not found.at_head:
         found.faults.append(_behind(found))
     if not whole:
@@ -104,12 +103,8 @@ def _clock_ahead_s(connection: sa.Connection) -> float:
 
 
 def _behind(found: Condition) -> str:
-    known = {script.revision for script in ScriptDirectory.from_config(migrate.config()).walk_revisions()}
-    if found.revision and found.revision not in known:
-        return (
-            f"the schema is at revision {found.revision}, which this release does not know (its newest is "
-            f"{found.head}): a newer Larder wrote it"
-        )
+    if found.of_newer_release:
+        return migrate.newer(found.revision)
     at = f"at revision {found.revision}" if found.revision else "empty"
     return f"the schema is {at}, expected {found.head}: run 'larder db upgrade'"
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from app.cli.db import db
 from app.errors import Conflict, StoreUnavailable
 from app.store import backup as copies
-from app.store.condition import head
 from app.store.database import full_url
+from app.store.migrate import head
 
 Db = Callable[..., Result]
 
@@ -93,7 +93,8 @@ def test_a_newer_schema_is_not_upgraded(file: Path) -> None:
     execute(file, "UPDATE alembic_version SET version_num='9999'")
     upgraded = CliRunner().invoke(db, ["upgrade"])
     assert upgraded.exit_code == 1
-    assert "cannot be upgraded" in upgraded.output
+    assert "cannot be upgraded: the schema is at revision 9999" in upgraded.output
+    assert "a newer Larder wrote it" in upgraded.output
 
 
 def test_a_file_that_is_not_whole_is_told(file: Path) -> None:

@@ -1,10 +1,12 @@
 """`larder doctor` says what is wrong with a machine; and nothing ever prints a password."""
 
+import contextlib
 import fcntl
 import json
 import os
 import resource
 import socket
+import sqlite3
 import subprocess
 import sys
 from importlib import metadata
@@ -166,6 +168,13 @@ def test_a_database_that_is_away_or_old_fails(folder: Path, monkeypatch: pytest.
     code, found = examined()
     assert code == 1
     assert "larder db upgrade" in found["database"]["message"]
+    with contextlib.closing(sqlite3.connect(folder / "larder.db")) as newer:
+        newer.executescript(
+            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')"
+        )
+    code, found = examined()
+    assert (code, "a newer Larder wrote it" in found["database"]["message"]) == (1, True)
+    assert found["database"]["fix"] == "start that release, or restore a backup that this one made"
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
     code, found = examined()
     assert code == 1

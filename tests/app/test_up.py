@@ -1,10 +1,12 @@
 """`larder up` and the command line as people use them: real processes, the real data plane."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -315,6 +317,26 @@ def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: P
     assert sentence.startswith("Error: the database ")
     assert sentence.endswith("; see LARDER_DATABASE_URL")
     assert "secret" not in sentence
+
+
+def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_it_is(
+    socket_dir: Path,
+) -> None:
+    file = socket_dir / "newer.db"
+    with contextlib.closing(sqlite3.connect(file)) as newer:
+        newer.executescript(
+            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')"
+        )
+    failing = Up(socket_dir, LARDER_DATABASE_URL=f"sqlite:///{file}")
+    failing.process.wait(20)
+    *log, sentence = failing.process.communicate()[1].splitlines()
+    assert failing.process.returncode == 1
+    assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
+    assert sentence.startswith("Error: the database ")
+    assert "the schema is at revision 9999, which this release does not know" in sentence
+    assert sentence.endswith("; start that release, or restore a backup that this one made")
+    with contextlib.closing(sqlite3.connect(file)) as newer:
+        assert newer.execute("SELECT name FROM sqlite_master").fetchall() == [("alembic_version",)]
 
 
 def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
