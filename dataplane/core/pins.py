@@ -10,7 +10,7 @@ guaranteed one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,9 +56,9 @@ class Bundle:
     _in_space: dict[int, int] = field(default_factory=dict)
     """How many of `blocks` are in each space."""
 
-    def readable(self, spaces: Collection[int]) -> int:
-        """How many of `blocks` are in some spaces."""
-        return sum([count for space, count in self._in_space.items() if space in spaces])
+    def readable(self, times: Mapping[int, int]) -> int:
+        """How many of `blocks` are in some spaces, each as often as its space says."""
+        return sum([count * times[space] for space, count in self._in_space.items() if space in times])
 
     def keep(self, block: Block) -> None:
         """Replicas are wanted of a block."""

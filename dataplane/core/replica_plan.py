@@ -64,7 +64,8 @@ class Plan:
 
     def _wanted(self, bundles: Sequence[Bundle]) -> int:
         """Blocks that are asked for, each once; of very many, each as often as pins ask for it."""
-        total = sum(bundle.readable(self._spaces) for bundle in bundles)
+        once = dict.fromkeys(self._spaces, 1)
+        total = sum([bundle.readable(once) for bundle in bundles])
         if total == len(self.blocks) or total > COUNTED:
             return total
         return len({block for bundle in bundles for block in bundle.blocks if block.space in self._spaces})

@@ -10,7 +10,7 @@ block that is being copied is leased by the data plane itself.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -234,8 +234,9 @@ class Replicas:
 
     def _plan(self, pool: ReplicaPool, now: float) -> None:
         pool.changed = False
-        pool.spaces = spaces = set().union(*pool.readers.values())
-        self._recount = True
+        spaces = set().union(*pool.readers.values())
+        self._recount |= spaces != pool.spaces
+        pool.spaces = spaces
         gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.replicated
         plan = Plan(bundles, spaces, Room(pool.capacity_bytes, pool.left_bytes - gone), pool.came, now)
@@ -442,10 +443,10 @@ class Replicas:
         if not self._recount:
             return
         self._recount = False
-        bundles = self._pool.pins.replicated
-        for bundle in bundles:
+        pools = Counter(space for pool in self.pools.values() for space in pool.spaces)
+        for bundle in self._pool.pins.replicated:
             bundle.replicas = bundle.replica_bytes = 0
-            bundle.replicas_wanted = sum(bundle.readable(pool.spaces) for pool in self.pools.values())
+            bundle.replicas_wanted = bundle.readable(pools)
         for pool in self.pools.values():
             shown = [block for block, replica in pool.replicas.items() if replica.shown]
             pool.shown, pool.shown_bytes = len(shown), sum(block.nbytes for block in shown)
