@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,10 @@ MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.m
 
 
 def pytest_configure() -> None:
+    # Tests start a thousand processes: without kept bytecode each of them compiles numpy and all of Larder anew, which
+    # is half of its start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # A shell starts what it puts in the background with interrupts ignored, and children would inherit that: tests
     # interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
