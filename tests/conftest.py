@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
     # Playwright's sync API keeps an event loop running in this thread until the browser is closed, and asyncio.run
-    # refuses to work beside it: whoever drives a browser comes last.
+    # refuses to work beside it: in a file with both, whoever drives a browser comes last.
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
     if config.getoption("--update-golden"):
         chosen = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
@@ -92,9 +92,9 @@ def socket_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """The machine's Chromium, one for the session: two of Playwright's sync loops do not fit in one thread."""
+    """The machine's Chromium, one for each file: what runs next in this thread may need an event loop of its own."""
     from playwright.sync_api import sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
