@@ -23,7 +23,6 @@ from tests.lmcache.planes import (
     FOLDER,
     check,
     content,
-    free_port,
     gateway_plane,
     gateway_stats,
     leased,
@@ -369,4 +368,3 @@ class TestThePort:
 
 def test_content_is_what_it_says() -> None:
     assert content(1, 2, 10) == b"1:2;1:2;1:"
-    assert free_port() != free_port()
