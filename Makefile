@@ -77,7 +77,7 @@ soak: $(INSTALLED)  ## half an hour of everything at once against one data plane
 	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
 
 kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (CI does it twenty times)
-	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py -s $(ARGS)
+	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s $(ARGS)
 
 golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
 	$(BIN)/python -m pytest --update-golden $(ARGS)

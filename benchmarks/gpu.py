@@ -1,5 +1,6 @@
 """Device and pool: paged copies in both directions at 16, 32 and 64 KiB a page, beside one contiguous pinned copy and
-beside a copy for each page; the same from another process's memory; what copying costs the engine.
+beside a copy for each page; the same from another process's memory; what copying costs the engine; loads from replicas
+on the device.
 
 Blocks lie in shuffled order, layers apart, keys and values apart, as engines have them. `--twin` measures the twin: it
 shows that everything runs, and its figures are those of this machine's memory, of no GPU.
@@ -12,6 +13,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from benchmarks import gpu_replicas
 from benchmarks.gpu_device import (
     BATCH_BYTES,
     TWIN_BATCH_BYTES,
@@ -21,18 +23,24 @@ from benchmarks.gpu_device import (
     pool_memory,
     runtime_of,
 )
+from benchmarks.gpu_pages import (
+    BLOCKS_PER_CHUNK,
+    LAYERS,
+    PAGES,
+    TOKENS_PER_BLOCK,
+    blocks_in,
+    form_of,
+    shuffled,
+)
 from benchmarks.result import Result, at_least, at_most
 from benchmarks.setting import Setting
 from dataplane.client.gpu import PagedCache
 from dataplane.devices.copying import Lane, methods_for
-from dataplane.devices.paged import GroupForm, Planes, Runs
+from dataplane.devices.methods import Direction
+from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import Pinned
 from dataplane.devices.runtime import Device, Runtime
 
-PAGES = (16 << 10, 32 << 10, 64 << 10)
-LAYERS = 32
-BLOCKS_PER_CHUNK = 16
-TOKENS_PER_BLOCK = 16
 TARGET = 0.9
 MOST_SLOWER = 1.03
 PRODUCTS, TWIN_PRODUCTS = 300, 10
@@ -66,12 +74,14 @@ def run(setting: Setting) -> list[Result]:
                     f"gpu_{name}_16KiB_other_process_ratio", gbps / whole, "of pinned", bench.target, whole
                 )
             )
+        methods.choose(PAGES[0], Direction.WITHIN)  # measured where there is a choice
         results += [
-            at_least(f"gpu_{'in' if to_device else 'out'}_{page >> 10}KiB_{method.value}", rate, "GB/s", None)
-            for (page, to_device, method), rate in methods.rates.items()
+            at_least(f"gpu_{direction.value}_{page >> 10}KiB_{method.value}", rate, "GB/s", None)
+            for (page, direction, method), rate in methods.rates.items()
         ]
         results += _slowed(setting, runtime, device, bench, memory)
         results += _engine_side(setting, runtime, device)
+        results += gpu_replicas.run(setting, runtime, device)
     return results
 
 
@@ -126,29 +136,13 @@ def _contiguous(memory: int, batch: int) -> Runs:
     return Runs(*(np.array([each], np.int64) for each in (memory, 0, batch)))
 
 
-def _form(page: int, blocks: int) -> GroupForm:
-    """Layers whose keys come before their values, in one buffer."""
-    plane = blocks * page
-    tensors = [Planes((2 * layer * plane, (2 * layer + 1) * plane), page, page) for layer in range(LAYERS)]
-    return GroupForm(blocks, TOKENS_PER_BLOCK, BLOCKS_PER_CHUNK, tuple(tensors))
-
-
-def _blocks(page: int, batch: int) -> int:
-    """As many as fill a batch, in whole chunks."""
-    return batch // (2 * LAYERS * page) // BLOCKS_PER_CHUNK * BLOCKS_PER_CHUNK
-
-
-def _shuffled(blocks: int) -> list[int]:
-    return [int(each) for each in np.random.default_rng(0).permutation(blocks)]
-
-
 def _runs(page: int, batch: int, memory: int) -> Runs:
     """All chunks of a batch."""
-    blocks = _blocks(page, batch)
-    form = _form(page, blocks)
+    blocks = blocks_in(page, batch)
+    form = form_of(page, blocks)
     at = np.arange(blocks, dtype=np.int64)
     places = at % BLOCKS_PER_CHUNK, at // BLOCKS_PER_CHUNK * form.chunk_bytes
-    return form.runs(_shuffled(blocks), base=memory, places=places)
+    return form.runs(shuffled(blocks), base=memory, places=places)
 
 
 def _paged(
@@ -195,7 +189,7 @@ def _engine_side(setting: Setting, runtime: Runtime, device: Device) -> list[Res
     """Store and load of a paged cache through a data plane of its own, until they are committed and let go."""
     page, chunks = PAGES[1], 2
     blocks = chunks * BLOCKS_PER_CHUNK
-    form = _form(page, blocks)
+    form = form_of(page, blocks)
     nbytes = form.chunk_bytes * chunks
     memory = runtime.allocate(device, nbytes)
     rates: dict[str, list[float]] = {"store": [], "load": []}
@@ -213,10 +207,10 @@ def _engine_side(setting: Setting, runtime: Runtime, device: Device) -> list[Res
             for _ in range(setting.effort.rounds + 1):
                 keys = setting.new_keys(chunks)
                 began = perf_counter_ns()
-                stored = cache.store(client.reserve(keys, form.chunk_bytes), _shuffled(blocks)).all().finish()
+                stored = cache.store(client.reserve(keys, form.chunk_bytes), shuffled(blocks)).all().finish()
                 rates["store"].append(nbytes / (perf_counter_ns() - began))
                 began = perf_counter_ns()
-                loaded = cache.load(client.acquire(keys), _shuffled(blocks)).finish()
+                loaded = cache.load(client.acquire(keys), shuffled(blocks)).finish()
                 rates["load"].append(nbytes / (perf_counter_ns() - began))
                 if stored.blocks != chunks or not loaded:
                     raise RuntimeError(f"stored {stored.blocks} of {chunks} chunks, loaded: {loaded}")

@@ -40,12 +40,15 @@ from dataplane.tiers.memory import NodeMemory, SharedFile
 from dataplane.tiers.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.tiers.prefault import Prefault
 from dataplane.transport.control import ControlServer, Introduction
+from dataplane.transport.copying import Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.engine import EngineServer
 from dataplane.transport.handover import Handover
 from dataplane.transport.lmcache.sockets import SOCKETS, Kept
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import may_pin, started_at
 from dataplane.transport.publisher import Publisher
+from dataplane.transport.replicas import ReplicaCopies
 
 COLLECT_INTERVAL_S = 10.0
 GIVE_BACK_INTERVAL_S = 5.0
@@ -110,6 +113,20 @@ class DataPlane:
         self._remembrance = Remembrance(self._state, self.node.intent)
         self._remembrance.apply(self.clock())
         self.node.drain(on=self._state.draining())
+        self._devices = Devices(
+            find_devices,
+            self._memory.segments,
+            None if self._memory.named is None else self._memory.named.view,
+        )
+        self._replicas = ReplicaCopies(
+            self.node.replicas,
+            self.node.engines,
+            self._memory,
+            self._devices,
+            Copying(self._loop),
+            settings.table.gpu_pool_bytes,
+            self.clock,
+        )
         _make_parent(settings.common.events_url)
         gate = None if self._membership is None else self._membership.gate
         self._publisher = Publisher(
@@ -123,7 +140,8 @@ class DataPlane:
             frozenset(settings.table.allowed_uids),
             membarrier,
             self.clock,
-            find_devices,
+            self._devices,
+            self._replicas,
         )
         if handover is not None:
             # From the first moment: should this process end at once, the next one gets them all.
@@ -137,7 +155,8 @@ class DataPlane:
             self.clock,
             server,
             sockets,
-            find_devices,
+            self._devices,
+            self._replicas,
         )
         server.sockets = tuple
         if self._lmcache is not None:
@@ -275,6 +294,8 @@ class DataPlane:
             self._server.close()
         if self._lmcache is not None:
             self._lmcache.close()
+        self._replicas.close()
+        self._devices.close()
         self._control.close()
         self._publisher.close()
         if self._membership is not None:
@@ -292,6 +313,7 @@ class DataPlane:
 
     def _tick(self) -> None:
         self.node.tick(self.clock())
+        self._replicas.step()
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
 

@@ -9,18 +9,18 @@ import structlog
 
 from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
-from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.join import is_loopback
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.protocol.settings import SettingsError
 from dataplane.settings import Settings
 from dataplane.tiers.memory import NodeMemory
 from dataplane.tiers.named import NamedFile
-from dataplane.transport.lmcache.devices import Devices
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.lmcache.sockets import Inherited, Keeper, let_go
 from dataplane.transport.loop import Loop
+from dataplane.transport.replicas import ReplicaCopies
 
 REGISTRATIONS = "lmcache"
 """Folder of the state directory that keeps who registered."""
@@ -36,7 +36,8 @@ def lmcache(
     clock: Callable[[], float],
     keeper: Keeper,
     inherited: Sequence[Inherited],
-    find_devices: FindRuntime = find,
+    devices: Devices,
+    replicas: ReplicaCopies,
 ) -> LMCacheServer | None:
     """The LMCache gateway; None where there is to be none, or where nobody asked for it and it cannot be. `keeper`
     hears of its sockets; `inherited` are those of the data plane before, which its holders have.
@@ -60,7 +61,8 @@ def lmcache(
             patience=Patience(settings.table.lmcache_silent_s, settings.table.lmcache_never_pinged_s),
             keeper=keeper,
             inherited=inherited,
-            devices=Devices(find_devices),
+            devices=devices,
+            replicas=replicas,
         )
     except OSError as error:
         reason = error.strerror or str(error)
@@ -78,7 +80,7 @@ def lmcache(
             url=url,
             effect="whoever reaches this address may read, write and clear what LMCache clients cache",
         )
-    _keep_pinned_pages(memory.named, server.devices)
+    _keep_pinned_pages(memory.named, devices)
     log.info("lmcache.serving", url=server.url, memory=memory.named.name, bytes=memory.named.nbytes)
     return server
 
@@ -86,4 +88,4 @@ def lmcache(
 def _keep_pinned_pages(named: NamedFile, devices: Devices) -> None:
     """Pages that a device may write to by address are not taken from the segment."""
     allowed = named.may_give_back
-    named.may_give_back = lambda: not devices.pinned and allowed()
+    named.may_give_back = lambda: not devices.named_is_pinned and allowed()

@@ -27,6 +27,7 @@ from dataplane.tiers.pages import (
     lock_limit_bytes,
 )
 
+LEAST_GPU_POOL_BYTES = 2 << 20
 _SHM_NAME = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
@@ -82,6 +83,9 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     lost."""
     lmcache_never_pinged_s: float = 3600.0
     """The same for a worker that never pinged."""
+    gpu_pool_bytes: int = 0
+    """Memory of each GPU that replicas of pinned blocks may take (pins of the tier `gpu`); 0 for none. It is taken from
+    when the first engine asks for replicas, and engines must leave room for it."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
@@ -187,6 +191,7 @@ def _check(settings: Settings) -> None:
         ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
         ("dataplane.lmcache_silent_s", table.lmcache_silent_s, 0.1, 86_400),
         ("dataplane.lmcache_never_pinged_s", table.lmcache_never_pinged_s, 0.1, 86_400),
+        ("dataplane.gpu_pool_bytes", table.gpu_pool_bytes, 0, 1 << 50),
         ("dataplane.tick_s", table.tick_s, 0.001, 10),
         ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
     ):
@@ -197,6 +202,10 @@ def _check(settings: Settings) -> None:
     _check_lmcache(table)
     if table.segment_bytes % 4096:
         raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
+    if 0 < table.gpu_pool_bytes < LEAST_GPU_POOL_BYTES:
+        raise SettingsError(
+            f"dataplane.gpu_pool_bytes: expected 0, or {LEAST_GPU_POOL_BYTES} or more, got {table.gpu_pool_bytes}"
+        )
     if table.huge_pages:
         for name, value in (
             ("pool_bytes", settings.pool_bytes),

@@ -52,8 +52,10 @@ def _look(config: str | None) -> list[Found]:
     runs = machine.runs_here(settings.state_dir)
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
     table = plane.get("dataplane")
-    checked = list(machine.checks(settings, table if isinstance(table, dict) else {}, pool_bytes, runs=runs))
-    return [found, *checked, *gpus.look(checked), *_database(settings)]
+    table = table if isinstance(table, dict) else {}
+    checked = list(machine.checks(settings, table, pool_bytes, runs=runs))
+    on_gpus = gpus.replicas(int(table.get("gpu_pool_bytes", 0)))
+    return [found, *checked, *gpus.look(checked), *on_gpus, *_database(settings)]
 
 
 def _data_plane() -> tuple[dict[str, Any], Found]:

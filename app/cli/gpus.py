@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.cli.machine import Found
+from dataplane.protocol.units import format_size
 
 COMMAND = (sys.executable, "-m", "dataplane.devices")
 TIMEOUT_S = 180
@@ -36,3 +37,40 @@ def tried(command: Sequence[str]) -> list[Found]:
         reason = told.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {told.returncode}"]
         found.append(Found("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
     return found
+
+
+def replicas(wanted_bytes: int) -> list[Found]:
+    """Whether GPUs can give what replicas of pinned blocks may take (`dataplane.gpu_pool_bytes`); nothing when it is
+    0. Raises nothing."""
+    if wanted_bytes <= 0:
+        return []
+    name, wanted = "replicas on GPUs", format_size(wanted_bytes)
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        fix = "set dataplane.gpu_pool_bytes to 0, or run where GPUs are"
+        return [
+            Found(name, "warning", f"no GPU is seen to give {wanted}: pins of the tier gpu have none", fix)
+        ]
+    query = [program, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        sizes = [[int(each) << 20 for each in line.split(",")] for line in told.stdout.splitlines()]
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        sizes = []
+    if not sizes or any(len(size) != 2 for size in sizes):
+        return [
+            Found(
+                name,
+                "warning",
+                f"nvidia-smi does not tell whether GPUs have {wanted}",
+                "look at the driver (dmesg)",
+            )
+        ]
+    least, number = min((total, number) for number, (total, _) in enumerate(sizes))
+    if least < wanted_bytes:
+        told_of = f"{wanted} are more than GPU {number} has ({format_size(least)})"
+        return [Found(name, "warning", told_of, "lower dataplane.gpu_pool_bytes")]
+    free = format_size(min(free for _, free in sizes))
+    return [
+        Found(name, "ok", f"up to {wanted} of each GPU once an engine asks; at least {free} are free now")
+    ]

@@ -58,6 +58,8 @@ def _state(node: dict[str, Any]) -> str:
     notes = ["draining"] if node["draining"] else []
     if offset_s := node["clock_offset_s"]:
         notes.append(f"clock {abs(offset_s):.0f} s {'ahead' if offset_s > 0 else 'behind'}")
+    if any(pool["problem"] for pool in show.replica_pools(node)):
+        notes.append("replicas on GPUs: a problem")
     return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -67,6 +69,43 @@ def _state(node: dict[str, Any]) -> str:
 def get_node(url: str | None, node: str) -> None:
     """Show one node as JSON."""
     print_json(call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
+
+
+@nodes.command("gpus")
+@click.argument("node", required=False)
+@url_option
+@json_option
+def gpus(url: str | None, node: str | None, as_json: bool) -> None:
+    """Show what GPUs keep of pins of the tier gpu, of one node or of all."""
+    if node is None:
+        answer = call(url, "GET", "/api/v1/nodes")["items"]
+    else:
+        answer = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
+    told = [(each["name"], pool) for each in answer for pool in show.replica_pools(each)]
+    if as_json:
+        print_json([{"node": name, **pool} for name, pool in told])
+        return
+    rows = [
+        [
+            name,
+            pool["name"],
+            pool["device"],
+            show.size(pool["used_bytes"]),
+            show.size(pool["capacity_bytes"]),
+            f"{pool['replicas']}/{pool['wanted']}",
+            str(pool["copying"] or "-"),
+            show.size(pool["leaving_bytes"]) if pool["leaving_bytes"] else "-",
+            str(pool["readers"]),
+            pool["problem"] or "-",
+        ]
+        for name, pool in told
+    ]
+    columns = ["node", "gpu", "uuid", "used ", "pool ", "replicas ", "copying ", "leaving ", "engines "]
+    show.table(f"Replicas on GPUs ({len(rows)})", [*columns, "problem"], rows)
+    if not rows and all(each["stats"] is None for each in answer):
+        say("no node has told, or its numbers are not for this token")
+    elif not rows:
+        say("no GPU keeps replicas: gpu_pool_bytes is 0, or no engine has asked for them yet")
 
 
 @nodes.command("resize")

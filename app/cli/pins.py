@@ -23,6 +23,7 @@ from app.cli.selectors import NONE, reach, selector_option
 from app.cli.selectors import selector as read_selector
 from app.cli.terminal import say
 
+TIERS = ("host", "gpu")
 _SOURCE = (
     *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
     *("text", "text_file", "messages", "generation_prompt"),
@@ -41,15 +42,23 @@ def pins() -> None:
 @pins.command("list")
 @click.option("--tenant", help="Only of this tenant, as shown.")
 @click.option("--model", help="Only of this model.")
+@click.option("--tier", type=click.Choice(TIERS), help="Only of this tier.")
 @owner_option
 @paged
 @url_option
 @json_option
 def list_pins(
-    url: str | None, tenant: str | None, model: str | None, managed_by: str | None, as_json: bool, **page: Any
+    url: str | None,
+    tenant: str | None,
+    model: str | None,
+    tier: str | None,
+    managed_by: str | None,
+    as_json: bool,
+    **page: Any,
 ) -> None:
     """Show all pins."""
-    answer = listed(url, "/api/v1/pins", {"tenant": tenant, "model": model, "managed_by": managed_by}, **page)
+    filters = {"tenant": tenant, "model": model, "tier": tier, "managed_by": managed_by}
+    answer = listed(url, "/api/v1/pins", filters, **page)
     if as_json:
         print_json(answer)
         return
@@ -61,6 +70,7 @@ def list_pins(
             p["strength"],
             f"{p['resident']}/{p['resolved']}",
             str(p["degraded"] or "-"),
+            show.tier(p),
             show.size(p["bytes"]),
             show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""),
             show.applied(p),
@@ -70,8 +80,8 @@ def list_pins(
         ]
         for p in answer["items"]
     ]
-    columns = ["name", "tenant", "model", "strength", "resident ", "degraded ", "bytes ", "ends", "state"]
-    columns += ["nodes", "owner", "note"]
+    columns = ["name", "tenant", "model", "strength", "resident ", "degraded ", "tier"]
+    columns += ["bytes ", "ends", "state", "nodes", "owner", "note"]
     show.table(title("Pins", answer), columns, rows)
 
 
@@ -102,6 +112,11 @@ def _pin_options(command: F) -> F:
             "--strength",
             type=click.Choice(["soft", "guaranteed", "permanent"]),
             help="How firmly it holds; a new one: guaranteed.",
+        ),
+        click.option(
+            "--tier",
+            type=click.Choice(TIERS),
+            help="`gpu`: besides in the pool, also in the memory of GPUs; a new one: host.",
         ),
         text_options,
         key_options,
@@ -186,6 +201,7 @@ def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
     """How and until when it is pinned: what was said of it."""
     asked = {
         "strength": options["strength"],
+        "tier": options["tier"],
         "refresh_on_hit": options["refresh_on_hit"],
         "note": options["note"],
         "selector": read_selector(options["selector"]),
@@ -201,6 +217,8 @@ def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[st
     """What a pin has, that nobody said anything else about."""
     whose = () if "prefix" in source else ("model", "tenant")
     kept = {field: held[field] for field in (*whose, "strength", "note", "selector", "managed_by")}
+    if held["tier"] != "host":
+        kept["tier"] = held["tier"]
     if intent.get("strength", held["strength"]) != "permanent" and "ttl_s" not in intent:
         if held["ttl_s"] is not None:
             kept |= {"ttl_s": held["ttl_s"], "refresh_on_hit": True}
@@ -236,11 +254,14 @@ def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
         tokens = show.plural(answer["origin"]["tokens"], "token")
         say(f"{tokens} by the tokenizer {used['name']} ({used['digest'][:16]}…)")
     chunks = show.plural(answer["key_count"], "chunk")
+    on_gpus = ", also on GPUs" if answer["tier"] == "gpu" else ""
     say(
-        f"{name}: {chunks} of {answer['model']} for {answer['tenant']}, {answer['strength']},"
+        f"{name}: {chunks} of {answer['model']} for {answer['tenant']}, {answer['strength']}{on_gpus},"
         f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
     )
     say(answer["summary"])
+    if answer["tier"] == "gpu" and (why := show.ineffective(answer)):
+        say(why)
 
 
 @pins.command("extend")

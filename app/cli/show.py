@@ -48,6 +48,11 @@ def plural(number: int, one: str) -> str:
     return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
+def tier(pin: dict[str, Any]) -> str:
+    """`host`, or how many replicas are in the memory of GPUs."""
+    return f"gpu ({plural(pin['replicas'], 'replica')})" if pin["tier"] == "gpu" else str(pin["tier"])
+
+
 def ends(expires_at: float | None) -> str:
     """`never`, `in 3 h`, `expired`."""
     if expires_at is None:
@@ -70,9 +75,18 @@ def ago(at: float) -> str:
     return f"{passed:.0f} s ago"
 
 
+def replica_pools(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the node's GPUs keep of pins; nothing when it has not told."""
+    return [] if node["stats"] is None else list(node["stats"]["replica_pools"])
+
+
 def faults(nodes: Iterable[dict[str, Any]]) -> None:
-    """A line for everything that a node refused and still does not hold."""
+    """A line for everything that a node refused and still does not hold, and for every GPU that it cannot use as it
+    should."""
     for node in nodes:
+        for pool in replica_pools(node):
+            if pool["problem"]:
+                say(f"  {node['name']} replicas on {pool['name']} ({pool['device']}): {pool['problem']}")
         for fault in node["faults"]:
             say(
                 f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
@@ -86,6 +100,15 @@ def applied(record: dict[str, Any]) -> str:
     nodes = record["status"]["nodes"]
     behind = [f"{name}: {at['state']}" for name, at in nodes.items() if at["state"] != "in_sync"]
     return "waiting" + (f" ({', '.join(behind)})" if behind else "")
+
+
+def ineffective(record: dict[str, Any]) -> str:
+    """Why a record that is applied does not do what it says; empty when it does."""
+    conditions = {each["type"]: each for each in record["status"]["conditions"]}
+    effective = conditions.get("Effective")
+    if not record["status"]["applied"] or effective is None or effective["status"] != "False":
+        return ""
+    return f"not effective: {effective['message']}"
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -126,6 +126,7 @@ def _pins(pins: list[dict[str, Any]], total: int) -> None:
             pin["model"],
             pin["strength"] + (f" ({pin['degraded']} degraded)" if pin["degraded"] else ""),
             f"{pin['resident']}/{pin['resolved']}",
+            show.tier(pin),
             show.size(pin["bytes"]),
             show.ends(pin["expires_at"]),
         ]
@@ -133,5 +134,7 @@ def _pins(pins: list[dict[str, Any]], total: int) -> None:
     ]
     say()
     show.table(
-        f"Pins ({total})", ["name", "tenant", "model", "strength", "resident ", "bytes ", "ends"], rows
+        f"Pins ({total})",
+        ["name", "tenant", "model", "strength", "resident ", "tier", "bytes ", "ends"],
+        rows,
     )

@@ -35,7 +35,7 @@ EXAMPLES: dict[str, Any] = {
     "LookupPost": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4},
     "NodePatch": {"labels": {"zone": "b"}},
     "PinExtend": {"ttl_s": 172800},
-    "PinPatch": {"strength": "soft", "note": "until the launch"},
+    "PinPatch": {"strength": "soft", "tier": "gpu", "note": "until the launch"},
     "PinPut": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4, "ttl_s": 3600},
     "PolicyPatch": {"algorithm": "arc"},
     "PolicyPut": {"algorithm": "s3fifo", "admission": True, "selector": {"zone": "a"}, "priority": 10},

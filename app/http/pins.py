@@ -19,7 +19,7 @@ from app.services.checks import tenant_in_path
 from app.services.pins import Pins
 from app.store.listing import Wanted
 from app.store.pins import Filters
-from dataplane.protocol.control import Strength
+from dataplane.protocol.control import Strength, Tier
 
 EXTEND = ":extend"
 _PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
@@ -38,13 +38,14 @@ async def list_pins(
     tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
     model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
     strength: Annotated[Strength | None, QueryParameter(description="Only of this strength.")] = None,
+    tier: Annotated[Tier | None, QueryParameter(description="Only of this tier.")] = None,
     managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> PinList:
     salt = None if tenant is None else tenant_in_path(tenant)
-    filters = Filters(salt, model, strength, managed_by)
+    filters = Filters(salt, model, strength, tier, managed_by)
     return await pins.page(Wanted(limit, cursor, sort), filters, caller())
 
 
@@ -87,7 +88,7 @@ async def put_pin(
 @patch(
     "/{name:str}",
     operation_id="patchPin",
-    summary="Change how firmly a pin holds, its end, or its note (JSON merge patch); what it pins stays",
+    summary="Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays",
     opt={"body": PinPatch, "role": "operator", "scoped": True},
     responses=declared("not-found", *_WRITES),
 )

@@ -17,6 +17,7 @@ from app.schemas.prefixes import By
 from app.schemas.problems import Problem
 from app.schemas.pushes import PushStateName, TypeName
 from app.services.fields import sentence
+from dataplane.protocol.control import Algorithm, Mode, Strength, Tier
 from dataplane.protocol.units import format_size
 
 MEDIA_TYPE = "application/problem+json"
@@ -73,6 +74,10 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "kind": get_args(TypeName),
     "push_state": get_args(PushStateName),
     "by": get_args(By),
+    "strength": get_args(Strength),
+    "tier": get_args(Tier),
+    "mode": get_args(Mode),
+    "algorithm": get_args(Algorithm),
 }
 
 AnyRequest = Request[Any, Any, State]

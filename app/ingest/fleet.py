@@ -70,7 +70,8 @@ class Node:
     """Last generations that it applied and when (Unix seconds), by type, oldest first."""
     since: dict[tuple[str, str], float] = field(default_factory=dict)
     """Unix seconds, by our clock, from which what keeps records from their effect was told: (`over_limit`, tenant),
-    (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`unarmed`, "")."""
+    (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`no_replica_pool`, pin), (`unreplicated`, pin),
+    (`unarmed`, "")."""
     offsets: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
     """By how much its clock was ahead of ours when it told, in seconds; the way here makes it look less ahead."""
     clock_told_off: bool = False
@@ -250,3 +251,7 @@ def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
             yield "expired", pin.name
         if pin.degraded:
             yield "degraded", pin.name
+        if pin.tier == "gpu" and not stats.replica_pools:
+            yield "no_replica_pool", pin.name
+        elif pin.tier == "gpu" and pin.replicas < pin.resident:
+            yield "unreplicated", pin.name

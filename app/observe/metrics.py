@@ -1,7 +1,7 @@
 """All metrics of this process, declared once. Numbers are read when a scrape asks; nothing is counted twice.
 
 A node's metrics carry its name. Tenants are bounded: the largest 50 by bytes, the rest as `other`; so are spaces (the
-largest 50) and engines (100).
+largest 50), engines (100) and pins with replicas on GPUs (50).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.observe import gateway_metrics, lmcache_metrics
+from app.observe import gateway_metrics, lmcache_metrics, replica_metrics
 from app.observe.page import C, Declared, G, Page
 from dataplane.protocol.events import NodeStats, TenantStats
 
@@ -239,6 +239,7 @@ class LarderCollector(Collector):
         page = Page()
         for node in self._sources.stats():
             _node(page, node)
+            replica_metrics.add(page, node)
             if node.gateway is not None:
                 gateway_metrics.add(page, node.node, node.gateway)
                 if self._sources.lmcache_names:

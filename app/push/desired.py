@@ -7,7 +7,7 @@ match the same selectors share a snapshot, which is built at most once.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -22,6 +22,7 @@ from dataplane.protocol.control import (
     PolicySpec,
     QuotaSpec,
     SnapshotType,
+    Tier,
     digest_of,
     encode_pins,
     encode_policies,
@@ -126,7 +127,13 @@ async def _quotas(session: AsyncSession) -> list[_Record]:
 
 
 async def _pins(session: AsyncSession) -> list[_Record]:
-    return await _made(PinSpec, await pins.wanted(session))
+    return await _made(_pin, await pins.wanted(session))
+
+
+def _pin(tier: str, **spec: Any) -> PinSpec:
+    """The encoder leaves out the default itself alone, not an equal text out of the database; and a node of a release
+    without tiers refuses a snapshot that names one."""
+    return PinSpec(**spec) if tier == "host" else PinSpec(**spec, tier=cast(Tier, tier))
 
 
 async def _made(

@@ -11,6 +11,7 @@ from dataplane.protocol.events import (
     GatewayInstance,
     PolicyStats,
     PoolStats,
+    ReplicaPoolStats,
     SpaceStats,
     SweepStats,
     Totals,
@@ -85,6 +86,8 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     """As the node itself says."""
     gateway: NodeGateway | None
     """Null: there is none, or it is off."""
+    replica_pools: list[ReplicaPoolStats]
+    """What GPUs keep of pins of the tier `gpu`, one for each GPU whose engines asked, at most 64."""
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from msgspec import Meta
 from app.schemas.records import ManagedBy, Selector
 from app.schemas.status import RecordStatus
 from app.schemas.tokenizers import TokenizerUsed
-from dataplane.protocol.control import Strength
+from dataplane.protocol.control import Strength, Tier
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 
@@ -56,6 +56,13 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
             "guaranteed, first in line for the budget, untouched by `invalidate`, without an end."
         ),
     ] = "guaranteed"
+    tier: Annotated[
+        Tier,
+        Meta(
+            description="`host`: in the pools of nodes; `gpu`: besides, a replica of each block in the memory of each "
+            "GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go."
+        ),
+    ] = "host"
     refresh_on_hit: Annotated[bool, Meta(description="Every hit moves the end to `ttl_s` from then.")] = False
     ttl_s: Annotated[float | None, Meta(description="Ends this many seconds from now.")] = None
     expires_at: Annotated[
@@ -71,6 +78,7 @@ class PinPatch(msgspec.Struct, forbid_unknown_fields=True):
     `expires_at` to no end."""
 
     strength: Strength | msgspec.UnsetType | None = msgspec.UNSET
+    tier: Tier | msgspec.UnsetType | None = msgspec.UNSET
     refresh_on_hit: bool | msgspec.UnsetType | None = msgspec.UNSET
     ttl_s: float | msgspec.UnsetType | None = msgspec.UNSET
     expires_at: float | str | msgspec.UnsetType | None = msgspec.UNSET
@@ -107,6 +115,9 @@ class PinOnNode(msgspec.Struct, frozen=True):
     resolved: int
     resident: int
     bytes: int
+    replicas: int
+    """Copies of its blocks in the memory of the node's GPUs, of all of them together."""
+    replica_bytes: int
 
 
 class PinAnswer(msgspec.Struct, frozen=True):
@@ -116,6 +127,7 @@ class PinAnswer(msgspec.Struct, frozen=True):
     model: str
     tenant: str
     strength: Strength
+    tier: Tier
     refresh_on_hit: bool
     ttl_s: float | None
     """What every hit moves the end to; null when the end is fixed."""
@@ -146,6 +158,9 @@ class PinAnswer(msgspec.Struct, frozen=True):
     """Resident blocks inside the pin budget: they will not be evicted."""
     degraded: int
     """Resident blocks that the budgets have no room for: kept as under a soft pin."""
+    replicas: int
+    """Copies of its blocks in the memory of GPUs; a block may have one on each."""
+    replica_bytes: int
     expired: bool
     summary: str
     """Such as `resolved 12 chunks, 9 resident, 96 MiB`."""

@@ -34,6 +34,7 @@ class PinRecord(msgspec.Struct, frozen=True):
     model: str
     tenant: str
     strength: str
+    tier: str
     key_count: int
     keys_digest: str
     expires_at: float | None

@@ -1,7 +1,8 @@
 """What is true of a record: accepted here, applied on its nodes, effective there. Pure: reads what nodes told.
 
 A record can be applied and yet have no effect: a tenant is over its limit until leases end, a node's pool is too
-small for the floors, a pin does not fit the budgets, a node is not armed, another policy comes first.
+small for the floors, a pin does not fit the budgets or has no replicas on GPUs, a node is not armed, another policy
+comes first.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from app.schemas.status import Condition, ConditionStatus, ConditionType
 from dataplane.protocol.control import SnapshotType
 from dataplane.protocol.events import TenantStats
 from dataplane.protocol.units import format_size
+
+NO_REPLICA_POOL = "no_replica_pool"
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,11 @@ def applied_on(
     return Condition("Applied", "False", "Waiting", f"{node.name} has not applied it yet", record.since)
 
 
-def effective_on(node: Node, record: Record, applied: Condition, policy: str | None) -> Condition:
-    """Whether a record does on a node what it says. `policy` is the name of the one that is in force there."""
+def effective_on(
+    node: Node, record: Record, applied: Condition, policy: str | None, *, replicas_elsewhere: bool = False
+) -> Condition:
+    """Whether a record does on a node what it says. `policy` is the name of the one that is in force there. A node
+    without replicas lacks nothing where another one that the record is for has them: not every machine has GPUs."""
     if applied.status != "True":
         return _effective(applied.status, applied.reason, applied.message, applied.since)
     if node.stats is None:
@@ -70,6 +76,8 @@ def effective_on(node: Node, record: Record, applied: Condition, policy: str | N
         ("unarmed", "", "Unarmed", f"{node.name} does not enforce yet: it has no snapshot of quotas"),
         *_obstacles(node, record),
     ):
+        if what == NO_REPLICA_POOL and replicas_elsewhere:
+            continue
         since = node.since.get((what, name))
         if since is not None:
             return _effective("False", reason, message, max(since, applied.since))
@@ -91,9 +99,19 @@ def _obstacles(node: Node, record: Record) -> Sequence[tuple[str, str, str, str]
         outside = (
             f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
         )
+        nowhere = (
+            f"no GPU of {node.name} keeps replicas: gpu_pool_bytes is 0 there, or no engine has asked for them yet; "
+            "blocks are read from the node's pool"
+        )
+        few = (
+            f"not all resident blocks of {record.name} have a replica on a GPU of {node.name}: the others are read "
+            "from the node's pool"
+        )
         return [
             ("expired", record.name, "Expired", f"its end is over on {node.name}"),
             ("degraded", record.name, "OutsideBudget", outside),
+            (NO_REPLICA_POOL, record.name, "NoReplicaPool", nowhere),
+            ("unreplicated", record.name, "FewReplicas", few),
         ]
     return []
 

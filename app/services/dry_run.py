@@ -112,6 +112,7 @@ class DryRuns:
             intent.expires_at,
             intent.strength,
             intent.refresh_s,
+            intent.tier,
         )
         return intent.selector, spec
 

@@ -26,7 +26,7 @@ _DEFAULTS: dict[SnapshotType, dict[str, Any]] = {
         "on_exceed": "evict_self",
         "mode": "enforce",
     },
-    "pins": {"strength": "guaranteed"},
+    "pins": {"strength": "guaranteed", "tier": "host"},
     "policies": {"priority": 0},
 }
 """What is left out of a document, because a record without it has it."""
@@ -110,7 +110,7 @@ def _record(
 def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
     kind = KINDS["pins"]
     shown = kind.audited(row)
-    values = {name: shown[name] for name in ("model", "tenant", "strength")}
+    values = {name: shown[name] for name in ("model", "tenant", "strength", "tier")}
     if row["refresh_s"] is not None:
         values |= {"refresh_on_hit": True, "ttl_s": row["refresh_s"]}
     elif row["expires_at"] is not None:

@@ -11,6 +11,7 @@ from dataplane.protocol.events import GatewayStats, NodeStats
 
 MOST_SPACES = 100
 MOST_SWEEPS = 100
+MOST_REPLICA_POOLS = 64
 
 
 class Nodes:
@@ -86,6 +87,7 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
         adopted_blocks=stats.adopted_blocks,
         draining=stats.draining,
         gateway=None if stats.gateway is None else _gateway(stats.gateway),
+        replica_pools=stats.replica_pools[:MOST_REPLICA_POOLS],
     )
 
 

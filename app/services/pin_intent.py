@@ -11,7 +11,7 @@ from app.services.key_intent import check_tokens, unpacked
 from app.services.prefixes import Found
 from app.services.spans import span
 from app.services.tokenizers import Encoded
-from dataplane.protocol.control import Strength, digest_of
+from dataplane.protocol.control import Strength, Tier, digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
@@ -26,6 +26,7 @@ class PinIntent:
     model: str
     salt: str
     strength: Strength
+    tier: Tier
     key_count: int
     body: bytes
     """Packed keys, first chunk first."""
@@ -71,6 +72,7 @@ def resolve(intent: PinPut, prefix: Found | None, now: float, encoded: Encoded |
         model=model,
         salt=salt,
         strength=intent.strength,
+        tier=intent.tier,
         key_count=len(keys),
         body=body,
         digest=digest_of(body),

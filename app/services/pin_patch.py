@@ -1,4 +1,4 @@
-"""What changes of a pin that stays the same pin: how firmly it holds, until when, and what people say of it."""
+"""What changes of a pin that stays the same pin: how firmly it holds, where, until when, and what people say of it."""
 
 from msgspec import UNSET
 
@@ -12,6 +12,7 @@ def patch_row(row: PinRow, patch: PinPatch, now: float) -> None:
     """Lay a patch over a record. Raises Invalid with every fault found; then nothing changed."""
     faults = checks.Faults()
     strength = row.strength if patch.strength is UNSET else patch.strength or "guaranteed"
+    tier = row.tier if patch.tier is UNSET else patch.tier or "host"
     note = row.note if patch.note is UNSET else patch.note or ""
     managed_by = row.managed_by if patch.managed_by is UNSET else patch.managed_by or ""
     selector = row.selector if patch.selector is UNSET else patch.selector
@@ -22,7 +23,8 @@ def patch_row(row: PinRow, patch: PinPatch, now: float) -> None:
     if strength == "permanent" and (expires_at is not None or refresh_s is not None):
         faults.add("strength", "a permanent pin has no end: set ttl_s to null with it, or use 'guaranteed'")
     faults.stop()
-    row.strength, row.note, row.managed_by, row.selector = strength, note, managed_by, selector
+    row.strength, row.tier, row.note = strength, tier, note
+    row.managed_by, row.selector = managed_by, selector
     row.expires_at, row.refresh_s = expires_at, refresh_s
 
 

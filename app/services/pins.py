@@ -24,7 +24,7 @@ from app.store import pins
 from app.store.database import Database
 from app.store.listing import Wanted
 from app.store.pins import PinRow
-from dataplane.protocol.control import Strength
+from dataplane.protocol.control import Strength, Tier
 from dataplane.protocol.events import PinStats
 from dataplane.protocol.salts import shown
 from dataplane.protocol.units import format_size
@@ -196,6 +196,7 @@ class Pins:
             model=row.model,
             tenant=shown(row.tenant),
             strength=cast(Strength, row.strength),
+            tier=cast(Tier, row.tier),
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
             key_count=row.key_count,
@@ -215,10 +216,13 @@ class Pins:
             bytes=sum(pin.bytes for pin in seen),
             guaranteed=sum(pin.guaranteed for pin in seen),
             degraded=sum(pin.degraded for pin in seen),
+            replicas=sum(pin.replicas for pin in seen),
+            replica_bytes=sum(pin.replica_bytes for pin in seen),
             expired=expired,
             summary=_summary(row, seen),
             nodes={
-                node: PinOnNode(pin.resolved, pin.resident, pin.bytes) for node, pin in sorted(told.items())
+                node: PinOnNode(pin.resolved, pin.resident, pin.bytes, pin.replicas, pin.replica_bytes)
+                for node, pin in sorted(told.items())
             },
             status=self._progress.status(
                 "pins",
@@ -240,7 +244,8 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
         else f"{resident} of {resolved} blocks resident"
     )
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
-    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}"
+    on_gpus = f", {sum(pin.replicas for pin in seen)} replicas on GPUs" if row.tier == "gpu" else ""
+    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}"
 
 
 async def _check_ceiling(change: Change, asked: PinIntent | PinRow, selector: dict[str, str] | None) -> None:
@@ -273,7 +278,7 @@ def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, b
 
 
 def _fill(row: PinRow, intent: PinIntent) -> None:
-    row.model, row.tenant, row.strength = intent.model, intent.salt, intent.strength
+    row.model, row.tenant, row.strength, row.tier = intent.model, intent.salt, intent.strength, intent.tier
     row.key_count, row.keys_digest = intent.key_count, intent.digest
     row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
     row.managed_by, row.selector, row.origin = intent.managed_by, intent.selector, intent.origin
@@ -285,6 +290,7 @@ def _audited(row: PinRow) -> dict[str, Any]:
         "model": row.model,
         "tenant": shown(row.tenant),
         "strength": row.strength,
+        "tier": row.tier,
         "key_count": row.key_count,
         "keys_digest": row.keys_digest,
         "expires_at": row.expires_at,

@@ -51,7 +51,8 @@ class Progress:
         limited to tenants."""
         record = Record(kind, name, generation, since)
         nodes = [node for node in self._fleet.nodes.values() if matches(node.labels, selector)]
-        told = {node.name: self._on_node(node, record, whole=whole) for node in nodes}
+        replicas = kind == "pins" and any(_has_replicas(node) for node in nodes)
+        told = {node.name: self._on_node(node, record, whole=whole, replicas=replicas) for node in nodes}
         living = [told[node.name] for node in nodes if not node.lost]
         return RecordStatus(
             accepted=True,
@@ -65,7 +66,8 @@ class Progress:
             ],
         )
 
-    def _on_node(self, node: Node, record: Record, *, whole: bool) -> NodeProgress:
+    def _on_node(self, node: Node, record: Record, *, whole: bool, replicas: bool) -> NodeProgress:
+        """`replicas`: some node that the record is for has them."""
         kind = record.kind
         observed = self._own(node, kind)
         state = self.state(node, kind)
@@ -77,7 +79,7 @@ class Progress:
         return NodeProgress(
             None if observed is None else observed.generation,
             state.value,
-            [applied, effective_on(node, record, applied, chosen)],
+            [applied, effective_on(node, record, applied, chosen, replicas_elsewhere=replicas)],
         )
 
     def _applied(self, node: Node, kind: SnapshotType, generation: int) -> bool:
@@ -131,3 +133,8 @@ class Progress:
                 if state is not NodeState.IN_SYNC:
                     reasons.append(f"{node.name} is {state.value} with {kind}")
         return reasons
+
+
+def _has_replicas(node: Node) -> bool:
+    """Some GPU of the node keeps replicas, as it last told."""
+    return node.live_stats is not None and bool(node.live_stats.replica_pools)

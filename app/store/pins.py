@@ -32,6 +32,7 @@ class PinRow(Base):
     tenant: Mapped[Name]
     """The salt; empty for the default tenant."""
     strength: Mapped[Name]
+    tier: Mapped[Name] = mapped_column(server_default="host")
     key_count: Mapped[Whole]
     keys_digest: Mapped[Digest] = mapped_column(sa.ForeignKey("pin_bodies.digest"), index=True)
     expires_at: Mapped[float | None] = mapped_column(sa.Double())
@@ -51,7 +52,7 @@ class PinRow(Base):
     updated_at: Mapped[Seconds]
 
 
-SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s")
+SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s", "tier")
 """What nodes are told; the same names as in `PinSpec`."""
 
 
@@ -90,6 +91,7 @@ class Filters:
     """Salt."""
     model: str | None = None
     strength: str | None = None
+    tier: str | None = None
     managed_by: str | None = None
 
 
@@ -97,6 +99,7 @@ _SORTABLE: dict[str, listing.Expression] = {
     "name": PinRow.name,
     "model": PinRow.model,
     "tenant": PinRow.tenant,
+    "tier": PinRow.tier,
     "key_count": PinRow.key_count,
     "expires_at": sa.func.coalesce(PinRow.expires_at, float(LAST)),
     "generation": PinRow.generation,
@@ -110,7 +113,7 @@ async def page(
 ) -> Page[PinRow]:
     """One page, by name unless sorted otherwise; with `salts`, of these tenants alone. Raises Invalid."""
     where: list[sa.ColumnElement[bool]] = [] if salts is None else [PinRow.tenant.in_(salts)]
-    for name in ("tenant", "model", "strength", "managed_by"):
+    for name in ("tenant", "model", "strength", "tier", "managed_by"):
         value = getattr(filters, name)
         if value is not None:
             where.append(getattr(PinRow, name) == value)

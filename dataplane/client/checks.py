@@ -5,7 +5,7 @@ The engine's process depends on this: offsets become addresses, and a wrong one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ Check = Callable[[wire.EngineReply], object]
 Answer = TypeVar("Answer", bound=wire.EngineReply)
 
 MAX_NUMBER = (1 << 32) - 1
+MAX_DEVICE_BYTES = 1 << 50
 
 
 def fault(message: str) -> ProtocolError:
@@ -123,3 +124,19 @@ def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
     for grant in granted:
         if not 1 <= grant.segment <= MAX_NUMBER:
             raise fault(f"granted segment {grant.segment}")
+
+
+def replicas_mapped(answer: wire.ReplicasMapped, asked: Collection[int], fds: int, *, table: bool) -> None:
+    """A table where one was asked for, and at most those extents that were asked for, each where memory can be."""
+    if fds != table:
+        raise fault(f"replicas mapped: expected {int(table)} file descriptors, got {fds}")
+    numbers = [grant.extent for grant in answer.grants]
+    if len(numbers) != len(set(numbers)) or not set(numbers) <= set(asked):
+        raise fault(f"replicas mapped: extents {numbers[:16]} where {sorted(asked)[:16]} were asked for")
+    for grant in answer.grants:
+        if len(grant.handle) != wire.HANDLE_BYTES:
+            raise fault(f"replicas mapped: a handle of {len(grant.handle)} bytes")
+        if not (0 <= grant.offset <= MAX_DEVICE_BYTES and 1 <= grant.nbytes <= MAX_DEVICE_BYTES):
+            raise fault(
+                f"replicas mapped: {grant.nbytes} bytes at {grant.offset} of an allocation (extent {grant.extent})"
+            )

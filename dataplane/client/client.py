@@ -19,9 +19,10 @@ from dataplane.client.integrity import VERIFY, Integrity, Verify
 from dataplane.client.leases import Corrupt, Lease
 from dataplane.client.link import ClientEvent, Link
 from dataplane.client.memory import Memory
+from dataplane.client.replicas import Replicas
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.client.world import World
-from dataplane.devices.runtime import Event
+from dataplane.devices.runtime import Device, Event, Runtime
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
@@ -110,6 +111,7 @@ class Client:
         self._closed = False
         self._driven = Driven(link, self._lock)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
+        self._replicas: weakref.WeakValueDictionary[str, Replicas] = weakref.WeakValueDictionary()
         _clients.add(self)
 
     @property
@@ -372,6 +374,16 @@ class Client:
         words = pack_keys(keys)
         self._check_position(space)
         return self._driven.load(words, blocks, event, space, skip_blocks)
+
+    # ---- what lies on a device besides
+
+    def replicas(self, runtime: Runtime, device: Device) -> Replicas:
+        """Where leased blocks have a replica on a device, for all paged caches of this client there."""
+        with self._lock:
+            known = self._replicas.get(device.uuid)
+            if known is None:
+                known = self._replicas[device.uuid] = Replicas(self._link, self._lock, runtime, device)
+            return known
 
     def _tell_refused(self, what: str, answer: wire.Refused) -> None:
         self._link.tell(

@@ -11,7 +11,8 @@
     load.finish()                                # True: every byte is there; the lease is let go
 
 The pool's segments are registered with the runtime as they are used, read-only where they are mapped so. Where that is
-refused, copies go through a staging buffer, which is told once. Copies run on a stream of their own, in the order in
+refused, copies go through a staging buffer, which is told once. Blocks that have a replica on this device (pins of the
+tier `gpu`) are loaded from there. Copies run on a stream of their own, in the order in
 which they were asked for. A copy that fails ends its reservation or lease; nothing of it is ever published, and nothing
 is raised into the engine but for wrong arguments.
 
@@ -22,13 +23,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dataplane.client.client import Client
 from dataplane.client.gpu_copies import Load, Place, Store
 from dataplane.client.leases import Lease
 from dataplane.client.memory import Memory
+from dataplane.client.replicas import Extent, Replica, Replicas
 from dataplane.client.reservations import Reservation
 from dataplane.devices.copying import Lane, methods_for
 from dataplane.devices.find import find
@@ -58,9 +60,10 @@ class PagedCache:
         blocks: int,
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
+        replicas: bool = True,
     ) -> None:
-        """`bases` are the addresses that the planes of each tensor count from. Raises DeviceError, and ValueError for
-        wrong arguments."""
+        """`bases` are the addresses that the planes of each tensor count from. Without `replicas` the pool alone is
+        read. Raises DeviceError, and ValueError for wrong arguments."""
         if not tensors or len(tensors) != len(bases):
             raise ValueError(f"expected an address for each tensor, got {len(bases)} for {len(tensors)}")
         if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
@@ -78,6 +81,10 @@ class PagedCache:
         self._under_way = 0
         self._closed = False
         self._lock = threading.RLock()
+        self._replicas: Replicas | None = None
+        if replicas:
+            self._replicas = client.replicas(runtime, device)
+            self._replicas.enter()
 
     @classmethod
     def of_tensors(
@@ -88,6 +95,7 @@ class PagedCache:
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
         runtime: Runtime | None = None,
+        replicas: bool = True,
     ) -> PagedCache:
         """Of CUDA tensors, one for each layer. Raises DeviceError without CUDA, ValueError for wrong arguments."""
         import torch
@@ -113,6 +121,7 @@ class PagedCache:
             blocks=min(tensor.shape[axis] for tensor in tensors),
             tokens_per_block=tokens_per_block,
             chunk_tokens=chunk_tokens,
+            replicas=replicas,
         )
 
     @property
@@ -189,6 +198,8 @@ class PagedCache:
 
     def _begin(self) -> None:
         """Registrations of segments that are given up end before a copy begins, when none is under way."""
+        if self._replicas is not None:
+            self._replicas.look()
         with self._lock:
             if not self._under_way:
                 mapped = {memory.address for memory in self._client.mapped}
@@ -217,6 +228,9 @@ class PagedCache:
                 runs = self.form.runs(
                     place.numbers, bases=self._bases, tensors=tensors, places=(place.positions, place.begins)
                 )
+                if isinstance(place.memory, Extent):
+                    self._lane.copy(runs, place.memory.address, to_device=to_device, within=True)
+                    continue
                 if self._staging is None and self._pinned(place.memory, runs, to_device=to_device):
                     continue
                 if self._staging is None:
@@ -249,10 +263,18 @@ class PagedCache:
         with self._lock:
             self._lane.synchronize()
 
-    def ended(self) -> None:
-        """A copy is not under way any more."""
+    def find(self, lease: Lease, first: int, end: int, space: int) -> list[Replica | None]:
+        """Where leased chunks have a replica on this device. What is found is given back with `ended`."""
+        if self._replicas is None or first == end:
+            return [None] * (end - first)
+        return self._replicas.find(lease.held(first, end, space), self.chunk_bytes)
+
+    def ended(self, extents: Collection[Extent] = ()) -> None:
+        """A copy is not under way any more. It read from these extents."""
         with self._lock:
             self._under_way -= 1
+        if self._replicas is not None and extents:
+            self._replicas.done(extents)
 
     def tell(self, what: str, error: DeviceError) -> None:
         _log.warning("larder.gpu %s: %s", what, error)
@@ -267,6 +289,8 @@ class PagedCache:
                 self._lane.close()
             except DeviceError as error:
                 self.tell("a copy failed when the cache closed", error)
+            if self._replicas is not None:
+                self._replicas.leave()
             for address in list(self._pins):
                 self._unpin(address)
             try:

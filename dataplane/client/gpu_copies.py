@@ -12,6 +12,7 @@ import numpy as np
 
 from dataplane.client.leases import Lease
 from dataplane.client.memory import Memory
+from dataplane.client.replicas import Extent
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.devices.runtime import I64, DeviceError, Event, Stream
 from dataplane.protocol.codes import Code
@@ -23,23 +24,23 @@ _EVERYTHING = slice(None)
 
 
 class Place(NamedTuple):
-    """Blocks whose chunks lie in one mapping."""
+    """Blocks whose chunks lie in one mapping, or in one extent of replicas."""
 
-    memory: Memory
+    memory: Memory | Extent
     numbers: I64
     positions: I64
     """Of each block in its chunk."""
     begins: I64
-    """Where each block's chunk begins, in bytes from the mapping's start."""
+    """Where each block's chunk begins, in bytes from the start of either."""
 
 
 class _Places:
-    """Blocks, chunk by chunk, put together by mapping: one mapping is one batch of copies."""
+    """Blocks, chunk by chunk, put together by mapping or extent: one of them is one batch of copies."""
 
     def __init__(self) -> None:
-        self._columns: dict[int, tuple[Memory, list[int], list[int], list[int]]] = {}
+        self._columns: dict[int, tuple[Memory | Extent, list[int], list[int], list[int]]] = {}
 
-    def add(self, memory: Memory, address: int, numbers: Sequence[int], first: int) -> None:
+    def add(self, memory: Memory | Extent, address: int, numbers: Sequence[int], first: int) -> None:
         _, known, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
         known += numbers
         positions += range(first, first + len(numbers))
@@ -59,6 +60,8 @@ class _Copy(ABC):
         self._cache = cache
         self._failed: DeviceError | None = None
         self._ended = False
+        self._extents: set[Extent] = set()
+        """Of replicas that are read."""
 
     @property
     def failed(self) -> DeviceError | None:
@@ -81,7 +84,8 @@ class _Copy(ABC):
         except DeviceError as error:
             self._fail(error)
         finally:
-            self._cache.ended()
+            extents, self._extents = self._extents, set()
+            self._cache.ended(extents)
         return self._failed is None
 
     @abstractmethod
@@ -170,17 +174,24 @@ class Load(_Copy):
         super().__init__(cache)
         self._lease = lease
         self._arrived: list[Event] = []
-        places = _Places()
-        per_chunk, at = cache.form.blocks_per_chunk, 0
-        self._arrays = []
+        per_chunk = cache.form.blocks_per_chunk
+        last = first + len(blocks) - 1
+        chunks = range(first // per_chunk, last // per_chunk + 1) if len(blocks) else range(0)
+        self._arrays = [lease.array(chunk, space) for chunk in chunks]
         """They hold the blocks, also when the lease is released by somebody else."""
-        while at < len(blocks):
-            chunk, within = divmod(first + at, per_chunk)
-            own = blocks[at : at + per_chunk - within]
-            array = lease.array(chunk, space)
-            self._arrays.append(array)
-            places.add(lease.memory(chunk, space), int(array.ctypes.data), own, within)
-            at += len(own)
+        memories = [lease.memory(chunk, space) for chunk in chunks]
+        found = cache.find(lease, chunks.start, chunks.stop, space)
+        self._extents = {replica.extent for replica in found if replica is not None}
+        self._replicas = sum(replica is not None for replica in found)
+        places = _Places()
+        for chunk, array, memory, replica in zip(chunks, self._arrays, memories, found, strict=True):
+            begin = chunk * per_chunk - first
+            own = blocks[max(0, begin) : begin + per_chunk]
+            within = max(0, -begin)
+            if replica is None:
+                places.add(memory, int(array.ctypes.data), own, within)
+            else:
+                places.add(replica.extent, replica.address, own, within)
         made = places.made()
         try:
             for number in range(cache.layers):
@@ -189,6 +200,11 @@ class Load(_Copy):
                 self._arrived.append(cache.record())
         except DeviceError as error:
             self._fail(error)
+
+    @property
+    def replicas(self) -> int:
+        """Chunks that are read from replicas on the device; the others come from the pool."""
+        return self._replicas
 
     def wait_layer(self, number: int, stream: Stream) -> bool:
         """Have a stream of the engine wait, on the device, until a layer is there. False: it never will be."""

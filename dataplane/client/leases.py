@@ -46,6 +46,16 @@ class Corrupt(NamedTuple):
     nbytes: int
 
 
+class Held(NamedTuple):
+    """Leased blocks [n] as the index names them."""
+
+    world: World
+    descriptors: I64
+    controls: U64
+    """Their control words, which do not change while the lease lasts."""
+    nbytes: U64
+
+
 class Lease:
     """Leading blocks of a chain, held in place; `len(lease)` of them.
 
@@ -108,6 +118,13 @@ class Lease:
         if not self._hold:
             raise ValueError("the lease was released")
         return self._segments[space][int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
+
+    def held(self, first: int, end: int, space: int = 0) -> Held:
+        """What the index says of blocks `first` to `end`, for those who look for other copies of them."""
+        if not self._hold:
+            raise ValueError("the lease was released")
+        hold, rows = self._hold[space], self._rows[space][first:end]
+        return Held(hold.world, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES])
 
     def view(self, i: int, space: int = 0) -> memoryview:
         """Block `i` as a read-only memoryview over the arena; copies nothing."""

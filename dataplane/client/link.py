@@ -47,6 +47,10 @@ MAX_LATE_ANSWERS = 1024
 """Answers to nothing that one call reads: more than the socket can hold of a data plane that was only slow."""
 MAX_LATE_S = 0.005
 
+Hear = Callable[[EngineReply, list[int]], None]
+"""Takes an answer and the descriptors that came with it, which stay the caller's. Raises ProtocolError for what is no
+answer to the request."""
+
 _decoder = decoder(EngineReply)
 
 
@@ -103,6 +107,8 @@ class Link:
         self._next_id = 0
         self._unanswered: set[int] = set()
         """Requests that timed out; until their answers came, new requests are refused at once."""
+        self._posted: dict[int, Hear] = {}
+        """Who hears the answers to requests that nobody waits for."""
         self._memory = 0
         """Identity of the world's index memory."""
         self._writing: set[int] = set()
@@ -242,6 +248,7 @@ class Link:
         if not self._faulty:
             self._retry_s = FIRST_RETRY_S
         self._unanswered.clear()
+        self._posted.clear()
         self.tell(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
 
     def _drop(self, reason: str) -> None:
@@ -250,6 +257,7 @@ class Link:
             self._socket = None
         was, self.attached = self.attached, False
         self._unanswered.clear()
+        self._posted.clear()
         if self.world is not None:
             self.world.end_asking()
         if self.world is not None and self.world.closed:
@@ -321,13 +329,56 @@ class Link:
         self._retry_s = FIRST_RETRY_S
         return answer
 
+    def post(self, make: Callable[[int], EngineRequest], hear: Hear) -> int:
+        """Send a request and do not wait; its number, 0 when it could not be sent now.
+
+        The answer is heard by whatever takes it from the socket; never, when the connection is lost before.
+        """
+        if not self.attached or self._socket is None or self._unanswered:
+            return 0
+        number = self._take_id()
+        try:
+            self._socket.settimeout(0.0)
+            self._socket.send(encode(make(number)))
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._drop(str(error))
+            return 0
+        self._posted[number] = hear
+        return number
+
+    def wait_for(self, number: int, patience_s: float) -> None:
+        """Take answers until the one to a posted request was heard, at most so long, and never beyond the time-out."""
+        deadline = time.monotonic() + min(patience_s, self._timeout_s)
+        for _ in range(MAX_LATE_ANSWERS):
+            if number not in self._posted or not self._take_one(deadline):
+                return
+
+    def _heard(self, answer: EngineReply, fds: list[int]) -> bool:
+        """Whether it answers what was posted. Raises ProtocolError."""
+        number = answer.id
+        if not number and isinstance(answer, Refused):
+            # A data plane that does not know the request cannot read its number. It is of an older release: all else
+            # that is sent was known to every one.
+            number = min(self._posted, default=0)
+        hear = self._posted.pop(number, None)
+        if hear is None:
+            return False
+        try:
+            hear(answer, fds)
+        finally:
+            _close(fds)
+        return True
+
     def _answer(self, number: int, deadline: float) -> EngineReply:
         for _ in range(MAX_LATE_ANSWERS):
             answer, fds = self._receive(deadline)
-            self._keep(answer, fds)
-            if answer.id == number:
-                return answer
-            self._late(answer)
+            if not self._heard(answer, fds):
+                self._keep(answer, fds)
+                if answer.id == number:
+                    return answer
+                self._late(answer)
             if time.monotonic() > deadline:
                 raise TimeoutError
         raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
@@ -402,18 +453,25 @@ class Link:
         """Read what lies in the socket, without waiting; notices a closed connection. The rest waits for next time."""
         until = time.monotonic() + MAX_LATE_S
         for _ in range(MAX_LATE_ANSWERS):
-            if self._socket is None or time.monotonic() > until:
+            if time.monotonic() > until or not self._take_one(0.0):
                 return
-            try:
-                answer, fds = self._receive(0.0)
+
+    def _take_one(self, deadline: float) -> bool:
+        """Take one answer. False: none came, or there is no connection any more."""
+        if self._socket is None:
+            return False
+        try:
+            answer, fds = self._receive(deadline)
+            if not self._heard(answer, fds):
                 self._keep(answer, fds)
                 self._late(answer)
-            except TimeoutError:
-                return
-            except ProtocolError as error:
-                self.distrust(error.message)
-            except OSError as error:
-                self._drop(str(error))
+        except TimeoutError:
+            return False
+        except ProtocolError as error:
+            self.distrust(error.message)
+        except OSError as error:
+            self._drop(str(error))
+        return self._socket is not None
 
     def hear(self) -> None:
         """Take what lies in the socket, without waiting."""

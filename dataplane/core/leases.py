@@ -41,7 +41,8 @@ class LeaseTable:
         return self._areas.get(client)
 
     def held(self, descriptors: Sequence[int]) -> list[bool]:
-        """Which descriptors some process holds, as of after a barrier. Their control words must say EVICTING."""
+        """Which descriptors some process holds, as of after a barrier. What is to go must be hidden from readers: their
+        control words say EVICTING, or their replicas are withdrawn."""
         self._fence()
         at: I64 = np.array(descriptors, np.int64)
         total = np.zeros(len(at), np.uint64)

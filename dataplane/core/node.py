@@ -33,6 +33,7 @@ from dataplane.core.names import EngineEnd, Names, SpaceName
 from dataplane.core.pool import Pool
 from dataplane.core.ports import Memory
 from dataplane.core.prefixes import Measure, Prefixes
+from dataplane.core.replicas import Replicas
 from dataplane.core.rings import RingReader
 from dataplane.core.room import Room
 from dataplane.core.shelves import MakePolicy
@@ -131,6 +132,7 @@ class Node:
         self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifying(self.pool, self.integrity, self.emit)
         self.engines: dict[int, Engine] = {}
+        self.replicas = Replicas(self.pool, self.engines, self.emit)
         self.lets_in: list[str] = []
         """Public keys of management planes that may connect, to be told with the rest."""
         self.adopted_blocks = 0
@@ -292,6 +294,7 @@ class Node:
         self.pool.table.names.append(EngineEnd(engine.client))
         self._leases.remove(engine.client)
         self.integrity.forget(engine.client)
+        self.replicas.forget(engine.client)
         self.accesses.forget(engine.client)
         self._memory.retire_area(engine.client)
         del self.engines[engine.client]
@@ -368,6 +371,7 @@ class Node:
             self._settle_at = now + SETTLE_INTERVAL_S
             self._settle(now)
         self.pool.promote_pins(now)
+        self.replicas.step(now)
         for pin in self.pool.pins.take_degraded():
             self.emit(PinDegraded(now, pin.name, pin.degraded))
 
@@ -464,4 +468,4 @@ class Node:
 
     def check(self) -> list[str]:
         """Contradictions between the books; empty when all is well. O(blocks): for audits, not for every day."""
-        return contradictions(self.pool)
+        return [*contradictions(self.pool), *self.replicas.faults()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dataplane.core.shelves import Rank
-from dataplane.protocol.control import PinSpec, Strength
+from dataplane.protocol.control import PinSpec, Strength, Tier
 from dataplane.protocol.events import PinStats
 
 if TYPE_CHECKING:
@@ -38,12 +38,19 @@ class Bundle:
     keys: tuple[bytes, ...]
     strength: Strength
     """Of its strongest pin. It never changes: where it must, another bundle takes its place."""
+    tier: Tier = "host"
+    """`gpu` when one of its pins says so; as with the strength."""
     pins: dict[Pin, None] = field(default_factory=dict)
     resident: int = 0
     bytes: int = 0
     guaranteed: int = 0
     hits: int = 0
     hit_at: float = 0.0
+    replicas: int = 0
+    """Of all GPUs together."""
+    replica_bytes: int = 0
+    blocks: dict[Block, None] = field(default_factory=dict)
+    """Its resident ones, where replicas are wanted of them."""
 
     def hit(self, now: float) -> None:
         """One of its blocks was used."""
@@ -119,6 +126,7 @@ class Pin:
             self._hits_before = bundle.hits
 
     def stats(self, spaces: int) -> PinStats:
+        replicated = self.bundle if self.spec.tier == "gpu" else None
         return PinStats(
             name=self.name,
             resolved=len(self.keys) * max(1, spaces),
@@ -129,6 +137,9 @@ class Pin:
             strength=self.spec.strength,
             degraded=self.degraded,
             expires_at=self.expires_at,
+            tier=self.spec.tier,
+            replicas=0 if replicated is None else replicated.replicas,
+            replica_bytes=0 if replicated is None else replicated.replica_bytes,
         )
 
 
@@ -158,18 +169,25 @@ class PinTable:
     """Bundles with new blocks that wait, since `take_degraded`."""
     _next_due: float = 0.0
     """No pin ends before."""
+    replicated: dict[Bundle, None] = field(default_factory=dict)
+    """Bundles that want replicas on GPUs, first come first."""
+    replicated_changed: bool = False
+    """They, or their resident blocks, have changed since whoever makes replicas looked."""
 
     def add(self, pin: Pin) -> None:
         """Want the pin's keys to stay; the caller re-marks its blocks."""
         self.by_name[pin.name] = pin
         bundle = self._bundles.get((pin.model, pin.tenant, pin.spec.keys_digest))
         if bundle is None:
-            bundle = Bundle(pin.model, pin.tenant, pin.spec.keys_digest, pin.keys, pin.spec.strength)
+            bundle = Bundle(
+                pin.model, pin.tenant, pin.spec.keys_digest, pin.keys, pin.spec.strength, pin.spec.tier
+            )
             self._list(bundle)
         pin.keys = bundle.keys
         pin.move(bundle)
-        if STRENGTHS.index(pin.spec.strength) < STRENGTHS.index(bundle.strength):
-            self._replace(bundle, pin.spec.strength)
+        stronger = STRENGTHS.index(pin.spec.strength) < STRENGTHS.index(bundle.strength)
+        if stronger or (pin.spec.tier, bundle.tier) == ("gpu", "host"):
+            self._settle(bundle)
         elif bundle.resident > bundle.guaranteed:
             self._degraded[bundle] = None
         self._next_due = 0.0
@@ -192,21 +210,27 @@ class PinTable:
         pin.move(None)
         if not bundle.pins:
             self._unlist(bundle)
-        elif pin.spec.strength == bundle.strength:
-            strength = strongest({each.spec.strength for each in bundle.pins})
-            if strength != bundle.strength:
-                self._replace(bundle, strength)
+        elif pin.spec.strength == bundle.strength or pin.spec.tier == "gpu":
+            self._settle(bundle)
 
-    def _replace(self, old: Bundle, strength: Strength) -> None:
-        """Another bundle for the same pins: every block of the old one is found to be marked wrongly."""
+    def _settle(self, old: Bundle) -> None:
+        """Where its pins want something else now, another bundle takes its place: every block of the old one is found
+        to be marked wrongly."""
+        strength = strongest({pin.spec.strength for pin in old.pins})
+        tier: Tier = "gpu" if any(pin.spec.tier == "gpu" for pin in old.pins) else "host"
+        if (strength, tier) == (old.strength, old.tier):
+            return
         self._unlist(old)
-        bundle = Bundle(old.model, old.tenant, old.digest, old.keys, strength)
+        bundle = Bundle(old.model, old.tenant, old.digest, old.keys, strength, tier)
         for pin in list(old.pins):
             pin.move(bundle)
         self._list(bundle)
 
     def _list(self, bundle: Bundle) -> None:
         self._bundles[bundle.model, bundle.tenant, bundle.digest] = bundle
+        if bundle.tier == "gpu":
+            self.replicated[bundle] = None
+            self.replicated_changed = True
         keys, alone = self._by_key.setdefault((bundle.model, bundle.tenant), {}), (bundle,)
         for key in bundle.keys:
             held = keys.get(key)
@@ -214,6 +238,9 @@ class PinTable:
 
     def _unlist(self, bundle: Bundle) -> None:
         del self._bundles[bundle.model, bundle.tenant, bundle.digest]
+        if bundle.tier == "gpu":
+            del self.replicated[bundle]
+            self.replicated_changed = True
         keys = self._by_key[bundle.model, bundle.tenant]
         for key in bundle.keys:
             others = tuple([each for each in keys[key] if each is not bundle])
@@ -237,6 +264,9 @@ class PinTable:
         for pin in pins:
             pin.resident += 1
             pin.bytes += block.charge
+            if pin.tier == "gpu":
+                pin.blocks[block] = None
+                self.replicated_changed = True
         rank = strongest({pin.strength for pin in pins})
         if rank == "soft":
             return Rank.SOFT, ()
@@ -257,6 +287,9 @@ class PinTable:
         for pin in block.pins:
             pin.resident -= 1
             pin.bytes -= block.charge
+            if pin.tier == "gpu":
+                pin.blocks.pop(block, None)
+                self.replicated_changed = True
         self._waiting.pop(block, None)
         self.permanent.pop(block, None)
         block.pins = ()

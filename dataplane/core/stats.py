@@ -47,6 +47,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
     pool.totals.events_dropped = counts.events_dropped
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased()
+    node.replicas.count()
     return NodeStats(
         at=now,
         node=node.options.name,
@@ -73,6 +74,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.doomed)),
         gateway=node.gateway_stats(now),
+        replica_pools=node.replicas.stats(),
     )
 
 

@@ -1,4 +1,5 @@
-"""Gather and scatter: runs of paged device memory from and to host memory, on a stream beside the engine's own.
+"""Gather and scatter: runs of paged device memory from and to host memory, or another place of the device, on a stream
+beside the engine's own.
 
 Copies are enqueued and end later; whoever gives memory back waits for `synchronize` first, whatever failed before.
 """
@@ -10,7 +11,7 @@ import ctypes
 import numpy as np
 
 from dataplane.devices.kernels import PageKernel, fits
-from dataplane.devices.methods import Method, Methods
+from dataplane.devices.methods import Direction, Method, Methods
 from dataplane.devices.paged import Runs, joined, progression, split
 from dataplane.devices.pinning import WINDOW_BYTES, Pinned, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime
@@ -40,11 +41,12 @@ class Lane:
         self._methods = methods
         self.stream = runtime.stream(device)
 
-    def copy(self, runs: Runs, host: int, *, to_device: bool) -> None:
-        """Enqueue. `host` is where the chunk begins, in registered memory; no run crosses a registration."""
+    def copy(self, runs: Runs, base: int, *, to_device: bool, within: bool = False) -> None:
+        """Enqueue. `base` is where the chunk begins: in registered memory, where no run crosses a registration, or
+        `within` the device, where none leaves its allocation. `to_device`: out of the chunk, into the paged memory."""
         if not len(runs):
             return
-        ends = runs.device, runs.chunk + host
+        ends = runs.device, runs.chunk + base
         targets, sources = ends if to_device else ends[::-1]
         sizes = runs.sizes
         if len(runs) == 1:
@@ -55,8 +57,9 @@ class Lane:
             )
         else:
             page_bytes = fits(targets, sources, sizes)
-            method = self._methods.choose(page_bytes, to_device=to_device) if page_bytes else Method.BATCH
-            self._methods.copy(self.stream, method, targets, sources, sizes, page_bytes)
+            direction = Direction.WITHIN if within else Direction.of(to_device=to_device)
+            method = self._methods.choose(page_bytes, direction) if page_bytes else Method.BATCH
+            self._methods.copy(self.stream, method, direction, targets, sources, sizes, page_bytes)
 
     def copy_pinned(self, runs: Runs, memory: Pinned, offset: int, *, to_device: bool) -> bool:
         """The same with a chunk at an offset of a mapping, which is registered as needed. False: it is refused."""

@@ -141,6 +141,10 @@ class CudaStream:
             self._stream,
         )
 
+    def clear(self, target: int, nbytes: int) -> None:
+        self._here()
+        self._calls(f"clear {nbytes} bytes", "cudaMemsetAsync", target, 0, nbytes, self._stream)
+
     def record(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
         self._here()

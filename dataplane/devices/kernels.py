@@ -1,6 +1,7 @@
-"""Copies of many small pages by a kernel that reads and writes registered host memory itself.
+"""Copies of many small pages by a kernel that reads and writes the device's memory, and registered host memory, itself.
 
-Few programs run, each page after page: the wire is narrow, and the rest of the device is the engine's.
+Few programs run, each page after page: the wire to the host is narrow, and the rest of the device is the engine's.
+Within a device more of them do, for its memory is wide.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime, Stream
 
-PROGRAMS = 24
+PROGRAMS, PROGRAMS_WITHIN = 24, 128
 PIECE_WORDS = 1024
 WORD_BYTES = 8
 ALIGNED_BYTES = 16
@@ -24,8 +25,11 @@ MOST_PAGES = 1 << 16
 class Pages(Protocol):
     """Copies pages of one size."""
 
-    def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
-        """Enqueue. Sizes and addresses are multiples of 16. Raises DeviceError."""
+    def copy(
+        self, stream: Stream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+    ) -> None:
+        """Enqueue. Sizes and addresses are multiples of 16. `within`: both sides are the device's. Raises
+        DeviceError."""
 
     def close(self) -> None: ...
 
@@ -56,11 +60,13 @@ class PageKernel:
         self._lock = threading.Lock()
         """Streams of several threads take turns."""
 
-    def copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
+    def copy(
+        self, stream: Stream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+    ) -> None:
         with self._lock:
-            self._copy(stream, targets, sources, page_bytes)
+            self._copy(stream, targets, sources, page_bytes, PROGRAMS_WITHIN if within else PROGRAMS)
 
-    def _copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int) -> None:
+    def _copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int, most: int) -> None:
         torch = self._torch
         for first in range(0, len(targets), MOST_PAGES):
             pages = min(MOST_PAGES, len(targets) - first)
@@ -72,12 +78,12 @@ class PageKernel:
             written[1, :pages] = sources[first : first + pages]
             with torch.cuda.stream(torch.cuda.ExternalStream(stream.native, device=self._device.index)):
                 addresses[:, :pages].copy_(host[:, :pages], non_blocking=True)
-                self._kernel[(min(PROGRAMS, pages),)](
+                self._kernel[(min(most, pages),)](
                     addresses[0],
                     addresses[1],
                     pages,
                     page_bytes // WORD_BYTES,
-                    programs=min(PROGRAMS, pages),
+                    programs=most,
                     piece=PIECE_WORDS,
                     num_warps=8,
                 )

@@ -1,7 +1,8 @@
-"""Which way to copy pages is the fastest, measured on the device that does it: it depends on driver, page and device.
+"""Which way to copy pages is the fastest, measured on the device that does it: it depends on the driver, the device,
+the direction and the page.
 
-The measurement takes some milliseconds and 32 MiB on either side, once for each device, where there is anything to
-choose at all.
+The measurement takes some milliseconds and 32 MiB on either side, once for each device and direction, where there is
+anything to choose at all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,22 @@ class Method(Enum):
     """A kernel that copies all pages."""
 
 
+class Direction(Enum):
+    """Which way pages go."""
+
+    OUT = "out"
+    """From the device to host memory."""
+    IN = "in"
+    """From host memory to the device."""
+    WITHIN = "within"
+    """From one place of the device to another."""
+
+    @classmethod
+    def of(cls, *, to_device: bool) -> Direction:
+        """Between host memory and the device."""
+        return cls.IN if to_device else cls.OUT
+
+
 class Methods:
     """The table of one device. Without a kernel there is nothing to choose."""
 
@@ -35,38 +52,43 @@ class Methods:
         self._runtime = runtime
         self._device = device
         self._lock = threading.Lock()
-        self._table: dict[tuple[int, bool], Method] | None = None
-        self.rates: dict[tuple[int, bool, Method], float] = {}
-        """GB/s by page size, direction (to the device) and method, as measured."""
+        self._tables: dict[Direction, dict[int, Method]] = {}
+        self.rates: dict[tuple[int, Direction, Method], float] = {}
+        """GB/s by page size, direction and method, as measured."""
 
-    def choose(self, page_bytes: int, *, to_device: bool) -> Method:
+    def choose(self, page_bytes: int, direction: Direction) -> Method:
         """For pages of this size; those between two measured sizes go as the next smaller one."""
         if self.pages is None or page_bytes >= 2 * PAGE_BYTES[-1]:
             return Method.BATCH
         with self._lock:
-            if self._table is None:
-                self._table = self._measure()
+            table = self._tables.get(direction)
+            if table is None:
+                table = self._tables[direction] = self._measure(direction)
         measured = max((size for size in PAGE_BYTES if size <= page_bytes), default=PAGE_BYTES[0])
-        return self._table.get((measured, to_device), Method.BATCH)
+        return table.get(measured, Method.BATCH)
 
-    def _measure(self) -> dict[tuple[int, bool], Method]:
-        table: dict[tuple[int, bool], Method] = {}
+    def _measure(self, direction: Direction) -> dict[int, Method]:
+        table: dict[int, Method] = {}
+        runtime = self._runtime
         with ExitStack() as stack:
             try:
-                device = self._runtime.allocate(self._device, SCRATCH_BYTES)
-                stack.callback(self._runtime.free, device)
-                host = self._runtime.allocate_host(SCRATCH_BYTES)
-                stack.callback(self._runtime.free_host, host)
-                stream = self._runtime.stream(self._device)
+                scattered = runtime.allocate(self._device, SCRATCH_BYTES)
+                stack.callback(runtime.free, scattered)
+                if direction is Direction.WITHIN:
+                    chunks = runtime.allocate(self._device, SCRATCH_BYTES)
+                    stack.callback(runtime.free, chunks)
+                else:
+                    chunks = runtime.allocate_host(SCRATCH_BYTES)
+                    stack.callback(runtime.free_host, chunks)
+                stream = runtime.stream(self._device)
                 stack.callback(stream.close)
                 for size in PAGE_BYTES:
-                    for to_device in (False, True):
-                        rates = {
-                            method: self._rate(stream, method, device, host, size, to_device)
-                            for method in Method
-                        }
-                        self.rates |= {(size, to_device, method): rate for method, rate in rates.items()}
-                        table[size, to_device] = max(rates, key=lambda method: rates[method])
+                    rates = {
+                        method: self._rate(stream, method, scattered, chunks, size, direction)
+                        for method in Method
+                    }
+                    self.rates |= {(size, direction, method): rate for method, rate in rates.items()}
+                    table[size] = max(rates, key=lambda method: rates[method])
             except DeviceError as error:
                 if error.lasting:
                     raise
@@ -75,19 +97,19 @@ class Methods:
         return table
 
     def _rate(
-        self, stream: Stream, method: Method, device: int, host: int, size: int, to_device: bool
+        self, stream: Stream, method: Method, scattered: int, chunks: int, size: int, direction: Direction
     ) -> float:
-        """GB/s of the fastest of a few rounds, pages shuffled on the device's side."""
+        """GB/s of the fastest of a few rounds, pages shuffled on the side of the engine's memory."""
         count = SCRATCH_BYTES // size
         order = np.random.default_rng(0).permutation(count).astype(np.int64)
-        ends = device + order * size, host + np.arange(count, dtype=np.int64) * size
-        targets, sources = ends if to_device else ends[::-1]
+        ends = scattered + order * size, chunks + np.arange(count, dtype=np.int64) * size
+        targets, sources = ends[::-1] if direction is Direction.OUT else ends
         before = self._runtime.event(self._device, timed=True)
         after = self._runtime.event(self._device, timed=True)
         best = 0.0
         for _ in range(ROUNDS):
             stream.record(before)
-            self.copy(stream, method, targets, sources, np.full(count, size, np.int64), size)
+            self.copy(stream, method, direction, targets, sources, np.full(count, size, np.int64), size)
             stream.record(after)
             stream.synchronize()
             best = max(best, SCRATCH_BYTES / 1e6 / max(after.elapsed_ms(before), 1e-6))
@@ -96,10 +118,17 @@ class Methods:
         return best
 
     def copy(
-        self, stream: Stream, method: Method, targets: I64, sources: I64, sizes: I64, page_bytes: int
+        self,
+        stream: Stream,
+        method: Method,
+        direction: Direction,
+        targets: I64,
+        sources: I64,
+        sizes: I64,
+        page_bytes: int,
     ) -> None:
         """Enqueue by one of the methods. `page_bytes` is that of all pieces where they are equal, else 0."""
         if method is Method.KERNEL and page_bytes and self.pages is not None:
-            self.pages.copy(stream, targets, sources, page_bytes)
+            self.pages.copy(stream, targets, sources, page_bytes, within=direction is Direction.WITHIN)
         else:
             stream.copy_batch(targets, sources, sizes)

@@ -1,4 +1,4 @@
-"""The kernel that copies pages between device memory and registered host memory. Needs Triton to be imported."""
+"""The kernel that copies pages of device memory and registered host memory. Needs Triton to be imported."""
 
 from __future__ import annotations
 

@@ -111,6 +111,9 @@ class Stream(Protocol):
     ) -> None:
         """`rows` copies of `width` bytes, each a step further on either side. Steps are at least as wide."""
 
+    def clear(self, target: int, nbytes: int) -> None:
+        """Make memory of the device 0."""
+
     def record(self, event: Event) -> None: ...
 
     def wait(self, event: Event) -> None:

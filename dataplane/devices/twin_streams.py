@@ -35,6 +35,12 @@ class Pace:
             self._left, self._reached = nbytes, threading.Event()
             return self._reached
 
+    def go_on_for(self, nbytes: int) -> threading.Event:
+        """The same from where they stand: those that were stopped copy so many more bytes together."""
+        reached = self.stop_after(nbytes)
+        self._open.set()
+        return reached
+
     def go_on(self) -> None:
         with self._lock:
             self._left = None
@@ -154,6 +160,14 @@ class TwinStream:
             raise DeviceError("copy rows", "cudaErrorInvalidPitchValue", f"rows of {width} bytes overlap")
         at = np.arange(rows, dtype=np.int64)
         self.copy_batch(target + at * target_step, source + at * source_step, np.full(rows, width, np.int64))
+
+    def clear(self, target: int, nbytes: int) -> None:
+        self._places.check(np.array([target], np.int64), np.array([nbytes], np.int64), written=True)
+
+        def work() -> None:
+            ctypes.memset(target, 0, nbytes)
+
+        self._put(work)
 
     def record(self, event: Event) -> None:
         assert isinstance(event, TwinEvent)

@@ -22,6 +22,8 @@ from dataplane.protocol.events import (
     NodeStopping,
     PinDegraded,
     PinExpired,
+    ReplicaPoolFailed,
+    ReplicaPoolMade,
     ReservationExpired,
     SegmentCreated,
     SegmentRetired,
@@ -31,7 +33,7 @@ from dataplane.protocol.events import (
     name_of,
 )
 
-WARNINGS = (BlockCorrupt, EngineRefused, SnapshotRefused, ReservationExpired, PinDegraded)
+WARNINGS = (BlockCorrupt, EngineRefused, SnapshotRefused, ReservationExpired, PinDegraded, ReplicaPoolFailed)
 NOTICES = (
     NodeStarted,
     MemoryAdopted,
@@ -43,6 +45,7 @@ NOTICES = (
     SegmentCreated,
     SegmentRetired,
     PinExpired,
+    ReplicaPoolMade,
     VerifyDone,
 )
 

@@ -35,6 +35,8 @@ ALGORITHMS: tuple[Algorithm, ...] = ("lru", "age_class", "s3fifo", "arc", "slru"
 OnExceed = Literal["evict_self", "reject"]
 Mode = Literal["enforce", "observe"]
 Strength = Literal["soft", "guaranteed", "permanent"]
+Tier = Literal["host", "gpu"]
+TIERS: tuple[Tier, ...] = ("host", "gpu")
 POLICY_IN_FORCE = "default"
 """The name of the one policy record that is in force on a node."""
 
@@ -78,6 +80,9 @@ class PinSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defa
     guaranteed, first in line for the budget and untouched by `invalidate`; it has no end."""
     refresh_s: float | None = None
     """Every hit moves the end to this many seconds later; None: the end is fixed."""
+    tier: Tier = "host"
+    """`gpu`: besides the pool, a replica of each block on every GPU whose engines read the space, as far as the GPU's
+    pool has room."""
 
 
 class PolicySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):

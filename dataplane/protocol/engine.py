@@ -199,6 +199,22 @@ class LoadInto(msgspec.Struct, tag="load_into", array_like=True, forbid_unknown_
     """Leading blocks of the engine that are not written."""
 
 
+class MapReplicas(msgspec.Struct, tag="map_replicas", array_like=True, forbid_unknown_fields=True):
+    """Ask for the replicas on a device: copies of pinned blocks that the engine may read there instead of in the pool.
+    Answered with `ReplicasMapped`, or refused: UNSUPPORTED where the node keeps none, DEVICE_REFUSED where the device
+    cannot be used."""
+
+    id: int
+    device: str
+    """UUID."""
+    extents: list[int]
+    """Those that were seen in the table and are not mapped yet; none at first."""
+    closed: list[int]
+    """Those that the table does not list any more, and whose mapping this process has ended."""
+    table: bool
+    """Send the table along."""
+
+
 EngineRequest = (
     Attach
     | Reserve
@@ -213,6 +229,7 @@ EngineRequest = (
     | UnregisterCache
     | StoreFrom
     | LoadInto
+    | MapReplicas
 )
 
 # ---- data plane to engine
@@ -360,6 +377,25 @@ class CopyEnded(msgspec.Struct, tag="copy_ended", array_like=True):
     message: str = ""
 
 
+class ReplicaGrant(msgspec.Struct, array_like=True, frozen=True):
+    """One extent of device memory."""
+
+    extent: int
+    handle: bytes
+    """64 bytes of the driver, of the whole allocation."""
+    offset: int
+    """Of the extent in the allocation."""
+    nbytes: int
+
+
+class ReplicasMapped(msgspec.Struct, tag="replicas_mapped", array_like=True):
+    """Extents that are still there and are of the engine's spaces. The fd of the table rides along where it was asked
+    for; see `dataplane.protocol.replicas`."""
+
+    id: int
+    grants: list[ReplicaGrant]
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The whole request was not served; nothing of it was done."""
 
@@ -385,4 +421,5 @@ EngineReply = (
     | StoreBegun
     | LoadBegun
     | CopyEnded
+    | ReplicasMapped
 )

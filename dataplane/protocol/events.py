@@ -109,6 +109,41 @@ class PinStats(msgspec.Struct):
     """Resident blocks that the budgets have no room for: kept as under a soft pin."""
     expires_at: float | None = None
     """As hits have moved it."""
+    tier: str = "host"
+    replicas: int = 0
+    """Copies of its blocks that lie in GPUs' memory now, of all GPUs together."""
+    replica_bytes: int = 0
+
+
+class ReplicaPoolStats(msgspec.Struct):
+    """The pool of replicas on one GPU, from when the first engine asked for it."""
+
+    device: str
+    """UUID."""
+    name: str
+    """Of the model of GPU."""
+    capacity_bytes: int
+    used_bytes: int
+    """Of the GPU's memory, in whole extents."""
+    replicas: int
+    """That engines may read."""
+    replica_bytes: int
+    wanted: int
+    """Blocks in the node's pool that pins want here, and that engines here could read."""
+    copying: int
+    leaving_bytes: int = 0
+    """Withdrawn, but still in use by an engine."""
+    readers: int = 0
+    """Engines that have mapped it."""
+    copied_blocks: int = 0
+    copied_bytes: int = 0
+    evicted_blocks: int = 0
+    """Replicas that made way for others, or whose pin ended."""
+    read_blocks: int = 0
+    """Blocks that the data plane itself copied to engines from here. Engines' own reads are not counted."""
+    failed_copies: int = 0
+    problem: str = ""
+    """Why it is smaller than its capacity, or of no use; empty when all is well."""
 
 
 class PolicyStats(msgspec.Struct):
@@ -293,6 +328,8 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     """Public keys (Z85) of the management planes that may connect; empty on a node's own sockets."""
     gateway: GatewayStats | None = None
     """None: there is none, or it is off."""
+    replica_pools: list[ReplicaPoolStats] = []
+    """One for each GPU whose engines asked for replicas."""
 
 
 # ---- things that happened
@@ -487,6 +524,23 @@ class PinExpired(msgspec.Struct, tag_field="event", tag="pin.expired"):
     name: str
 
 
+class ReplicaPoolMade(msgspec.Struct, tag_field="event", tag="replica_pool.made"):
+    """The first engine of a GPU asked for replicas."""
+
+    at: float
+    device: str
+    name: str
+    capacity_bytes: int
+
+
+class ReplicaPoolFailed(msgspec.Struct, tag_field="event", tag="replica_pool.failed"):
+    """A GPU refused memory or a copy. The blocks are served from the node's pool, as without replicas."""
+
+    at: float
+    device: str
+    problem: str
+
+
 Event = (
     NodeStats
     | NodeStarted
@@ -512,6 +566,8 @@ Event = (
     | SnapshotRefused
     | PinDegraded
     | PinExpired
+    | ReplicaPoolMade
+    | ReplicaPoolFailed
 )
 
 

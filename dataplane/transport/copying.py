@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -21,10 +22,13 @@ from dataplane.transport.loop import Loop
 
 THREADS = 2
 MAX_WAITING = 1024
-"""Copies that wait for a thread; more are refused."""
+"""Copies that wait or run; more are refused, but for the first one of a lane: engines that wait for ever keep nobody
+else from copying."""
 EVENT_WAIT_S = 30.0
 """How long an engine's forward pass may take after it asked for a copy."""
-_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.001
+_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.02
+_LOOK_RATIO = 0.05
+"""How much longer than it must a copy waits for an event: many that wait long are not to keep a processor busy."""
 
 log = structlog.stdlib.get_logger()
 
@@ -47,14 +51,14 @@ def wait_for_engine(
     """
     opened = runtime.open_event(device, event)
     try:
-        deadline, pause = time.monotonic() + EVENT_WAIT_S, _LOOK_S
+        began = time.monotonic()
         while not opened.query():
             if ended():
                 raise CopyFailed("the engine is gone")
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > EVENT_WAIT_S:
                 raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOOK_S)
+            time.sleep(min(max(_LOOK_S, _LOOK_RATIO * waited), _LONGEST_LOOK_S))
     finally:
         close(opened.close)
 
@@ -63,15 +67,24 @@ Work = Callable[[], None]
 Done = Callable[[CopyFailed | None], None]
 
 
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """Work that is done in order."""
+
+    pool: ThreadPoolExecutor
+    running: int = 0
+
+
 class Copying:
     """Runs copies, and calls back on the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._pool: ThreadPoolExecutor | None = None
-        self._lanes: WeakKeyDictionary[object, ThreadPoolExecutor] = WeakKeyDictionary()
+        self._pool: _Lane | None = None
+        """What is of no lane."""
+        self._lanes: WeakKeyDictionary[object, _Lane] = WeakKeyDictionary()
         self._closing = threading.Event()
-        self._ended: deque[tuple[Done, CopyFailed | None]] = deque()
+        self._ended: deque[tuple[_Lane, Done, CopyFailed | None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._running = 0
         loop.register(self._wake, self._hear)
@@ -86,19 +99,28 @@ class Copying:
 
         All work of one `lane` runs on one thread, which goes when the lane does.
         """
-        if self._running >= MAX_WAITING:
+        chosen = self._pool if lane is None else self._lanes.get(lane)
+        if self._running >= MAX_WAITING and (lane is None or (chosen is not None and chosen.running)):
             return False
+        if chosen is None:
+            threads, name = (THREADS, "copy") if lane is None else (1, "device-copy")
+            chosen = _Lane(ThreadPoolExecutor(threads, name))
+        try:
+            chosen.pool.submit(self._run, chosen, work, done)
+        except RuntimeError as error:  # the machine gives this process no more threads
+            if not chosen.running:
+                chosen.pool.shutdown(wait=False, cancel_futures=True)
+                log.warning("copy.no_thread", reason=str(error), effect="a copy is refused")
+                return False
         if lane is None:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, "copy")
-            pool = self._pool
+            self._pool = chosen
         else:
-            pool = self._lanes.get(lane) or self._lanes.setdefault(lane, ThreadPoolExecutor(1, "device-copy"))
+            self._lanes[lane] = chosen
+        chosen.running += 1
         self._running += 1
-        pool.submit(self._run, work, done)
         return True
 
-    def _run(self, work: Work, done: Done) -> None:
+    def _run(self, lane: _Lane, work: Work, done: Done) -> None:
         failed: CopyFailed | None = None
         try:
             work()
@@ -107,20 +129,21 @@ class Copying:
         except Exception as error:  # a fault of ours must not keep the engine waiting for its answer
             log.exception("copy.crashed")
             failed = CopyFailed(f"{type(error).__name__}: {error}")
-        self._ended.append((done, failed))
+        self._ended.append((lane, done, failed))
         os.eventfd_write(self._wake, 1)
 
     def _hear(self) -> None:
         os.eventfd_read(self._wake)
         while self._ended:
-            done, failed = self._ended.popleft()
+            lane, done, failed = self._ended.popleft()
             self._running -= 1
+            lane.running -= 1
             done(failed)
 
     def close(self) -> None:
         """Wait for the copies that run; what waits is not begun."""
         self._closing.set()
-        for pool in filter(None, (self._pool, *self._lanes.values())):
-            pool.shutdown(wait=True, cancel_futures=True)
+        for each in filter(None, (self._pool, *self._lanes.values())):
+            each.pool.shutdown(wait=True, cancel_futures=True)
         self._loop.unregister(self._wake)
         os.close(self._wake)

@@ -16,17 +16,17 @@ import structlog
 
 from dataplane.core.driven import Driven
 from dataplane.core.node import Node
-from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.tiers.memory import NodeMemory
+from dataplane.transport.devices import Devices
 from dataplane.transport.driven.copies import Copies
-from dataplane.transport.driven.devices import Devices
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited, open_process, peer_of
+from dataplane.transport.replicas import ReplicaCopies
 from dataplane.transport.session import Session
 
 MAX_CONNECTIONS = 4096
@@ -67,9 +67,9 @@ class EngineServer:
         allowed_uids: frozenset[int],
         membarrier: bool,
         clock: Callable[[], float],
-        find_devices: FindRuntime = find,
+        devices: Devices,
+        replicas: ReplicaCopies,
     ) -> None:
-        """`find_devices` finds the runtime of devices when the first engine registers memory of one."""
         self.node = node
         self.memory = memory
         self.membarrier = membarrier
@@ -86,7 +86,8 @@ class EngineServer:
         """pidfd of each client that attached, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
-        self.copies = Copies(loop, Driven(node), Devices(find_devices, memory), clock)
+        self.copies = Copies(loop, Driven(node), devices, replicas, clock)
+        self.replicas = replicas
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -227,7 +228,7 @@ class EngineServer:
     def dropped(self, kind: str, number: int) -> None:
         """Memory is being given back: holders may close it, engines may unmap it. A socket was closed."""
         if kind == "segment":
-            self.copies.segment_retired(number)
+            self.copies.devices.retired(number)
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_dropped(kind, number)

@@ -38,6 +38,7 @@ from dataplane.protocol.engine import (
     LoadInto,
     Map,
     Mapped,
+    MapReplicas,
     Refused,
     RegisterCache,
     Report,
@@ -148,6 +149,9 @@ class Session:
             self._map(request)
         elif isinstance(request, Detach):
             self._detach(request)
+        elif isinstance(request, MapReplicas):
+            self._check_kin()
+            self._server.replicas.map(self, request)
         else:
             self._drive(request, now)
 

@@ -471,7 +471,7 @@ PINS = st.builds(
     dict.__or__,
     st.fixed_dictionaries({"model": st.sampled_from(["m", "org/model"]), "note": NOTES, "managed_by": OWNERS,
                            "tenant": SALTS, "keys": KEYS, "strength": st.sampled_from(["soft", "guaranteed"])},
-                          optional={"selector": SELECTORS}),
+                          optional={"selector": SELECTORS, "tier": st.sampled_from(["host", "gpu"])}),
     ENDS,
 )  # fmt: skip
 POLICIES = st.fixed_dictionaries(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.cli import larder, machine
+from app.cli import gpus, larder, machine
 from app.cli.doctor import doctor
 from app.cli.up import up
 from app.settings import AppSettings, Settings, without_secrets
@@ -129,6 +129,36 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pyt
     assert machine._gpu().state == "warning"
     monkeypatch.setenv("PATH", "/nowhere")
     assert machine._gpu().state == "ok"
+
+
+def test_memory_for_replicas_that_gpus_do_not_have_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpus.replicas(0) == []
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    for wanted, state, said in (
+        (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
+        (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
+    ):
+        (found,) = gpus.replicas(wanted)
+        assert (found.state, said in found.message) == (state, True), found
+    for text in ("echo 'Failed to initialize NVML'; exit 9", "echo '[N/A], 1'", "echo 5", "exit 0"):
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        assert [found.state for found in gpus.replicas(8 << 30)] == ["warning"], text
+    monkeypatch.setenv("PATH", "/nowhere")
+    (found,) = gpus.replicas(8 << 30)
+    assert (found.state, "no GPU is seen" in found.message) == ("warning", True)
+
+
+def test_what_replicas_may_take_is_looked_at_where_it_is_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "replicas on GPUs" not in examined()[1]
+    monkeypatch.setenv("LARDER_DATAPLANE__GPU_POOL_BYTES", "1PiB")
+    assert examined()[1]["replicas on GPUs"]["state"] == "warning"
 
 
 def test_a_database_that_is_away_or_old_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

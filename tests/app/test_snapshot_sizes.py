@@ -90,6 +90,7 @@ async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_
         await plane.put_pin(
             "p1", wait="", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft"
         )
+        await plane.put_pin("p2", wait="", model="m", tier="gpu", ttl_s=60, refresh_on_hit=True)
         await plane.http.delete("/api/v1/pins/p0", headers={"If-Match": "*"})
         quotas = {"鍵": {"limit_bytes": None}, "b": {"limit_bytes": 7, "weight": 0.123}}
         assert (await apply(plane, pins(0) | {"pins": {"x": PIN}, "quotas": quotas})).status_code == 200

@@ -14,6 +14,7 @@ from dataplane.protocol.control import (
     Snapshot,
     SnapshotType,
     Strength,
+    Tier,
     digest_of,
     encode_pins,
     encode_policies,
@@ -86,10 +87,11 @@ def pin(
     expires_at: float | None = None,
     strength: Strength = "guaranteed",
     refresh_s: float | None = None,
+    tier: Tier = "host",
 ) -> tuple[PinSpec, bytes]:
     """A pin's record and its body."""
     body = packed(chain)
-    return PinSpec(name, model, tenant, digest_of(body), expires_at, strength, refresh_s), body
+    return PinSpec(name, model, tenant, digest_of(body), expires_at, strength, refresh_s, tier), body
 
 
 def pins(records: Sequence[tuple[PinSpec, bytes]], generation: int = 1) -> tuple[Snapshot, dict[str, bytes]]:

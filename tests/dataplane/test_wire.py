@@ -78,7 +78,7 @@ STATS = events.NodeStats(
     refused={"pool_full": 3},
     tenants=[TENANT],
     other_tenants=TENANT,
-    pins=[events.PinStats("system", 4, 3, 2, 1, True, "guaranteed", 2, 9.5)],
+    pins=[events.PinStats("system", 4, 3, 2, 1, True, "guaranteed", 2, 9.5, "gpu", 6, 24576)],
     engines=[events.EngineStats(1, 2, "group", "vllm", 3.5, ["llama"], True, 4, 5, 6, 7, 8, False, [2])],
     policy=events.PolicyStats("arc", True, 120.0, True, 3.5, 1, 2, 0.97, 0.95),
     spaces=[events.SpaceStats("f" * 32, "llama", "r1", "bf16", 4, 2, 4096, 1, 4096, 0, 1, "lmcache")],
@@ -108,6 +108,12 @@ STATS = events.NodeStats(
         requested_chunks=19,
         hit_chunks=20,
     ),
+    replica_pools=[
+        msgspec.structs.replace(
+            events.ReplicaPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)),
+            problem="out of memory",
+        )
+    ],
 )
 
 EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
@@ -136,6 +142,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.UnregisterCache(11, 1),
             engine.StoreFrom(12, 1, "team-a", KEY, b"\x05\x00\x00\x00", bytes(64), KEY, False),
             engine.LoadInto(13, 1, KEY, b"\x05\x00\x00\x00", bytes(64), 1),
+            engine.MapReplicas(14, "7717ca5e-0000-4000-8000-000000000000", [3], [2], True),
         ],
     ),
     "engine answers": (
@@ -158,6 +165,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.StoreBegun(12, 1, b"\x00"),
             engine.LoadBegun(13, 2, 1),
             engine.CopyEnded(13, 2, 0, int(Code.COPY_FAILED), "the engine is gone"),
+            engine.ReplicasMapped(14, [engine.ReplicaGrant(3, bytes(64), 512, 1 << 25)]),
         ],
     ),
     "control requests": (
@@ -243,6 +251,8 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.SnapshotRefused(1.5, "quotas", 7, 2),
             events.PinDegraded(1.5, "system", 2),
             events.PinExpired(1.5, "system"),
+            events.ReplicaPoolMade(1.5, "7717ca5e", "H200", 1 << 30),
+            events.ReplicaPoolFailed(1.5, "7717ca5e", "out of memory"),
         ],
     ),
     "bodies": (

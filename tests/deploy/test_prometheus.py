@@ -50,6 +50,34 @@ def test_the_way_to_scrape_with_a_token_that_it_shows_parses_too(tmp_path: Path)
     assert "SUCCESS" in promtool("check", "config", str(file))
 
 
+@pytest.mark.parametrize(("problem", "alerts"), [("1x9", 1), ("0x9", 0), ("1x3 0x5", 0)])
+def test_a_gpu_whose_replicas_fail_for_long_is_told(tmp_path: Path, problem: str, alerts: int) -> None:
+    of = {"node": "gpu-1", "device": "GPU-7717ca5e"}
+    rules = (CONFIG.parent / "larder.rules.yml").read_text(encoding="utf-8")
+    for label, value in of.items():
+        rules = rules.replace(f"{{{{ $labels.{label} }}}}", value)
+    (rule,) = [each for each in yaml.safe_load(rules)["groups"][0]["rules"] if "Replicas" in each["alert"]]
+    expected = {"exp_labels": {"severity": "warning", **of}, "exp_annotations": rule["annotations"]}
+    series = (
+        "larder_replica_pool_problem{" + ", ".join(f'{name}="{value}"' for name, value in of.items()) + "}"
+    )
+    case = {
+        "rule_files": [str(CONFIG.parent / "larder.rules.yml")],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": series, "values": problem}],
+                "alert_rule_test": [
+                    {"eval_time": "8m", "alertname": "LarderReplicasFail", "exp_alerts": [expected] * alerts}
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(yaml.safe_dump(case), encoding="utf-8")
+    promtool("test", "rules", str(file))
+
+
 @pytest.mark.parametrize(("up", "alerts"), [("0x5", 1), ("1x5", 0)])
 def test_the_alert_fires_when_larder_is_down_and_only_then(tmp_path: Path, up: str, alerts: int) -> None:
     instance = "larder:8470"

@@ -32,6 +32,11 @@ class PlanesTurn:
         self.reached = self.machine.twin.pace.stop_after(nbytes)
         return {}
 
+    def go_on_for(self, nbytes: int) -> dict[str, Any]:
+        """Its streams go on, and stop again after so many bytes."""
+        self.reached = self.machine.twin.pace.go_on_for(nbytes)
+        return {}
+
     def stopped(self) -> dict[str, Any]:
         """When they did."""
         return {"stopped": self.reached.wait(30)}
@@ -44,10 +49,13 @@ class PlanesTurn:
         self.machine.twin.fail(operation, name, after=after)
         return {}
 
+    def do(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(self, message.pop("do"))(**message)
+        return answer
+
     def hear(self) -> None:
         for line in sys.stdin:
-            message = json.loads(line)
-            tell(**getattr(self, message.pop("do"))(**message))
+            tell(**self.do(json.loads(line)))
 
 
 def plane(machine: Machine, arguments: dict[str, Any]) -> None:

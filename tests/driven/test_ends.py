@@ -146,7 +146,7 @@ def test_memory_is_closed_when_an_engine_unregisters(
     assert opened(plane) == 1  # for all tensors together
     engine.client.unregister_cache()
     assert not opened(plane)
-    assert not mapped(plane)
+    wait_for(lambda: not mapped(plane), "the pool is no longer registered")
     with pytest.raises(ValueError, match="no cache is registered"):
         engine.client.store_from(KEYS, OLD)
     assert engine.register() is None

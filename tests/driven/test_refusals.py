@@ -13,6 +13,7 @@ import pytest
 from dataplane.client.driven import exported
 from dataplane.devices.runtime import DeviceError
 from dataplane.devices.twin import Twin
+from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, Outcome, code_of
 from dataplane.protocol.engine import (
     Abort,
@@ -32,7 +33,7 @@ from dataplane.protocol.engine import (
 )
 from dataplane.transport.driven.copies import MAX_CACHES
 from tests.dataplane import factories as make
-from tests.dataplane.plane import RawEngine
+from tests.dataplane.plane import RawEngine, wait_for
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine
 from tests.gpu.machines import Machine
@@ -243,3 +244,32 @@ def test_the_engines_side_refuses_wrong_arguments(
     with pytest.raises(DeviceError, match="expandable_segments:False"):
         exported(runtime, expandable, "float16", (2, 16), (16, 1))
     runtime.free(expandable)
+
+
+def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    engine = make_engine(twin, plane)
+    engine.register()
+    raw = Raw(plane, engine)
+    plane.ask("stop_after", nbytes=100_000)
+    engine.client.store_from(make.keys(1), list(range(16)))
+    assert plane.ask("stopped") == {"stopped": True}
+    before = plane.open_fds()
+    engine.client._link._drop("a test")
+    wait_for(lambda: plane.open_fds() < before, "its connection is closed")
+    more = 5
+    for number in range(1, MAX_CACHES + more + 1):
+        raw.connection.send(encode(msgspec.structs.replace(raw.good, id=number)))
+    for number in range(MAX_CACHES + 1, MAX_CACHES + more + 1):
+        answer = raw.connection.receive()
+        assert isinstance(answer, Refused), answer
+        assert (answer.id, code_of(answer.code)) == (number, Code.TOO_MANY_COPIES)
+    plane.ask("go_on")
+    for number in range(1, MAX_CACHES + 1):
+        answer = raw.connection.receive()
+        assert isinstance(answer, CacheRegistered), answer
+        assert answer.id == number
+    raw.connection.close()
+    plane.wait_stats(lambda stats: not stats.pool.reserved_bytes, "the store is given up")

@@ -43,4 +43,4 @@ def make_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     for each in made:
         each.close()
     assert not faults
-    assert not any(each.devices.pinned for each in made)
+    assert not any(each.devices.named_is_pinned for each in made)

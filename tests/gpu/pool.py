@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dataplane.transport.lmcache.devices import Devices
 from tests.dataplane.bench_node import Bench
 from tests.gpu.machines import Machine, Other
 from tests.lmcache import gateway as plain
@@ -38,10 +37,6 @@ class Gateway(plain.Gateway):
     def __init__(self, folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, pool: type) -> None:
         monkeypatch.setattr(plain, "PlainPool", pool)
         super().__init__(folder, POOL_BYTES, find_devices=lambda: machine.runtime)
-
-    @property
-    def devices(self) -> Devices:
-        return self.server.devices
 
     def hear(self, other: Other) -> dict[str, Any]:
         """What another process says next; it is served until then."""

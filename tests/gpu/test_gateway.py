@@ -43,7 +43,7 @@ def test_chunks_come_back_into_other_blocks(
     assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
     after = other.ask(do="blocks", numbers=NEW)
     assert after == {"digest": wanted, "others": before}
-    assert gateway.devices.pinned
+    assert gateway.devices.named_is_pinned
     gateway.ask(other, do="unregister")
 
 
@@ -267,7 +267,7 @@ class TestTheEnd:
         other = engine(gateway, start, machine)
         gateway.ask(other, do="store", chunks=1, blocks=OLD)
         gateway.ask(other, do="unregister")
-        gateway.until(lambda: not gateway.devices.pinned, "the segment is unpinned")
+        gateway.until(lambda: not gateway.devices.named_is_pinned, "the segment is unpinned")
         other.kill()
         assert machine.runtime.memory_used(machine.device) <= before + machine.slack_bytes
 
@@ -284,7 +284,7 @@ class TestTheEnd:
         # The copy that runs touches the memory still: it is closed when that ended.
         assert twin.runtime.memory_used(twin.device)
         twin.twin.pace.go_on()
-        gateway.until(lambda: not gateway.devices.pinned, "all is closed")
+        gateway.until(lambda: not gateway.devices.named_is_pinned, "all is closed")
         assert twin.runtime.memory_used(twin.device) == 0
         assert gateway.bench.pool.used_bytes == 0
 
@@ -299,7 +299,7 @@ class TestTheEnd:
         (instance,) = gateway.server.instances
         gateway.until(lambda: instance.copying, "the copy waits")
         other.kill()
-        gateway.until(lambda: not gateway.devices.pinned and not instance.copying, "all is closed")
+        gateway.until(lambda: not gateway.devices.named_is_pinned and not instance.copying, "all is closed")
         assert gateway.bench.pool.used_bytes == 0
         helper.kill()
         assert twin.runtime.memory_used(twin.device) == 0
@@ -333,6 +333,6 @@ class TestTheEnd:
                 break
         assert answer == {"failed": 0}
         gateway.until(lambda: not len(gateway.server.instances), "all deaths are seen")
-        gateway.until(lambda: not gateway.devices.pinned, "all is closed")
+        gateway.until(lambda: not gateway.devices.named_is_pinned, "all is closed")
         assert machine.runtime.memory_used(machine.device) <= before + machine.slack_bytes
         assert len(os.listdir("/proc/self/fd")) <= open_files + 2

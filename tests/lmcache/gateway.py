@@ -10,7 +10,7 @@ from typing import Any
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.transport.lmcache.devices import Devices
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.instances import Patience
 from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.lmcache.sockets import CONNECTION, Kept
@@ -88,6 +88,7 @@ class Gateway:
         for engine in self.bench.node.engines.values():
             engine.connected = False
         self.loop = Loop()
+        self.devices = Devices(self._find_devices, {}, self.pool.view)
         self.server = LMCacheServer(
             self.loop,
             url,
@@ -98,7 +99,7 @@ class Gateway:
             lambda: self.bench.now,
             allow_clear=self._allow_clear,
             patience=Patience(),
-            devices=Devices(self._find_devices),
+            devices=self.devices,
             keeper=self.keeper,
         )
 
@@ -121,6 +122,7 @@ class Gateway:
         """End the gateway, as a process that is killed does: nobody is told. Its URL."""
         url = self.server.url
         self.server.close()
+        self.devices.close()
         self.loop.close()
         return url
 

@@ -192,6 +192,45 @@ def test_pins_show_their_strength_and_what_hits_do_to_their_end(open_state: Open
     expect(pins.filter(has_text="chat-system-prompt")).to_contain_text("permanent")
 
 
+def test_pins_for_gpus_show_how_much_of_them_is_there_on_each_node(open_state: OpenState):
+    pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
+    partly = pins.filter(has_text="code-search-tools")
+    expect(partly).to_contain_text("partly on GPUs")
+    expect(partly).to_contain_text("replicas gpu-a1 1,408 of 1,792")
+    whole = pins.filter(has_text="chat-system-prompt")
+    expect(whole.get_by_text("on GPUs", exact=True)).to_be_visible()
+    expect(whole).to_contain_text("replicas gpu-a1 1,024 for 512 blocks")
+    expect(pins.filter(has_text="warmup-next-model")).to_contain_text("for GPUs")
+    expect(pins.filter(has_text="launch-day-prefix")).not_to_contain_text("GPU")
+
+
+def test_replicas_on_gpus_are_shown_with_their_node(open_state: OpenState):
+    page = open_state("over-limit").page
+    gpus = panel(page, "Replicas on GPUs of gpu-a1")
+    expect(gpus.get_by_role("listitem")).to_have_count(2)
+    first = gpus.get_by_role("listitem").first
+    for text in ("NVIDIA H200", "GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901", "full", "2.5 GiB of 2.5 GiB",
+                 "1,216 replicas", "1,088 waiting", "2 readers", "64 MiB leaving", "96 evicted"):  # fmt: skip
+        expect(first).to_contain_text(text)
+    expect(first.get_by_role("img", name=re.compile("^Replicas on NVIDIA H200 GPU-7717"))).to_be_visible()
+
+
+def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state: OpenState):
+    page = open_state("nacked").page
+    expect(page.get_by_role("link", name="Replicas on a GPU of gpu-a3 have a problem")).to_be_visible()
+    nodes = panel(page, "Nodes")
+    expect(nodes.get_by_text("replicas: problem", exact=True)).to_be_visible()
+    expect(panel(page, "Replicas on GPUs of gpu-a3")).to_contain_text(
+        "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
+    )
+    expect(nodes.get_by_text("No GPU here keeps replicas")).to_have_count(1)
+    page = open_state("thousand-tenants").page
+    expect(page.get_by_role("link", name="2 pins have no replicas on GPUs")).to_be_visible()
+    held = panel(page, "Pins").get_by_role("listitem").filter(has_text="chat-system-prompt")
+    expect(held.get_by_text("on no GPU", exact=True)).to_be_visible()
+    assert panel(open_state("fresh").page, "Nodes").get_by_text("No GPU here keeps replicas").count() == 0
+
+
 def test_a_hot_prefix_comes_with_the_command_that_pins_it(open_state: OpenState):
     page = open_state("busy").page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -221,7 +260,7 @@ def test_sweeps_corruption_fragmentation_and_what_an_engine_waits_for_are_shown(
 
 def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     page = open_state("nacked").page
-    expect(verdict(page)).to_have_text("1 problem, 1 warning")
+    expect(verdict(page)).to_have_text("1 problem, 2 warnings")
     nodes = panel(page, "Nodes")
     for mark in ("nacked", "behind", "joining", "in sync"):
         expect(nodes.get_by_text(mark, exact=True)).to_be_visible()

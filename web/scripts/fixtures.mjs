@@ -56,6 +56,15 @@ const tenant = (name, of = {}) => ({
 });
 
 const condition = (type, reason, message, since) => ({ type, status: 'True', reason, message, since });
+/** A pin that is applied and does not do what it says. */
+const ineffective = (status, reason, message) => {
+  const open = (each, text) => (each.type === 'Effective' ? { ...each, status: 'False', reason, message: text } : each);
+  return {
+    ...status,
+    nodes: Object.fromEntries(Object.entries(status.nodes).map(([name, on]) => [name, { ...on, conditions: on.conditions.map((each) => open(each, message)) }])),
+    conditions: status.conditions.map((each) => open(each, `on 0 of 1 nodes; ${message}`)),
+  };
+};
 const statusOf = (kind, generation, since = AT - 86_400) => ({
   accepted: true, applied: true,
   nodes: {
@@ -73,12 +82,18 @@ const statusOf = (kind, generation, since = AT - 86_400) => ({
 });
 
 const pin = (name, of) => ({
-  name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
+  name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', tier: 'host', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', managed_by: '', selector: null, owner: 'alice', origin: null,
   etag: '"9"', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
   resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
-  summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB`,
-  nodes: { 'gpu-a1': { resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB } },
+  replicas: 0, replica_bytes: (of.replicas ?? 0) * 2 * MiB,
+  summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB${of.tier === 'gpu' ? `, ${of.replicas ?? 0} replicas on GPUs` : ''}`,
+  nodes: {
+    'gpu-a1': {
+      resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB, replicas: of.replicas ?? 0,
+      replica_bytes: (of.replicas ?? 0) * 2 * MiB,
+    },
+  },
   status: statusOf('pins', 9), ...of,
 });
 
@@ -86,6 +101,12 @@ const engine = (client, pid, of = {}) => ({
   client, pid, group: 'llama-70b-a', engine: 'vllm 0.25.2', attached_at: AT - 86_000,
   spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ring_invalid: 0,
   leased_blocks: 0, alive: true, waits_for_pids: [], ...of,
+});
+
+const replicaPool = (of = {}) => ({
+  device: 'GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901', name: 'NVIDIA H200', capacity_bytes: 8 * GiB, used_bytes: GiB, replicas: 512,
+  replica_bytes: GiB, wanted: 512, copying: 0, leaving_bytes: 0, readers: 1, copied_blocks: 512, copied_bytes: GiB, evicted_blocks: 0,
+  read_blocks: 0, failed_copies: 0, problem: '', ...of,
 });
 
 const policyStats = (of = {}) => ({
@@ -118,7 +139,7 @@ const node = (name, of = {}) => ({
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, ...of,
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, replica_pools: [], ...of,
 });
 
 const applied = statusOf('policies', 1);
@@ -161,10 +182,10 @@ const busyTenants = [
 ];
 
 const busyPins = [
-  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', replicas: 1_024, note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
   pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840, refresh_on_hit: true, ttl_s: 10_800 }),
-  pin('warmup-next-model', { strength: 'soft', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
+  pin('warmup-next-model', { strength: 'soft', tier: 'gpu', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
   pin('incident-1182', { tenant: 'rag-support', resolved: 256, resident: 0, bytes: 0, guaranteed: 0, expired: true, expires_at: AT - 1_260 }),
 ];
 
@@ -182,6 +203,8 @@ const lmcache = {
   }],
 };
 
+const secondGpu = { device: 'GPU-0b1d77c0-a9e2-4314-8d1c-22fe90ab7734' };
+
 function busy() {
   return {
     at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
@@ -189,7 +212,9 @@ function busy() {
     tenants: busyTenants, tenants_total: busyTenants.length, pins: busyPins, pins_total: busyPins.length,
     policy: busyPolicy({ 'gpu-a1': busyForce, 'gpu-a2': busyForce }),
     nodes: [
-      node('gpu-a1', { stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces }) }),
+      node('gpu-a1', {
+        stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces, replica_pools: [replicaPool(), replicaPool(secondGpu)] }),
+      }),
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
         engine(1, 20_011, { group: 'llama-70b-c' }),
         engine(2, 20_144, { group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }),
@@ -207,6 +232,7 @@ function busy() {
       fact('reservation.expired', 610, { client: 2, pid: 18_377, group: 'llama-70b-b', blocks: 16, bytes: 32 * MiB }),
       fact('blocks.refused', 905, { client: 2, tenant: 'code-search', code: 'over_limit', blocks: 16, bytes: 32 * MiB }),
       fact('pin.expired', 1_260, { name: 'incident-1182' }),
+      fact('replica_pool.made', 3_090, { device: secondGpu.device, name: 'NVIDIA H200', capacity_bytes: 8 * GiB }),
       fact('engine.attached', 3_100, { client: 2, pid: 20_144, group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }, 'gpu-a2'),
     ),
   };
@@ -235,6 +261,11 @@ function overLimit() {
   const full = pool({ ready_bytes: 58.9 * GiB, reserved_bytes: 0.9 * GiB, quarantined_bytes: 2.4 * GiB, pinned_bytes: 15.8 * GiB });
   const [chat, code, ...rest] = o.tenants;
   const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB, waits_for_pids: [18_377, 18_401] });
+  const partly = {
+    ...pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792, tier: 'gpu', replicas: 1_408 }),
+    status: ineffective(statusOf('pins', 9), 'FewReplicas', "not all resident blocks of code-search-tools have a replica on a GPU of gpu-a1: the others are read from the node's pool"),
+  };
+  const small = { capacity_bytes: 2.5 * GiB, used_bytes: 2.5 * GiB, replicas: 1_216, replica_bytes: 1_216 * 2 * MiB, wanted: 2_304, evicted_blocks: 96, readers: 2 };
   const pressed = { ...busyForce, gate_closed: true, victim_idle_s: 41.5, declined_blocks: 20_310 };
   return {
     ...o, pool: full,
@@ -245,13 +276,13 @@ function overLimit() {
       ...rest.map((each) => (each.tenant === 'batch-eval' ? { ...each, pins: 1 } : each)),
     ],
     pins: [
-      ...o.pins,
+      ...o.pins.map((each) => (each.name === 'code-search-tools' ? partly : each)),
       pin('eval-harness', { tenant: 'batch-eval', resolved: 4_096, resident: 3_802, guaranteed: 1_990, expires_at: AT + 5_400 }),
     ],
     pins_total: o.pins.length + 1,
     policy: busyPolicy({ 'gpu-a1': pressed }),
     nodes: [{ ...o.nodes[0], stats: stats(full, { ...busyTotals, corrupt_blocks: 2, invalidated_blocks: 4_096 }, [engines[0], gone], {
-      policy: pressed, spaces: busySpaces,
+      policy: pressed, spaces: busySpaces, replica_pools: [replicaPool({ ...small, leaving_bytes: 64 * MiB }), replicaPool({ ...secondGpu, ...small })],
       sweeps: [{ sweep: 3, kind: 'invalidate', blocks: 4_096, leased: 12 }, { sweep: 4, kind: 'demote', blocks: 310, leased: 0 }],
     }) }],
     refused: { ...o.refused, over_limit: 22_940, pool_full: 1_806 },
@@ -279,7 +310,13 @@ function nacked() {
       node('gpu-a3', {
         state: 'behind', pid: 2210, desired: desired(15, 9), seen_at: AT - 2.1, draining: true,
         labels: { gpu: 'h200', zone: 'b' }, own_labels: { zone: 'b' },
-        stats: stats(half(busyPool), busyTotals, [], { draining: true }),
+        stats: stats(half(busyPool), busyTotals, [], {
+          draining: true,
+          replica_pools: [replicaPool({
+            device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', used_bytes: 384 * MiB, replicas: 160, replica_bytes: 320 * MiB, copied_blocks: 160,
+            copied_bytes: 320 * MiB, failed_copies: 3, readers: 0, problem: 'the GPU gave 384 MiB of 8 GiB: out of memory (CUDA_ERROR_OUT_OF_MEMORY)',
+          })],
+        }),
       }),
       node('gpu-a4', {
         state: 'joining', pid: 901, epoch: '0d1b6a0c3f5e4c11', desired: desired(15, 9), observed: {}, seen_at: AT - 0.2,
@@ -287,6 +324,7 @@ function nacked() {
       }),
     ],
     recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'),
+      fact('replica_pool.failed', 40, { device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', problem: 'out of memory' }, 'gpu-a3'),
       fact('push.nacked', 12, { type: 'quotas', generation: 15, reason: 'changed', faults: faults.map(({ path, code, message }) => ({ path, code, message })) }, 'gpu-a2'), ...o.recent),
   };
 }
@@ -314,8 +352,16 @@ function thousandTenants() {
     });
   });
   tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
+  // None of its machines has a GPU that keeps replicas.
+  const nowhere = ineffective(statusOf('pins', 9), 'NoReplicaPool', "no GPU of gpu-a1 keeps replicas: gpu_pool_bytes is 0 there, or no engine has asked for them yet; blocks are read from the node's pool");
+  const off = (each) => ({
+    ...each, replicas: 0, replica_bytes: 0, status: nowhere, summary: each.summary.replace(/\d+ replicas/, '0 replicas'),
+    nodes: Object.fromEntries(Object.entries(each.nodes).map(([name, on]) => [name, { ...on, replicas: 0, replica_bytes: 0 }])),
+  });
+  const pins = o.pins.map((each) => (each.tier === 'gpu' ? off(each) : each));
+  const nodes = o.nodes.map((each) => ({ ...each, stats: { ...each.stats, replica_pools: [] } }));
   // The API names the largest 500 and counts the rest.
-  return { ...o, tenants: tenants.sort((a, b) => b.bytes - a.bytes).slice(0, 500), tenants_total: 1_000 };
+  return { ...o, pins, nodes, tenants: tenants.sort((a, b) => b.bytes - a.bytes).slice(0, 500), tenants_total: 1_000 };
 }
 
 /** What the operator of one tenant sees of the busy cache. */

@@ -1,7 +1,6 @@
 """Engines of the engine socket that let the data plane copy between their devices and the pool.
 
     registrations   what an engine says of its cache, checked
-    devices         the runtime of this process, and the pool's segments registered with it
     caches          one engine's cache, open: its memory, and copies on a stream
     copies          stores and loads: from a request to its end, on the loop
 

@@ -36,11 +36,12 @@ from dataplane.protocol.engine import (
     UnregisterCache,
 )
 from dataplane.transport.copying import CopyFailed, Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.driven.caches import Cache, Part
-from dataplane.transport.driven.devices import Devices
 from dataplane.transport.driven.registrations import Registration, check
 from dataplane.transport.loop import Loop
 from dataplane.transport.peers import Peer, has_exited
+from dataplane.transport.replicas import ReplicaCopies
 
 MAX_CACHES = 64
 """Of one engine."""
@@ -72,9 +73,17 @@ class _Open:
 class Copies:
     """What all engines share: threads, devices, and which caches are open."""
 
-    def __init__(self, loop: Loop, core: Driven, devices: Devices, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        core: Driven,
+        devices: Devices,
+        replicas: ReplicaCopies,
+        clock: Callable[[], float],
+    ) -> None:
         self.core = core
         self.devices = devices
+        self.replicas = replicas
         self.clock = clock
         self.copying = Copying(loop)
         self._caches: set[Cache] = set()
@@ -143,12 +152,6 @@ class Copies:
             cache.close()
             ended(None)
 
-    def segment_retired(self, number: int) -> None:
-        """No block of it is being copied."""
-        close = self.devices.retired(number)
-        if close is not None and not self.copying.submit(close, lambda failed: None, self.devices):
-            close()
-
     def close(self) -> None:
         """Wait for the copies that run, and close everything."""
         for each in self._engines.values():
@@ -186,12 +189,13 @@ class EngineCopies:
         """
         shared, connection = self.shared, self.connection
         self._check_open()
-        before = shared.ending(connection.peer.pid)
-        if before is not None:
-            before.end(lambda: self._register_later(message), gone=False)
-            return
         if len(self._caches) + self._opening >= MAX_CACHES:
             raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_CACHES} caches of one engine are served")
+        before = shared.ending(connection.peer.pid)
+        if before is not None:
+            self._opening += 1
+            before.end(lambda: self._register_later(message), gone=False)
+            return
         registration = check(message, shared.core.space(connection.client, message.space))
 
         def done(made: Cache | ProtocolError) -> None:
@@ -204,6 +208,7 @@ class EngineCopies:
                 self._last_cache += 1
                 self._caches[self._last_cache] = _Open(made)
                 form = made.form
+                shared.replicas.read_by(connection.client, made.device_uuid, made.space)
                 connection.send(
                     CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
                 )
@@ -213,10 +218,12 @@ class EngineCopies:
         self._opening += 1
 
     def _register_later(self, message: RegisterCache) -> None:
+        self._opening -= 1
         try:
             self.register(message)
         except ProtocolError as error:
             self.connection.send(Refused(message.id, int(error.code), error.message, error.field))
+            self._settle()
 
     def unregister(self, message: UnregisterCache) -> None:
         """Close a cache when its copies have ended, then answer. Raises ProtocolError."""
@@ -324,11 +331,15 @@ class EngineCopies:
             return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
 
         try:
+            near = self.shared.replicas.places(known.cache.device_uuid, held.descriptors)
+            there = near != 0
             parts = self._parts(
-                np.arange(hits, dtype=np.int64),
-                np.array(held.segments, np.int64),
-                np.array(held.offsets, np.int64),
+                np.flatnonzero(~there),
+                np.array(held.segments, np.int64)[~there],
+                np.array(held.offsets, np.int64)[~there],
             )
+            if there.any():
+                parts.append(Part(None, np.flatnonzero(there), near[there]))
             copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
         except ProtocolError:
             core.let_go(held.descriptors)
@@ -459,6 +470,7 @@ def _sums(parts: Sequence[Part], nbytes: int) -> list[bytes]:
     """Checksums of the chunks, in their order."""
     found: dict[int, bytes] = {}
     for part in parts:
+        assert part.memory is not None  # stores go to the pool
         for chunk, offset in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
             found[chunk] = checksum((ctypes.c_uint8 * nbytes).from_address(part.memory.address + offset))
     return [found[chunk] for chunk in sorted(found)]

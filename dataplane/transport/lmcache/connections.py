@@ -174,6 +174,10 @@ class Connections:
             connection.kept = connection.doubtful = keeper is not None
             self._kept += connection.kept
 
+    def numbered(self, number: int) -> Connection | None:
+        """The connection that has this number; holders keep it."""
+        return next((each for each in self._by_fd.values() if each.number == number), None)
+
     def __len__(self) -> int:
         """Those that are remembered."""
         return self._known

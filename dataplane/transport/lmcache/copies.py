@@ -50,16 +50,25 @@ Blocks = Sequence[Sequence[int]]
 """Block numbers by group."""
 
 
+Source = memoryview | int
+"""The bytes of a chunk in the named segment, or the address of a replica on the engine's device."""
+
+
 class Copier(Protocol):
     """Copies chunks of one engine's cache. `begin`, `gather`, `scatter` and `finish` run on a thread of their own."""
 
     own_thread: bool
     """Its copies wait for the engine, and are not to hold up those of others."""
 
+    device_uuid: str
+    """Where the engine's memory is; empty for host memory."""
     layout: str
     """Equal where chunks are interchangeable."""
     dtype: str
     chunk_bytes: int
+
+    def open(self) -> None:
+        """Open the engine's memory, where that is not done yet. Raises CopyFailed."""
 
     def chunks(self, blocks: Blocks, wanted: int) -> int:
         """How many leading chunks have blocks. Raises CopyFailed for block numbers that cannot be."""
@@ -71,7 +80,7 @@ class Copier(Protocol):
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         """Copy a chunk out of the engine's cache; done with `finish`. Raises CopyFailed."""
 
-    def scatter(self, blocks: Blocks, chunk: int, source: memoryview, skip_tokens: int) -> None:
+    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         """Copy a chunk into the engine's cache, but not into its blocks that end within the first `skip_tokens` of all
         chunks; done with `finish`. Raises CopyFailed."""
 
@@ -215,6 +224,7 @@ class CpuShmCopier:
     """Copies between named POSIX segments and blocks."""
 
     own_thread = False
+    device_uuid = ""
 
     def __init__(
         self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
@@ -229,6 +239,9 @@ class CpuShmCopier:
         except BaseException:
             self.close()
             raise
+
+    def open(self) -> None:
+        """It is."""
 
     def _open(self, at: int, tensor: Tensor) -> int:
         if not isinstance(tensor, CpuShm):
@@ -271,7 +284,8 @@ class CpuShmCopier:
                         _whole(os.preadv, self._files[position], target[at : at + size], offset)
                         at += size
 
-    def scatter(self, blocks: Blocks, chunk: int, source: memoryview, skip_tokens: int) -> None:
+    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
+        assert not isinstance(source, int)  # replicas are of devices
         at = 0
         for numbers, group, positions in zip(blocks, self._forms.groups, self._forms.members, strict=True):
             first = chunk * group.blocks_per_chunk

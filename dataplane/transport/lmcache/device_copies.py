@@ -1,31 +1,22 @@
-"""Copies between the memory of an engine's device and blocks: the data plane opens what the engine exported, and copies
-on a stream of its own.
-
-Every allocation is opened once and closed when the copier is: an open handle keeps the engine's memory on the device,
-long after the engine. Before a request's copies, the engine's own event is waited for here, in this process: nothing is
-enqueued for an engine that never comes so far, so nothing has to be given up.
-"""
+"""Copies between the memory of an engine's device and the named segment's blocks."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from hashlib import md5
 
 import numpy as np
-import structlog
 
-from dataplane.devices.copying import Lane
 from dataplane.devices.paged import GroupForm, Planes, Runs
-from dataplane.devices.pinning import Staging
-from dataplane.devices.runtime import HANDLE_BYTES, Device, DeviceError, Handle, Opened, device_of, plain_uuid
-from dataplane.transport.copying import CopyFailed, wait_for_engine
-from dataplane.transport.lmcache.copies import Blocks, Copier, CpuShmCopier, forms_of, skipped
-from dataplane.transport.lmcache.devices import Devices
+from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, Opened, plain_uuid
+from dataplane.transport.copying import CopyFailed
+from dataplane.transport.device_memory import DeviceMemory
+from dataplane.transport.devices import Devices
+from dataplane.transport.lmcache.copies import Blocks, Copier, CpuShmCopier, Source, forms_of, skipped
 from dataplane.transport.lmcache.ipc import CpuShm, DeviceTensor, Tensor, Unsupported
 from dataplane.transport.lmcache.messages import Group, Hints
-
-log = structlog.stdlib.get_logger()
 
 
 def copier_of(
@@ -42,7 +33,7 @@ def copier_of(
 
 
 class DeviceCopier:
-    """Copies between one device and blocks."""
+    """Copies between one device and blocks. Opening and closing take their time: neither is for the loop."""
 
     own_thread = True
 
@@ -59,41 +50,42 @@ class DeviceCopier:
         self.layout, self.dtype = self._forms.layout, self._forms.dtype
         self.chunk_bytes = self._forms.chunk_bytes
         self._devices = devices
-        self._opened: dict[bytes, Opened] = {}
-        self._staging: Staging | None = None
-        self._lane: Lane | None = None
+        self.device_uuid = _uuid_of(tensors)
+        self._tensors: list[DeviceTensor] = []
+        for at, tensor in enumerate(tensors):
+            if not isinstance(tensor, DeviceTensor):
+                raise Unsupported(f"tensor {at} is in host memory, where the first one is on a device")
+            self._tensors.append(tensor)
+        self._bases: list[int] = []
+        self._opened: DeviceMemory | None = None
+        self._closed = False
         self._lock = threading.RLock()
-        try:
-            self._device = self._device_of(tensors)
-            self._bases = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
-            self._lane = devices.lane(self._device)
-        except DeviceError as error:
-            self.close()
-            devices.failed(error)
-            raise Unsupported(f"CUDA memory: {error}; or use mp_transfer_mode=engine_driven") from None
-        except BaseException:
-            self.close()
-            raise
 
-    def _device_of(self, tensors: Sequence[Tensor]) -> Device:
-        uuids = sorted({plain_uuid(tensor.metadata.device_uuid) for tensor in tensors})
-        if len(uuids) > 1:
-            raise Unsupported(f"expected tensors of one device, got {', '.join(uuids)[:200]}")
-        return device_of(self._devices.runtime(), uuids[0])
+    def open(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise CopyFailed("the worker is gone")
+            if self._opened is not None:
+                return
+            try:
+                with ExitStack() as opening:
+                    memory = DeviceMemory(self._devices, self.device_uuid)
+                    opening.callback(memory.close)
+                    self._bases = [
+                        _begin_of(at, tensor, memory.open(tensor.body))
+                        for at, tensor in enumerate(self._tensors)
+                    ]
+                    memory.ready()
+                    opening.pop_all()
+            except DeviceError as error:
+                self._devices.failed(error)
+                raise CopyFailed(f"CUDA memory: {error}; or use mp_transfer_mode=engine_driven") from None
+            self._opened = memory
 
-    def _open(self, at: int, tensor: Tensor) -> int:
-        """Where the tensor's memory begins in this process."""
-        if not isinstance(tensor, DeviceTensor):
-            raise Unsupported(f"tensor {at} is in host memory, where the first one is on a device")
-        opened = self._opened.get(tensor.body)
-        if opened is None:
-            handle = Handle(tensor.body, tensor.offset, tensor.nbytes, tensor.metadata.device_uuid)
-            opened = self._opened[tensor.body] = self._devices.runtime().open(handle)
-        if tensor.offset + tensor.nbytes > opened.nbytes:
-            raise Unsupported(
-                f"tensor {at} ends at {tensor.offset + tensor.nbytes} of an allocation of {opened.nbytes} bytes"
-            )
-        return opened.address + tensor.offset
+    @property
+    def _memory(self) -> DeviceMemory:
+        assert self._opened is not None
+        return self._opened
 
     # ---- copies
 
@@ -101,27 +93,26 @@ class DeviceCopier:
         return self._forms.chunks(blocks, wanted)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
+        self.open()
         if event:
-            self._wait(event, ended)
+            if len(event) != HANDLE_BYTES:
+                raise CopyFailed(
+                    f"expected an event of {HANDLE_BYTES} bytes, got {len(event)}: "
+                    "start the engine without isolated IPC"
+                )
+            self._memory.wait(event, ended)
         self._lock.acquire()
-
-    def _wait(self, event: bytes, ended: Callable[[], bool]) -> None:
-        if len(event) != HANDLE_BYTES:
-            raise CopyFailed(
-                f"expected an event of {HANDLE_BYTES} bytes, got {len(event)}: start the engine without isolated IPC"
-            )
-        try:
-            wait_for_engine(self._devices.runtime(), self._device, event, ended, self._close)
-        except DeviceError as error:
-            raise self._failure(error) from None
 
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         for runs, at in self._runs(blocks, chunk, 0):
             self._copy(runs, target, at, to_device=False)
 
-    def scatter(self, blocks: Blocks, chunk: int, source: memoryview, skip_tokens: int) -> None:
+    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         for runs, at in self._runs(blocks, chunk, skip_tokens):
-            self._copy(runs, source, at, to_device=True)
+            if isinstance(source, int):
+                self._memory.copy_within(runs, source + at)
+            else:
+                self._copy(runs, source, at, to_device=True)
 
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """The runs of each group, with the group's place in the chunk."""
@@ -136,77 +127,57 @@ class DeviceCopier:
         return found
 
     def _copy(self, runs: Runs, memory: memoryview, at: int, *, to_device: bool) -> None:
-        assert self._lane is not None
         host = int(np.frombuffer(memory, np.uint8).ctypes.data) + at
         try:
-            pool = self._devices.memory()
-            if self._lane.copy_pinned(runs, pool, host - pool.address, to_device=to_device):
-                return
-            assert pool.refused is not None
-            self._devices.staging(pool.refused)
-            self._copy_staged(runs, host, to_device=to_device)
+            named = self._devices.named()
         except DeviceError as error:
-            raise self._failure(error) from None
-
-    def _copy_staged(self, runs: Runs, host: int, *, to_device: bool) -> None:
-        """Raises DeviceError."""
-        assert self._lane is not None
-        if self._staging is None:
-            self._staging = Staging(self._devices.runtime())
-        self._lane.copy_staged(runs, self._staging, host, to_device=to_device)
+            raise CopyFailed(str(error)) from None
+        self._memory.copy(runs, named, host - named.address, to_device=to_device)
 
     def finish(self) -> None:
-        assert self._lane is not None
         try:
-            self._lane.synchronize()
-        except DeviceError as error:
-            raise self._failure(error) from None
+            self._memory.synchronize()
         finally:
             self._lock.release()
 
-    def _failure(self, error: DeviceError) -> CopyFailed:
-        self._devices.failed(error)
-        return CopyFailed(str(error))
-
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
+        self.open()
         tensors = [(self._bases[at], planes) for at, planes in self._forms.digested(chunks)]
         layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
         with self._lock:
-            try:
-                return [[self._digest_of(chunk, layer) for chunk in chunks] for layer in layers]
-            except DeviceError as error:
-                raise self._failure(error) from None
+            return [[self._digest_of(chunk, layer) for chunk in chunks] for layer in layers]
 
     def _digest_of(self, numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]]) -> str:
-        """Of some blocks, tensor by tensor, plane by plane. Raises DeviceError."""
+        """Of some blocks, tensor by tensor, plane by plane. Raises CopyFailed."""
         digest = md5(usedforsecurity=False)
         for base, planes in tensors:
             form = GroupForm(0, 0, len(numbers), (planes,))
             content = np.empty(form.chunk_bytes, np.uint8)
-            self._copy_staged(form.runs(numbers, base=base), int(content.ctypes.data), to_device=False)
+            self._memory.copy_staged(form.runs(numbers, base=base), int(content.ctypes.data), to_device=False)
             digest.update(content.data)
         return digest.hexdigest()
 
-    # ---- the end
-
     def close(self) -> None:
-        """Close everything that was opened. No copy is under way."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._close(lane.close)
-        for opened in self._opened.values():
-            self._close(opened.close)
-        self._opened.clear()
-        if self._staging is not None:
-            self._close(self._staging.close)
-            self._staging = None
-        if lane is not None:
-            self._devices.leave()
+        """Close everything that was opened, for good. No copy is under way."""
+        with self._lock:
+            self._closed = True
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
 
-    def _close(self, close: Callable[[], None]) -> None:
-        """What fails to close must not keep the rest open."""
-        try:
-            close()
-        except DeviceError as error:
-            self._devices.failed(error)
-            log.warning("lmcache.device_close_failed", error=str(error))
+
+def _begin_of(at: int, tensor: DeviceTensor, opened: Opened) -> int:
+    """Where the tensor's memory begins in this process. Raises CopyFailed."""
+    if tensor.offset + tensor.nbytes > opened.nbytes:
+        raise CopyFailed(
+            f"tensor {at} ends at {tensor.offset + tensor.nbytes} of an allocation of {opened.nbytes} bytes"
+        )
+    return opened.address + tensor.offset
+
+
+def _uuid_of(tensors: Sequence[Tensor]) -> str:
+    """Of the one device that they are on."""
+    uuids = sorted({plain_uuid(tensor.metadata.device_uuid) for tensor in tensors})
+    if len(uuids) > 1:
+        raise Unsupported(f"expected tensors of one device, got {', '.join(uuids)[:200]}")
+    return uuids[0]

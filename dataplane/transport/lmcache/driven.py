@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dataplane.core.inprocess import Held
 from dataplane.protocol.codes import ProtocolError
 from dataplane.transport.copying import CopyFailed, Copying
 from dataplane.transport.lmcache.cache import Pool
-from dataplane.transport.lmcache.copies import Blocks, Copier
+from dataplane.transport.lmcache.copies import Blocks, Copier, Source
 from dataplane.transport.lmcache.counters import Moved
 from dataplane.transport.lmcache.failures import NOT_COPIED, Failed, Reason
 from dataplane.transport.lmcache.instances import Instance, Instances
@@ -16,6 +17,7 @@ from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.slots import Resolve
 from dataplane.transport.lmcache.transfers import Place, places_of
+from dataplane.transport.replicas import ReplicaCopies
 
 COPIED = encode([b"", True])
 """Without an event to wait for: the copy is done when this is sent, on a device too."""
@@ -34,6 +36,7 @@ class Driven:
         copying: Copying,
         clock: Callable[[], float],
         failed: Callable[[str, Failed], None],
+        replicas: ReplicaCopies | None,
     ) -> None:
         """`failed` counts what failed after its request was served."""
         self._pool = pool
@@ -44,6 +47,7 @@ class Driven:
         self._copying = copying
         self._clock = clock
         self._failed = failed
+        self._replicas = replicas
 
     def store(self, asked: Asked, key: Key, number: int, blocks: list[list[int]], event: bytes) -> Result:
         chunks = self._resolve(asked, key, number)
@@ -52,6 +56,7 @@ class Driven:
         if not chunks.keys:
             return COPIED
         transfers = instance.transfers
+        self._reads(instance, copier, chunks.transfer.space)
         store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, asked.now)
         if not store.places:
             if store.refused:
@@ -88,9 +93,10 @@ class Driven:
         if not chunks.keys:
             raise Failed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
         _real(copier, blocks, len(chunks))
-        transfers, transfer = instance.transfers, chunks.transfer
+        transfers, transfer, request_id = instance.transfers, chunks.transfer, key.request_id
         held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, asked.now)
-        sources = self._views(instance, places_of(held))
+        self._reads(instance, copier, transfer.space)
+        sources = self._sources(instance, copier, held)
 
         def copy() -> None:
             for chunk, source in sources:
@@ -98,7 +104,7 @@ class Driven:
 
         def done(failed: CopyFailed | None) -> bytes:
             transfers.let_go(held)
-            self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+            self._sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
             if failed is not None:
                 raise Failed(Reason.COPY_FAILED, str(failed))
             self._moved.read(len(chunks), copier.chunk_bytes)
@@ -138,6 +144,19 @@ class Driven:
         if not self._copying.submit(work, ended, copier if copier.own_thread else None):
             ended(CopyFailed("too many copies wait"))
         return LATER
+
+    def _reads(self, instance: Instance, copier: Copier, space: int) -> None:
+        """From here on replicas of a space are of use on the worker's device."""
+        if copier.device_uuid and self._replicas is not None:
+            self._replicas.read_by(instance.client, copier.device_uuid, space)
+
+    def _sources(self, instance: Instance, copier: Copier, held: Held) -> list[tuple[int, Source]]:
+        """(chunk, its bytes in the named segment, or the address of its replica on the worker's device)."""
+        views = self._views(instance, places_of(held))
+        if not copier.device_uuid or self._replicas is None:
+            return [*views]
+        near = self._replicas.places(copier.device_uuid, held.descriptors).tolist()
+        return [(chunk, address or view) for (chunk, view), address in zip(views, near, strict=True)]
 
     def _views(self, instance: Instance, places: Sequence[Place]) -> list[tuple[int, memoryview]]:
         """(chunk, its bytes in the named segment)."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from dataplane.devices.dtypes import ITEM_BYTES, canonical
 from dataplane.protocol.spaces import LMCACHE, Space
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.chains import CHUNK_TOKENS
 from dataplane.transport.lmcache.copies import MAX_CHUNK_BYTES, Copier
 from dataplane.transport.lmcache.device_copies import copier_of
-from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.ipc import Unsupported, decode
 from dataplane.transport.lmcache.messages import EngineContext
@@ -48,13 +48,9 @@ class Form:
             for rank in range(world_size)
         ]
 
-    def close(self) -> None:
-        if self.copier is not None:
-            self.copier.close()
-
 
 def form_of(registered: Registered, devices: Devices) -> Form:
-    """What a registration describes; opens the memory that it names. Raises Failed."""
+    """What a registration describes. Its copier opens a device's memory later. Raises Failed."""
     if not 1 <= registered.world_size <= MAX_WORLD_SIZE:
         raise Failed(
             Reason.BAD_ARGUMENTS,

@@ -19,9 +19,11 @@ import structlog
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.transport.copying import CopyFailed, Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.connections import Connection
-from dataplane.transport.lmcache.devices import Devices
+from dataplane.transport.lmcache.copies import Copier
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.forms import Form, form_of
 from dataplane.transport.lmcache.processes import Owner, Watch
@@ -91,6 +93,7 @@ class Instances:
         clock: Callable[[], float],
         patience: Patience,
         devices: Devices,
+        copying: Copying,
     ) -> None:
         """`memory` is the identity of the core's memory, by which engines are gone on with after a restart, and `named`
         that of the named segment."""
@@ -102,6 +105,9 @@ class Instances:
         self._clock = clock
         self._patience = patience
         self._devices = devices
+        self._copying = copying
+        self._loose: set[Copier] = set()
+        """Those that are being opened or closed, and belong to nobody."""
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int], list[list[int]]] = {}
         """Answers of `layouts` while nothing changes."""
@@ -117,40 +123,73 @@ class Instances:
 
     # ---- they come
 
-    def register(self, registered: Registered, connection: Connection, now: float) -> Instance:
-        """Take a worker in, or hear of it again. Raises Failed."""
+    def register(self, registered: Registered, connection: Connection, now: float) -> None:
+        """Take a worker in that copies by itself, or hear of it again. Raises Failed."""
+        self._check(registered, connection)
+        before = self._find(registered.instance, connection)
+        # Memory that is named again may be another one under the same name.
+        if before is not None and before.registered.engine == registered.engine:
+            self._heard(before, connection, now)
+        else:
+            self._enter(registered, form_of(registered, self._devices), connection, now)
+
+    def register_device(
+        self, registered: Registered, connection: Connection, then: Callable[[Failed | None], None]
+    ) -> None:
+        """Take a worker in that lets this node copy; `then` is told when its memory is open, or why it is not. Raises
+        Failed."""
+        self._check(registered, connection)
+        form = form_of(registered, self._devices)
+        copier = form.copier
+        assert copier is not None
+
+        def opened(failed: CopyFailed | None) -> None:
+            try:
+                if failed is not None:
+                    raise Failed(Reason.UNSUPPORTED, str(failed))
+                self._check(registered, connection)
+                self._enter(registered, form, connection, self._clock())
+                self._loose.discard(copier)
+            except Failed as error:
+                self._close(form)
+                then(error)
+            else:
+                then(None)
+
+        if not copier.own_thread:
+            opened(None)
+        elif self._copying.submit(copier.open, opened, self._devices):
+            self._loose.add(copier)
+        else:
+            raise Failed(Reason.REFUSED, "too many copies wait")
+
+    def _check(self, registered: Registered, connection: Connection) -> None:
         if not 0 <= registered.instance <= MAX_INSTANCE:
             raise Failed(
                 Reason.BAD_ARGUMENTS, f"instance_id: expected 0 to 2**64 - 1, got {registered.instance}"
             )
         if not connection.open:
             raise Failed(Reason.UNKNOWN_INSTANCE, "the connection of this worker is closed")
+
+    def _enter(self, registered: Registered, form: Form, connection: Connection, now: float) -> None:
+        """Raises Failed."""
         before = self._find(registered.instance, connection)
         if before is not None:
-            # Memory that is named again may be another one under the same name.
-            if registered.engine is not None and before.registered.engine == registered.engine:
-                self._heard(before, connection, now)
-                return before
             self._end(before, "registered anew", now)
         if len(self) >= MAX_INSTANCES:
             raise Failed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
         registered.named = self._named
-        form = form_of(registered, self._devices)
         instance = Instance(registered, form, 0, [], now, Transfers(self._cache, form))
         instance.connection = connection.identity
-        try:
-            self._attach(instance, now)
-        except Failed:
-            form.close()
-            raise
+        self._attach(instance, now)
         self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
         self._registrations.keep(registered)
         self._watch_process(instance)
-        return instance
 
     def restore(self, now: float) -> None:
-        """Take in again who was registered with the data plane before this one."""
+        """Take in again who was registered with the data plane before this one. Memory of devices is opened meanwhile:
+        who copies before that waits for it, and nobody else does."""
         for registered in self._registrations.load():
             if registered.engine is not None and registered.named != self._named:
                 # Where it maps memory, nobody looks any more.
@@ -173,15 +212,50 @@ class Instances:
                     pid=registered.pid,
                     reason=str(error),
                 )
-                instance.form.close()
+                self._close(instance.form)
                 self._registrations.drop(registered)
                 continue
             self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
             self._registrations.keep(registered)
             inherited = self._cache.held(instance.client)
-            if inherited:
+            if instance.form.copier is not None:  # what was copied for it ended with the process that did
+                self._cache.let_go(instance.client, inherited)
+            elif inherited:
                 instance.transfers.inherit(inherited, now + LEASE_TTL_S)
             self._watch_process(instance)
+            self._open_again(instance)
+
+    def _open_again(self, instance: Instance) -> None:
+        """One whose memory cannot be opened is forgotten: its next heartbeat makes it register again."""
+
+        def opened(failed: CopyFailed | None) -> None:
+            if failed is not None and not instance.over:
+                log.warning(
+                    "lmcache.registration_not_restored",
+                    instance=instance.registered.instance,
+                    pid=instance.registered.pid,
+                    reason=str(failed),
+                )
+                self._end(instance, "its memory cannot be opened", self._clock())
+
+        copier = instance.form.copier
+        if copier is not None and copier.own_thread:
+            self._copying.submit(copier.open, opened, self._devices)  # else its first copy opens it
+
+    def _close(self, form: Form) -> None:
+        """Nobody copies there any more."""
+        copier = form.copier
+        if copier is None:
+            return
+        closing = copier
+
+        def closed(failed: CopyFailed | None) -> None:
+            self._loose.discard(closing)
+
+        self._loose.add(copier)
+        if not copier.own_thread or not self._copying.submit(copier.close, closed, self._devices):
+            copier.close()
+            closed(None)
 
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach its engine, or go on with the one that it had. Raises Failed."""
@@ -335,7 +409,7 @@ class Instances:
 
         def leave() -> None:
             at = self._clock()
-            instance.form.close()
+            self._close(instance.form)
             if idle:
                 self._watch.end(instance.client)
                 self._cache.goodbye(instance.client, at)
@@ -354,7 +428,7 @@ class Instances:
         self._forget(instance)
 
         def gone() -> None:
-            instance.form.close()
+            self._close(instance.form)
             self._cache.process_gone(instance.client, self._clock())
 
         self._once_idle(instance, gone)
@@ -416,8 +490,10 @@ class Instances:
         return list(found.values())
 
     def close(self) -> None:
-        for instance in self:
-            instance.form.close()
+        """No copy runs any more."""
+        for copier in self._loose.union(each.form.copier for each in self if each.form.copier is not None):
+            copier.close()
+        self._loose.clear()
 
 
 _NO_FORM = Form("", "", 0, [])

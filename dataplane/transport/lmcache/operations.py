@@ -21,9 +21,10 @@ from dataplane.transport.lmcache.lookups import Lookups
 from dataplane.transport.lmcache.messages import EngineContext, Group, Hints, Wrapper, encode
 from dataplane.transport.lmcache.messages import Pool as PoolAnswer
 from dataplane.transport.lmcache.registrations import DeviceContext, Registered
-from dataplane.transport.lmcache.requests import Asked, Result, chunks_of
+from dataplane.transport.lmcache.requests import LATER, Asked, Result, chunks_of
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.slots import Slots
+from dataplane.transport.replicas import ReplicaCopies
 
 Method = Callable[..., Result]
 
@@ -44,16 +45,18 @@ class Operations:
         failed: Callable[[str, Failed], None],
         *,
         allow_clear: bool,
+        replicas: ReplicaCopies | None,
     ) -> None:
         """`failed` counts what failed after its request was served."""
         self._cache = cache
         self._pool = pool
         self._instances = instances
         self._allow_clear = allow_clear
+        self._failed = failed
         resolve = partial(chunks_of, chains, instances)
         self.lookups = lookups = Lookups(cache, instances, sessions, chains, moved)
         slots = Slots(pool, sessions, resolve, moved)
-        driven = Driven(pool, instances, sessions, resolve, moved, copying, clock, failed)
+        driven = Driven(pool, instances, sessions, resolve, moved, copying, clock, failed, replicas)
         self.methods: dict[str, Method] = {
             "get_chunk_size": self._get_chunk_size,
             "get_experimental": self._get_experimental,
@@ -127,8 +130,14 @@ class Operations:
     ) -> Result:
         bodies = [wrapper.body for wrapper in wrappers]
         device = DeviceContext(bodies, model, world_size, engine_type, hints, groups)
-        self._instances.register(Registered(instance, 0, 0, 0, 0, device=device), asked.peer, asked.now)
-        return None
+
+        def ended(failed: Failed | None) -> None:
+            if failed is not None:
+                self._failed(asked.operation, failed)
+            asked.reply(None)
+
+        self._instances.register_device(Registered(instance, 0, 0, 0, 0, device=device), asked.peer, ended)
+        return LATER
 
     def _unregister(self, asked: Asked, instance: int) -> Result:
         self._instances.unregister(instance, asked.peer, asked.now)

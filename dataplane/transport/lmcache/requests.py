@@ -47,6 +47,10 @@ class Asked:
     request: Request
     began: float
     later: Callable[[Asked, bytes | None], None]
+    slot: int = -1
+    """Where it is written down while its answer is waited for."""
+    answered: bool = False
+    """Its answer came, where it comes later."""
 
     @property
     def reply(self) -> Reply:

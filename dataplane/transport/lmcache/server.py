@@ -16,13 +16,13 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
 from dataplane.transport.copying import Copying
+from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.cache import Cache, Pool
 from dataplane.transport.lmcache.chains import Chain, Chains
 from dataplane.transport.lmcache.connections import Connection, Connections
 from dataplane.transport.lmcache.counters import UNKNOWN, Counters
-from dataplane.transport.lmcache.devices import Devices
 from dataplane.transport.lmcache.digests import Digests
-from dataplane.transport.lmcache.failures import ANSWERS, Failed, Reason
+from dataplane.transport.lmcache.failures import ANSWERS, NOT_COPIED, Failed, Reason
 from dataplane.transport.lmcache.instances import Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
 from dataplane.transport.lmcache.operations import Operations
@@ -32,6 +32,7 @@ from dataplane.transport.lmcache.report import gateway_stats
 from dataplane.transport.lmcache.requests import LATER, Asked, Result, as_failed
 from dataplane.transport.lmcache.sessions import Sessions
 from dataplane.transport.lmcache.sockets import Inherited, Keeper
+from dataplane.transport.lmcache.unanswered import Head, Unanswered
 from dataplane.transport.lmcache.wire import (
     DIALECTS,
     Request,
@@ -40,6 +41,7 @@ from dataplane.transport.lmcache.wire import (
     split,
 )
 from dataplane.transport.loop import Loop
+from dataplane.transport.replicas import ReplicaCopies
 
 TICK_S = 1.0
 STRANGERS_S = 15.0
@@ -66,12 +68,13 @@ class LMCacheServer:
         *,
         allow_clear: bool,
         patience: Patience,
+        devices: Devices,
         keeper: Keeper | None = None,
         inherited: Sequence[Inherited] = (),
-        devices: Devices | None = None,
+        replicas: ReplicaCopies | None = None,
     ) -> None:
         """`memory` is the identity of the core's memory; `folder` keeps registrations; `keeper` and `inherited` are as
-        of `Connections`; `devices` copies for engines of devices. Raises OSError when the port cannot be had."""
+        of `Connections`. Raises OSError when the port cannot be had."""
         self._clock = clock
         self._loop = loop
         self._cache = cache
@@ -80,12 +83,11 @@ class LMCacheServer:
         self.counters = Counters()
         self.connections = Connections(loop, url, self._said, self._closed, keeper, inherited)
         self.url = self.connections.url
+        self._unanswered = Unanswered(folder)
         self.chains = Chains()
         self.sessions = Sessions(cache.let_go)
         self._watch = Watch(loop)
         self._copying = Copying(loop)
-        self.devices = devices or Devices()
-        self.devices.serve(pool)
         self.instances = Instances(
             cache,
             memory,
@@ -94,7 +96,8 @@ class LMCacheServer:
             self._watch,
             clock,
             patience,
-            self.devices,
+            devices,
+            self._copying,
         )
         self._operations = Operations(
             cache,
@@ -107,6 +110,7 @@ class LMCacheServer:
             clock,
             self._count_failure,
             allow_clear=allow_clear,
+            replicas=replicas,
         )
         self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
@@ -122,6 +126,7 @@ class LMCacheServer:
                 self._operations.lookups.attach_common(self._begun_at)
             except ProtocolError as error:  # the node is draining, or full
                 log.warning("lmcache.no_common_engine", reason=error.message)
+        self._answer_left()
         loop.every(TICK_S, self.tick)
 
     # ---- requests
@@ -151,7 +156,13 @@ class LMCacheServer:
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True
                 self._loop.once(0.0, self._settle)  # when what was answered is sent
-        if result is not LATER:
+        if result is LATER:
+            request.arguments.clear()  # megabytes, which nobody needs while the copy waits
+            if not asked.answered:
+                asked.slot = self._unanswered.begin(
+                    Head(peer.number, request.uid, request.operation, ANSWERS.get(operation) is not None)
+                )
+        else:
             peer.answer(request.answer(result))
             tally.took(time.perf_counter() - began)
 
@@ -230,13 +241,24 @@ class LMCacheServer:
         self.counters.failed(operation, failed.reason, str(failed), self._clock())
 
     def _answer_later(self, asked: Asked, result: bytes | None) -> None:
-        peer = asked.peer
+        peer, asked.answered = asked.peer, True
         if peer.open:
             peer.answer(asked.request.answer(result))
             self.connections.flush(peer)
         else:
             self.counters.unanswered += 1
+        self._unanswered.end(asked.slot)
         self.counters.of(asked.operation).took(time.perf_counter() - asked.began)
+
+    def _answer_left(self) -> None:
+        """Copies of the data plane before this one ended with it: who waits for one is told so."""
+        for head in self._unanswered.left:
+            peer = self.connections.numbered(head.connection)
+            if peer is not None:
+                log.warning("lmcache.copy_ended", reason="the data plane before was killed amid it")
+                peer.answer([head.uid, head.operation, *([NOT_COPIED] if head.copied else [])])
+                self.connections.flush(peer)
+        self._unanswered.settled()
 
     def stats(self, now: float) -> GatewayStats:
         """For people: what it is doing, and what it did."""
@@ -277,7 +299,7 @@ class LMCacheServer:
         self.connections.close()
         self._watch.close()
         self.instances.close()
-        self.devices.close()
+        self._unanswered.close()
 
 
 def _left_out(key: Key) -> bool:

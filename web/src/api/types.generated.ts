@@ -635,7 +635,7 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Change how firmly a pin holds, its end, or its note (JSON merge patch); what it pins stays
+         * Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         patch: operations["patchPin"];
@@ -1821,6 +1821,7 @@ export interface components {
             refused: {
                 [key: string]: number;
             };
+            replica_pools: components["schemas"]["ReplicaPoolStats"][];
             spaces: components["schemas"]["SpaceStats"][];
             spaces_total: number;
             sweeps: components["schemas"]["SweepStats"][];
@@ -1931,6 +1932,8 @@ export interface components {
             origin: components["schemas"]["PinOrigin"] | null;
             owner: string;
             refresh_on_hit: boolean;
+            replica_bytes: number;
+            replicas: number;
             resident: number;
             resolved: number;
             selector: {
@@ -1941,6 +1944,8 @@ export interface components {
             strength: "soft" | "guaranteed" | "permanent";
             summary: string;
             tenant: string;
+            /** @enum {string} */
+            tier: "host" | "gpu";
             ttl_s: number | null;
             updated_at: number;
         };
@@ -1963,6 +1968,8 @@ export interface components {
         /** PinOnNode */
         PinOnNode: {
             bytes: number;
+            replica_bytes: number;
+            replicas: number;
             resident: number;
             resolved: number;
         };
@@ -1978,7 +1985,8 @@ export interface components {
          * PinPatch
          * @example {
          *       "note": "until the launch",
-         *       "strength": "soft"
+         *       "strength": "soft",
+         *       "tier": "gpu"
          *     }
          */
         PinPatch: {
@@ -1990,6 +1998,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             strength?: ("soft" | "guaranteed" | "permanent") | null;
+            tier?: ("host" | "gpu") | null;
             ttl_s?: number | null;
         };
         /**
@@ -2059,6 +2068,12 @@ export interface components {
             tenant?: string | null;
             /** @description Text of the prefix; tokens are made of it by the tokenizer registered for the model. */
             text?: string | null;
+            /**
+             * @description `host`: in the pools of nodes; `gpu`: besides, a replica of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go.
+             * @default host
+             * @enum {string}
+             */
+            tier: "host" | "gpu";
             /** @description Token ids of the prefix, cut in chunks; only full chunks are cached and pinned. */
             tokens?: number[] | null;
             /** @description Ends this many seconds from now. */
@@ -2080,6 +2095,7 @@ export interface components {
             } | null;
             strength: string;
             tenant: string;
+            tier: string;
         };
         /** Place */
         Place: {
@@ -2586,6 +2602,33 @@ export interface components {
         ReplicaList: {
             items: components["schemas"]["ReplicaAnswer"][];
             total: number;
+        };
+        /** ReplicaPoolStats */
+        ReplicaPoolStats: {
+            capacity_bytes: number;
+            /** @default 0 */
+            copied_blocks: number;
+            /** @default 0 */
+            copied_bytes: number;
+            copying: number;
+            device: string;
+            /** @default 0 */
+            evicted_blocks: number;
+            /** @default 0 */
+            failed_copies: number;
+            /** @default 0 */
+            leaving_bytes: number;
+            name: string;
+            /** @default  */
+            problem: string;
+            /** @default 0 */
+            read_blocks: number;
+            /** @default 0 */
+            readers: number;
+            replica_bytes: number;
+            replicas: number;
+            used_bytes: number;
+            wanted: number;
         };
         /** ResizeAnswer */
         ResizeAnswer: {
@@ -7963,6 +8006,8 @@ export interface operations {
                 model?: string;
                 /** @description Only of this strength. */
                 strength?: "soft" | "guaranteed" | "permanent";
+                /** @description Only of this tier. */
+                tier?: "host" | "gpu";
                 /** @description Only of this owner. */
                 managed_by?: string;
                 /** @description Field to sort by, with `-` in front for descending. */

@@ -16,6 +16,7 @@ export type PolicyStats = Schemas['PolicyStats'];
 export type PrefixList = Schemas['PrefixList'];
 export type Engine = Schemas['EngineStats'];
 export type Gateway = Schemas['NodeGateway'];
+export type ReplicaPool = Schemas['ReplicaPoolStats'];
 export type Session = Schemas['SessionAnswer'];
 export type Fact = Schemas['Fact'];
 export type UsageReport = Schemas['UsageReport'];

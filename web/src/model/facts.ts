@@ -45,6 +45,8 @@ const TONE: Record<string, FactTone> = {
   'node.not_resized': 'warn',
   'blocks.invalidate': 'warn',
   'pin.expired': 'warn',
+  'replica_pool.made': 'good',
+  'replica_pool.failed': 'warn',
 };
 
 export function factTone(fact: Fact): FactTone {
@@ -96,6 +98,8 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
     `${text(f, 'type')} generation ${text(f, 'generation')}: ${plural(number(f, 'faults'), 'fault')}`,
   'pin.degraded': (f) => `${text(f, 'name')}: ${plural(number(f, 'blocks'), 'block')} beyond the pin budget`,
   'pin.expired': (f) => text(f, 'name'),
+  'replica_pool.made': (f) => `${text(f, 'name')} ${text(f, 'device')} keeps replicas, up to ${bytes(number(f, 'capacity_bytes'))}`,
+  'replica_pool.failed': (f) => `${text(f, 'device')}: ${text(f, 'problem')}`,
   'block.corrupt': (f) => `${text(f, 'tenant')}: ${bytes(number(f, 'bytes'))} did not match their checksum and were dropped`,
   'memory.adopted': (f) => `${blocks(f)} of the process before, in ${duration(number(f, 'seconds'))}`,
   'sweep.done': (f) => `${text(f, 'kind')} sweep ${text(f, 'sweep')}: ${plural(number(f, 'blocks'), 'block')}`,

@@ -26,8 +26,8 @@ describe('the verdict', () => {
   it('begins with the worst', () => {
     const { level, title, findings } = told(state('nacked').overview);
     expect(level).toBe('bad');
-    expect(title).toBe('1 problem, 1 warning');
-    expect(findings.map((f) => f.level)).toEqual(['bad', 'warn', 'note']);
+    expect(title).toBe('1 problem, 2 warnings');
+    expect(findings.map((f) => f.level)).toEqual(['bad', 'warn', 'warn', 'note']);
     expect(findings[0]?.detail).toContain('quotas[3].limit_bytes');
     expect(findings[1]?.detail).toBe('quotas 14 of 15');
   });
@@ -44,7 +44,10 @@ describe('the verdict', () => {
       'Pin eval-harness is degraded',
       '2.4 GiB are quarantined',
     ]);
-    expect(titles(state('thousand-tenants').overview)).toEqual(['3 tenants are over their limits']);
+    expect(titles(state('thousand-tenants').overview)).toEqual([
+      '3 tenants are over their limits',
+      '2 pins have no replicas on GPUs',
+    ]);
   });
 
   it('is not calm beside a record that no node has applied', () => {

@@ -1,5 +1,6 @@
 import { duration } from '../format';
 import type { Node } from '../api/types';
+import { troubled } from './replicas';
 
 export interface Applied {
   type: string;
@@ -57,6 +58,10 @@ export function conditions(node: Node): Condition[] {
   }
   if (stats && !stats.armed) {
     found.push({ tone: 'warn', label: 'not enforcing', title: 'It has no snapshot of quotas yet' });
+  }
+  const gpus = troubled(node);
+  if (gpus.length > 0) {
+    found.push({ tone: 'warn', label: 'replicas: problem', title: gpus.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
   }
   if (clock_offset_s !== 0) {
     found.push({

@@ -5,6 +5,7 @@ import { bytes, duration, named, plural, share, whole } from '../format';
 import { applied } from './nodes';
 import { pinState } from './pins';
 import { codeWords } from './refusals';
+import { replicaState, troubled } from './replicas';
 
 export type Level = 'bad' | 'warn' | 'note' | 'good';
 
@@ -29,10 +30,11 @@ const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
 export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number): Verdict {
   const findings = [
     ...readiness(overview),
-    ...overview.nodes.flatMap((node) => nodeFindings(node, now)),
+    ...overview.nodes.flatMap((node) => [...nodeFindings(node, now), ...gpuFindings(node)]),
     ...refusals(refusedLastMinute),
     ...overLimit(overview),
     ...degradedPins(overview),
+    ...pinsWithoutReplicas(overview),
     ...unapplied(overview),
     ...quarantine(overview),
   ].sort((a, b) => RANK.indexOf(a.level) - RANK.indexOf(b.level));
@@ -108,6 +110,15 @@ function nodeFindings(node: Node, now: number): Finding[] {
   }
 }
 
+function gpuFindings(node: Node): Finding[] {
+  return troubled(node).map((pool) => ({
+    level: 'warn',
+    title: `Replicas on a GPU of ${node.name} have a problem`,
+    detail: `${pool.name} ${pool.device}: ${pool.problem}`,
+    panel: 'nodes',
+  }));
+}
+
 function refusals(lastMinute: Record<string, number>): Finding[] {
   const codes = Object.entries(lastMinute).sort((a, b) => b[1] - a[1]);
   if (codes.length === 0) return [];
@@ -148,6 +159,22 @@ function degradedPins(overview: Overview): Finding[] {
       level: 'warn',
       title: degraded.length === 1 ? `Pin ${names} is degraded` : `${plural(degraded.length, 'pin')} are degraded`,
       detail: `${degraded.length === 1 ? 'Blocks' : `${names}${rest}: blocks`} beyond the pin budget may be evicted.`,
+      panel: 'pins',
+    },
+  ];
+}
+
+/** Nothing is lost without replicas; but somebody asked for them. */
+function pinsWithoutReplicas(overview: Overview): Finding[] {
+  const nowhere = overview.pins.filter((pin) => !pin.expired && replicaState(pin) === 'nowhere');
+  if (nowhere.length === 0) return [];
+  const names = nowhere.slice(0, 3).map((pin) => pin.name).join(', ');
+  const rest = nowhere.length > 3 ? ` and ${whole(nowhere.length - 3)} more` : '';
+  return [
+    {
+      level: 'note',
+      title: nowhere.length === 1 ? `Pin ${names} has no replicas on GPUs` : `${plural(nowhere.length, 'pin')} have no replicas on GPUs`,
+      detail: `${nowhere.length === 1 ? 'No' : `${names}${rest}: no`} GPU keeps them yet; blocks are read from the pools of nodes.`,
       panel: 'pins',
     },
   ];

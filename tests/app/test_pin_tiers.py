@@ -1,0 +1,289 @@
+"""The tier of pins: recorded, pushed, applied and exported like any other field, and what nodes say of replicas."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.store import migrate
+from app.store.database import Database
+from dataplane.protocol.control import PinSpec
+from dataplane.protocol.events import NodeStats, PinStats, ReplicaPoolFailed, ReplicaPoolStats
+from tests.app.callers import asked, guarding, made
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import PIN, Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+
+DEVICE = "GPU-7717ca5e-0000-4000-8000-000000000001"
+
+
+def pool(**more: Any) -> ReplicaPoolStats:
+    numbers = {"capacity_bytes": 4096, "used_bytes": 2048, "replicas": 2, "replica_bytes": 2000, "wanted": 2,
+               "copying": 0, **more}  # fmt: skip
+    return ReplicaPoolStats(device=DEVICE, name="H200", **numbers)
+
+
+def told(name: str, replicas: int, resident: int = 2, **more: Any) -> PinStats:
+    of = {
+        "resolved": 2,
+        "bytes": resident * 9,
+        "guaranteed": resident,
+        "tier": "gpu",
+        "replica_bytes": replicas * 9,
+        **more,
+    }
+    return PinStats(name, resident=resident, replicas=replicas, **of)
+
+
+async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[ReplicaPoolStats]) -> None:
+    """Let the node say this of itself, and wait until it is heard."""
+    node.stats = msgspec.structs.replace(node.stats, pins=pins, replica_pools=pools)
+
+    def heard(stats: NodeStats) -> bool:
+        return (stats.node, stats.pins, stats.replica_pools) == (node.name, pins, pools)
+
+    await plane.until(lambda: any(heard(stats) for stats in plane.app.parts.fleet.stats()))
+
+
+def effect(pin: dict[str, Any], node: str | None = None) -> tuple[str, str]:
+    """Status and reason of `Effective`, over all nodes or on one."""
+    status = pin["status"] if node is None else pin["status"]["nodes"][node]
+    (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
+    return found["status"], found["reason"]
+
+
+async def patched(plane: Plane, name: str, **fields: Any) -> Any:
+    return await plane.http.patch(f"/api/v1/pins/{name}?wait=2s", json=fields, headers={"If-Match": "*"})
+
+
+async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_is_pushed(
+    plane: Plane, node: FakeNode
+) -> None:
+    first = await plane.put_pin("p")
+    assert (first["tier"], node.pins[0].tier) == ("host", "host")
+    assert "tier" not in msgspec.msgpack.decode(node.received[-1].body)[0]
+    second = await plane.put_pin("p", tier="gpu")
+    assert (second["tier"], second["generation"], node.pins[0].tier) == ("gpu", 2, "gpu")
+    assert second["summary"] == "resolved 2 chunks, 0 resident, 0 B, 0 replicas on GPUs"
+    assert (await plane.put_pin("p", tier="gpu"))["generation"] == 2
+    extended = await plane.put_pin("ends", tier="gpu", ttl_s=60)
+    answer = await plane.http.post("/api/v1/pins/ends:extend", json={"ttl_s": 600})
+    assert (answer.json()["tier"], answer.json()["generation"]) == ("gpu", extended["generation"] + 1)
+    back = await patched(plane, "p", tier=None)
+    assert (back.json()["tier"], {pin.name: pin.tier for pin in node.pins}) == (
+        "host",
+        {"p": "host", "ends": "gpu"},
+    )
+    (entry,) = (await plane.get("/api/v1/audit?limit=1"))["items"]
+    assert (entry["before"]["tier"], entry["after"]["tier"]) == ("gpu", "host")
+    assert (await patched(plane, "p", tier="gpu")).json()["tier"] == "gpu"
+    assert (await patched(plane, "p", note="kept")).json()["tier"] == "gpu"
+    shown = {pin["name"]: pin["tier"] for pin in (await plane.get("/api/v1/snapshot"))["pins"]["items"]}
+    assert shown == {"p": "gpu", "ends": "gpu"}
+
+
+async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane: Plane) -> None:
+    said = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
+    put = await plane.http.put("/api/v1/pins/p", json={**PIN, "tier": "disk"})
+    assert (put.status_code, put.json()["errors"]) == (422, said)
+    await plane.put_pin("p")
+    change = await patched(plane, "p", tier="disk")
+    assert (change.status_code, change.json()["errors"]) == (422, said)
+    listed = await plane.http.get("/api/v1/pins?tier=disk")
+    assert (listed.status_code, listed.json()["errors"]) == (
+        422,
+        [{"path": "tier", "message": "expected one of host, gpu"}],
+    )
+    document = {"apiVersion": "larder/v1", "pins": {"q": {**PIN, "tier": "disk"}}}
+    applied = await plane.http.post("/api/v1/apply", json={"document": document})
+    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": said[0]["message"]}]
+    dry = await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "disk"}}})
+    assert (dry.status_code, dry.json()["errors"][0]["path"]) == (422, "pins[...].tier")
+
+
+async def test_lists_can_be_of_one_tier_and_in_the_order_of_tiers(plane: Plane) -> None:
+    for name, tier in (("a", "host"), ("b", "gpu"), ("c", "host")):
+        await plane.put_pin(name, wait="", tier=tier)
+    for query, names in (("tier=gpu", ["b"]), ("tier=host", ["a", "c"]), ("sort=tier", ["b", "a", "c"]),
+                         ("sort=-tier&limit=2", ["c", "a"])):  # fmt: skip
+        assert [pin["name"] for pin in (await plane.get(f"/api/v1/pins?{query}"))["items"]] == names, query
+
+
+async def test_a_document_sets_the_tier_shows_a_change_of_it_and_is_exported_again(plane: Plane) -> None:
+    async def apply(document: Any, **more: Any) -> dict[str, Any]:
+        answer = await plane.http.post("/api/v1/apply", json={"document": document, **more})
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    document = {"apiVersion": "larder/v1", "pins": {"a": {**PIN, "tier": "gpu"}, "b": PIN}}
+    assert (await apply(document))["created"] == 2
+    exported = (await plane.get("/api/v1/export"))["document"]
+    assert [pin.get("tier") for pin in exported["pins"]] == ["gpu", None]
+    assert (await apply(exported))["unchanged"] == 2
+    exported["pins"][0]["tier"] = "host"
+    change = await apply(exported, dry_run=True)
+    (item,) = [record for record in change["records"] if record["action"] == "update"]
+    assert item["fields"] == {"tier": {"before": "gpu", "after": "host"}}
+    await apply(exported)
+    assert (await plane.get("/api/v1/pins/a"))["tier"] == "host"
+
+
+async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeNode) -> None:
+    await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "gpu"}}})
+    tried = node.received[-1]
+    assert tried.dry_run
+    specs = msgspec.msgpack.decode(tried.body, type=list[PinSpec])
+    assert [(spec.name, spec.tier) for spec in specs] == [("q", "gpu")]
+
+
+async def test_what_nodes_tell_of_replicas_is_summed_up_and_what_is_missing_is_said(
+    plane: Plane, node: FakeNode
+) -> None:
+    await plane.put_pin("p", tier="gpu")
+    await tell(plane, node, [told("p", 0, resident=0)], [])
+    pin = await plane.get("/api/v1/pins/p")
+    assert (effect(pin), effect(pin, "node-a")) == (("False", "NoReplicaPool"), ("False", "NoReplicaPool"))
+    assert "gpu_pool_bytes is 0 there" in pin["status"]["conditions"][-1]["message"]
+    assert pin["status"]["applied"] is True
+    await tell(plane, node, [told("p", 1)], [pool(replicas=1)])
+    pin = await plane.get("/api/v1/pins/p")
+    assert (effect(pin), pin["replicas"], pin["replica_bytes"]) == (("False", "FewReplicas"), 1, 9)
+    since = pin["status"]["conditions"][-1]["since"]
+    assert (
+        "not all resident blocks of p have a replica on a GPU of node-a"
+        in pin["status"]["conditions"][-1]["message"]
+    )
+    assert pin["nodes"]["node-a"] == {
+        "resolved": 2,
+        "resident": 2,
+        "bytes": 18,
+        "replicas": 1,
+        "replica_bytes": 9,
+    }
+    await tell(plane, node, [told("p", 4)], [pool(), pool()])
+    pin = await plane.get("/api/v1/pins/p")
+    assert (effect(pin), pin["summary"].endswith("4 replicas on GPUs")) == (("True", "Effective"), True)
+    await tell(plane, node, [told("p", 1)], [pool()])
+    assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
+    await tell(plane, node, [told("p", 0, tier="host")], [])
+    assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
+
+
+async def test_machines_without_gpus_lack_nothing_while_another_has_the_replicas(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        await plane.put_pin("p", tier="gpu")
+        parts = plane.app.parts
+        bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[told("p", 0)])
+        second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
+        parts.fleet.nodes["node-b"] = second
+        parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
+        await tell(plane, node, [told("p", 2)], [pool()])
+        status = parts.progress.status("pins", 1, name="p")
+        effective = {name: on.conditions[1] for name, on in status.nodes.items()}
+        assert {name: (each.status, each.reason) for name, each in effective.items()} == {
+            "node-a": ("True", "Effective"),
+            "node-b": ("True", "Effective"),
+        }
+        await tell(plane, node, [told("p", 0)], [])
+        status = parts.progress.status("pins", 1, name="p")
+        assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoReplicaPool"}
+
+
+async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limited_to_tenants(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        await plane.put_pin("p", tenant="acme", tier="gpu")
+        await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", readers=3)])
+        await node.publish(ReplicaPoolFailed(1.0, DEVICE, "out of memory"))
+        assert (await plane.until_fact("replica_pool.failed"))["problem"] == "out of memory"
+        (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["replica_pools"]
+        assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
+        token = await made(plane, "op", "operator", tenants=["acme"])
+        for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
+            answer = await asked(plane, token, "GET", path)
+            assert answer.status_code == 200
+            assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
+        pin = (await asked(plane, token, "GET", "/api/v1/pins/p")).json()
+        assert (pin["tier"], pin["replicas"], effect(pin)) == ("gpu", 1, ("False", "FewReplicas"))
+
+
+async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_replicas(
+    plane: Plane, node: FakeNode
+) -> None:
+    pins = [told(f"p{number:02}", number, resident=60) for number in range(60)]
+    pins += [told("other", 7, resident=1), told("plain", 0, tier="host")]
+    counters = {
+        "copied_blocks": 5,
+        "copied_bytes": 50,
+        "evicted_blocks": 4,
+        "read_blocks": 3,
+        "failed_copies": 1,
+    }
+    await tell(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
+    text = (await plane.http.get("/metrics")).text
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    of = {"node": "node-a", "device": DEVICE}
+    numbers = {s.name.removeprefix("larder_replica_pool_"): s.value for s in samples if s.labels == of}
+    assert numbers == {
+        "capacity_bytes": 4096, "used_bytes": 2048, "replicas": 2, "replica_bytes": 2000, "wanted_blocks": 2,
+        "copying_blocks": 0, "leaving_bytes": 11, "readers": 2, "problem": 1, "copied_blocks_total": 5,
+        "copied_bytes_total": 50, "evicted_blocks_total": 4, "read_blocks_total": 3, "failed_copies_total": 1,
+    }  # fmt: skip
+    replicas = {s.labels["pin"]: s.value for s in samples if s.name == "larder_pin_replicas"}
+    assert (len(replicas), replicas["p59"], replicas["other"]) == (51, 59, sum(range(10)) + 7)
+    assert "p09" not in replicas
+
+
+async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
+    pin = ("--model", "m", "--tokens", "1,2,3,4", "--chunk-tokens", "4")
+    code, out, err = await larder(plane, "pins", "put", "p", *pin, "--tier", "gpu", "--wait", "2s")
+    assert (code, err) == (0, "")
+    assert "guaranteed, also on GPUs, ends never" in out
+    assert node.pins[0].tier == "gpu"
+    code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "2s")
+    assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
+    await tell(plane, node, [told("p", 0)], [])
+    _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "2s")
+    assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps replicas" in out
+    _, out, _ = await larder(plane, "nodes", "gpus")
+    assert "no GPU keeps replicas: gpu_pool_bytes is 0, or no engine has asked for them yet" in out
+    await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
+    for command in (("pins", "list"), ("pins", "list", "--tier", "gpu"), ("status",)):
+        assert "gpu (1 replica)" in (await larder(plane, *command))[1], command
+    assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
+    for command in (("status",), ("nodes", "list")):
+        assert f"node-a replicas on H200 ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
+    _, out, _ = await larder(plane, "nodes", "gpus", "node-a")
+    assert [text for text in (DEVICE, "H200", "2/2", "1 MiB", "out of memory") if text not in out] == []
+    assert '"device": "GPU-' in (await larder(plane, "nodes", "gpus", "--json"))[1]
+    code, _, err = await larder(plane, "pins", "set", "p", "--tier", "disk")
+    assert (code, "'disk' is not one of 'host', 'gpu'" in err) == (2, True)
+    assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "2s"))[0] == 0
+    assert [pin.tier for pin in node.pins] == ["host"]
+
+
+async def test_a_release_that_knows_no_tiers_goes_on_with_its_database_and_back(
+    socket_dir: Path, database_url: str, node: FakeNode
+) -> None:
+    settings = settings_in(socket_dir, database_url)
+    async with serving(settings) as plane:
+        await plane.until_state("in_sync")
+        await plane.put_pin("p", tier="gpu")
+    database = Database(database_url)
+    await migrate.downgrade(database, "0005")
+    await migrate.upgrade(database)
+    await migrate.check(database)
+    await database.close()
+    async with serving(settings) as plane:
+        await plane.until_state("in_sync")
+        assert (await plane.get("/api/v1/pins/p"))["tier"] == "host"
+        assert [pin.tier for pin in node.pins] == ["host"]

@@ -1,0 +1,158 @@
+"""An engine that copies by itself: a client and a paged cache of this process, or of one of its own
+(`python -m tests.gpu.paged_engine ARGUMENTS`, which does what JSON lines tell it)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from dataplane.client import Client, Space, attach
+from dataplane.client.gpu import PagedCache
+from tests.dataplane.plane import wait_for
+from tests.gpu.layouts import TOKENS, Layout, layout
+from tests.gpu.machines import ROOT, Bytes, Machine, Other, array_at
+
+KIND = "keys and values first, NHD"
+PAGE_BYTES = 16 << 10
+BLOCKS = 80
+PER_CHUNK = 16
+POISON = 0xEE
+WAIT_S = 30.0
+
+
+def key(number: int) -> bytes:
+    """Of the chunk with this number."""
+    return bytes([number + 1]) * 32
+
+
+KEYS = [key(number) for number in range(3)]
+
+
+class PagedEngine:
+    """Some layers in one allocation."""
+
+    def __init__(self, machine: Machine, socket: str, kind: Layout, group: str = "", **options: Any) -> None:
+        self.machine, self.kind = machine, kind
+        self.address = machine.runtime.allocate(machine.device, kind.nbytes)
+        space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
+        self.client: Client = attach(socket, [space], group=group, timeout_s=10)
+        self.cache = PagedCache(
+            self.client,
+            machine.runtime,
+            machine.device,
+            kind.planes(),
+            [self.address] * len(kind.offsets),
+            blocks=kind.blocks,
+            tokens_per_block=TOKENS,
+            **options,
+        )
+
+    def fill(self, seed: int) -> Bytes:
+        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
+        self.machine.upload(self.address, content)
+        return content
+
+    def holds(self, content: Bytes, old: Sequence[int], new: Sequence[int]) -> bool:
+        """Blocks are now what others were."""
+        after = self.machine.download(self.address, self.kind.nbytes)
+        return all(
+            np.array_equal(self.kind.layer(after, at)[list(new)], self.kind.layer(content, at)[list(old)])
+            for at in range(len(self.kind.offsets))
+        )
+
+    def digest(self, numbers: Sequence[int]) -> str:
+        """Of what some blocks hold."""
+        content, found = self.machine.download(self.address, self.kind.nbytes), sha256()
+        for at in range(len(self.kind.offsets)):
+            found.update(np.ascontiguousarray(self.kind.layer(content, at)[list(numbers)]).data)
+        return found.hexdigest()
+
+    def store(self, keys: list[bytes], blocks: Sequence[int]) -> int:
+        """How many chunks were stored."""
+        reservation = self.client.reserve(keys, self.cache.chunk_bytes)
+        return self.cache.store(reservation, list(blocks[: len(keys) * PER_CHUNK])).all().finish().blocks
+
+    def load(self, keys: list[bytes], blocks: Sequence[int], first: int = 0) -> tuple[bool, int]:
+        """Whether it went well, and how many chunks came from replicas."""
+        load = self.cache.load(self.client.acquire(keys), list(blocks), first=first)
+        return load.finish(), load.replicas
+
+    def poison(self) -> None:
+        """No block of the pool holds what was stored any more."""
+        for memory in self.client.mapped:
+            assert memory.writable
+            array_at(memory.address, memory.nbytes)[:] = POISON
+
+    def poisoned(self, numbers: Sequence[int]) -> bool:
+        """Blocks that came from the pool after that."""
+        after = self.machine.download(self.address, self.kind.nbytes)
+        return all(
+            bool((self.kind.layer(after, at)[list(numbers)] == POISON).all())
+            for at in range(len(self.kind.offsets))
+        )
+
+    def opened(self) -> int:
+        """Allocations of others that this process has open; the twin alone."""
+        return len(self.machine.twin._opened)
+
+    def close(self) -> None:
+        self.cache.close()
+        self.client.close()
+        self.machine.runtime.free(self.address)
+
+
+class Process(Other):
+    """One in a process of its own."""
+
+    def __init__(self, machine: Machine, socket: str, **arguments: Any) -> None:
+        told = {"kind": machine.kind, "uuid": machine.uuid, "socket": socket, **arguments}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.gpu.paged_engine", json.dumps(told)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.hear() == {"ready": True}
+
+
+class _Turn:
+    """What a process is told."""
+
+    def __init__(self, engine: PagedEngine) -> None:
+        self.engine = engine
+
+    def load_replicas(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
+        """Until all of them come from there."""
+        wait_for(lambda: self.engine.load(KEYS[:chunks], blocks) == (True, chunks), "it reads replicas")
+        return {"digest": self.engine.digest(blocks)}
+
+    def stop_amid_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
+        reached = self.engine.machine.twin.pace.stop_after(100_000)
+        self.stopped = self.engine.cache.load(self.engine.client.acquire(KEYS[:chunks]), blocks)
+        return {"stopped": reached.wait(WAIT_S), "replicas": self.stopped.replicas}
+
+
+def main(arguments: dict[str, Any]) -> None:
+    machine = Machine(arguments["kind"], arguments["uuid"])
+    kind = layout(KIND, "float16", PAGE_BYTES, blocks=BLOCKS)
+    turn = _Turn(PagedEngine(machine, arguments["socket"], kind))
+    _tell({"ready": True})
+    for line in sys.stdin:
+        message = json.loads(line)
+        _tell(getattr(turn, message.pop("do"))(**message))
+
+
+def _tell(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
