@@ -404,6 +404,8 @@ class Client:
 
     def close(self) -> None:
         """Let everything go. Leases and views that are still in use stay valid until they are collected."""
+        for each in list(self._replicas.values()):  # its lock comes before ours
+            each.close()
         with self._lock:
             if self._closed:
                 return

@@ -143,6 +143,13 @@ class Replicas:
                 self._end()
                 self._tell_closed()
 
+    def close(self) -> None:
+        """The client is about to say goodbye: what no load reads is closed, and nothing is opened any more."""
+        with self._lock:
+            self._end()
+            self._tell_closed()
+            self._not_before = float("inf")
+
     def look(self) -> None:
         """Take in what the data plane said, and close what it gave up. Waits for nothing; cheap when nothing is new."""
         with self._lock:

@@ -151,10 +151,11 @@ class Replicas:
         """An engine has ended its mappings of extents."""
         pool = self.pools[device]
         for number in numbers:
-            extent = pool.leaving.get(number)
+            extent = pool.leaving.get(number) or pool.extents.get(number)
             if extent is not None:
                 extent.readers.discard(client)
-                self._leave(pool, extent)
+                if number in pool.leaving:
+                    self._leave(pool, extent)
 
     def forget(self, client: int) -> None:
         """A process is gone, or holds nothing any more."""

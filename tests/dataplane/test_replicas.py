@@ -266,6 +266,23 @@ def test_an_extent_goes_when_every_engine_has_closed_it() -> None:
     assert faults(bench, device) == []
 
 
+def test_an_extent_that_an_engine_closed_before_it_was_given_up_waits_for_nobody() -> None:
+    bench, engine, device = bench_of()
+    chain = make.keys(4)
+    engine.store(chain, BIG)
+    bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
+    device.run()
+    device.load(engine, chain)
+    device.let_go(engine)
+    closed = [*device.open_in[engine.client]]
+    device.open_in[engine.client].clear()
+    bench.node.replicas.closed(engine.client, device.device, [*closed, 0, -1, 2**63])
+    bench.apply(*make.pins([], 2))
+    device.run()
+    assert (device.stats.used_bytes, device.memory) == (0, {})
+    assert faults(bench, device) == []
+
+
 def test_without_engines_a_device_keeps_nothing() -> None:
     bench, engine, device = bench_of()
     chain = make.keys(4)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import mmap
 import select
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.dataplane.bench_node import Bench
+from tests.dataplane.plane import wait_for
 from tests.gpu.machines import Machine, Other
 from tests.lmcache import gateway as plain
 
@@ -38,10 +40,20 @@ class Gateway(plain.Gateway):
         monkeypatch.setattr(plain, "PlainPool", pool)
         super().__init__(folder, POOL_BYTES, find_devices=lambda: machine.runtime)
 
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Serve until something holds, which other processes and threads need their time for."""
+
+        def served() -> object:
+            self.turn()
+            return condition()
+
+        wait_for(served, what, 30.0)
+
     def hear(self, other: Other) -> dict[str, Any]:
         """What another process says next; it is served until then."""
-        assert other.process.stdout is not None
-        self.until(lambda: select.select([other.process.stdout], [], [], 0.002)[0], "the process answers")
+        stdout = other.process.stdout
+        assert stdout is not None
+        self.until(lambda: select.select([stdout], [], [], 0)[0], "the process answers")
         return other.hear()
 
     def ask(self, other: Other, **message: Any) -> dict[str, Any]:

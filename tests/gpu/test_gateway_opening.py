@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from dataplane.devices.runtime import Handle, Opened
-from tests.dataplane.plane import wait_for
 from tests.gpu.machines import Machine, Start
-from tests.gpu.pool import Gateway
 from tests.gpu.test_gateway import OLD, Make, engine
-
-
-def serve_until(gateway: Gateway, condition: Callable[[], object], what: str) -> None:
-    """As `gateway.until`, for what others need time for."""
-
-    def served() -> object:
-        gateway.turn()
-        return condition()
-
-    wait_for(served, what)
 
 
 class Gate:
@@ -53,7 +41,7 @@ def test_others_are_served_while_an_engine_s_memory_is_opened(
     other = start(twin, "engine")
     other.hear()
     other.tell(do="connect", url=gateway.server.url)
-    serve_until(gateway, lambda: gate.reached.is_set(), "its memory is being opened")
+    gateway.until(gate.reached.is_set, "its memory is being opened")
     assert gateway.client().ask("noop") == "OK"
     assert not len(gateway.server.instances)
     gate.open.set()
@@ -71,12 +59,12 @@ def test_a_gateway_serves_before_it_has_opened_again_what_was_open(
     gate.open.clear()
     gate.reached.clear()
     gateway.restart()
-    serve_until(gateway, lambda: gate.reached.is_set(), "its memory is being opened again")
+    gateway.until(gate.reached.is_set, "its memory is being opened again")
     assert gateway.client().ask("noop") == "OK"
     other.ask(do="reconnect")
     other.tell(do="store", chunks=2, blocks=OLD)
     (instance,) = gateway.server.instances
-    serve_until(gateway, lambda: instance.copying, "a copy waits for it")
+    gateway.until(lambda: instance.copying, "a copy waits for it")
     gate.open.set()
     assert gateway.hear(other) == {"result": True}
     gateway.ask(other, do="unregister")
@@ -89,11 +77,11 @@ def test_an_engine_that_ends_while_its_memory_is_opened_leaves_nothing_open(
     other = start(twin, "engine")
     other.hear()
     other.tell(do="connect", url=gateway.server.url)
-    serve_until(gateway, lambda: gate.reached.is_set(), "its memory is being opened")
+    gateway.until(gate.reached.is_set, "its memory is being opened")
     other.kill()
-    serve_until(gateway, lambda: not len(gateway.server.connections), "its connection is closed")
+    gateway.until(lambda: not len(gateway.server.connections), "its connection is closed")
     gate.open.set()
-    serve_until(gateway, lambda: not twin.runtime.memory_used(twin.device), "nothing is open")
+    gateway.until(lambda: not twin.runtime.memory_used(twin.device), "nothing is open")
     assert not len(gateway.server.instances)
 
 
@@ -104,7 +92,7 @@ def test_an_engine_whose_memory_cannot_be_opened_again_is_forgotten(
     other = engine(gateway, start, twin)
     twin.twin.fail("open")
     gateway.restart()
-    serve_until(gateway, lambda: not len(gateway.server.instances), "it is forgotten")
+    gateway.until(lambda: not len(gateway.server.instances), "it is forgotten")
     other.ask(do="reconnect")
     assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
     assert gateway.ask(other, do="connect", url=gateway.server.url) == {"registered": True}

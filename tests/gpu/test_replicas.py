@@ -16,7 +16,7 @@ from dataplane.client.gpu import PagedCache
 from dataplane.devices.copying import Lane, methods_for
 from dataplane.devices.runtime import DeviceError, Handle
 from dataplane.protocol.codes import Code
-from dataplane.protocol.engine import ReplicaGrant, ReplicasMapped
+from dataplane.protocol.engine import Detach, ReplicaGrant, ReplicasMapped
 from dataplane.protocol.layout import HOT_CONTROL
 from dataplane.protocol.replicas import R_MAGIC, R_VERSION, UNIT_BYTES, place_of
 from tests.dataplane.broken_plane import memory
@@ -346,6 +346,16 @@ def test_two_caches_of_one_client_share_what_is_open(replicated: tuple[ReplicaPl
     engine.cache.close()
     assert engine.opened() == 0
     wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+
+
+def test_a_client_that_says_goodbye_has_nothing_open(replicated: tuple[ReplicaPlane, Engine, Bytes]) -> None:
+    plane, engine, _ = replicated
+    engine.load()
+    assert engine.opened() == 1
+    engine.client.close()
+    assert engine.opened() == 0
+    closed, goodbye = plane.requests[-2:]
+    assert (closed.closed, type(goodbye)) == ([5], Detach)
 
 
 # ---- blocks and replicas that are not each other's

@@ -19,13 +19,13 @@ import structlog
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.transport.copying import CopyFailed, Copying
+from dataplane.transport.copying import CopyFailed
 from dataplane.transport.devices import Devices
 from dataplane.transport.lmcache.cache import Cache
 from dataplane.transport.lmcache.connections import Connection
-from dataplane.transport.lmcache.copies import Copier
 from dataplane.transport.lmcache.failures import Failed, Reason
 from dataplane.transport.lmcache.forms import Form, form_of
+from dataplane.transport.lmcache.openings import Openings
 from dataplane.transport.lmcache.processes import Owner, Watch
 from dataplane.transport.lmcache.registrations import Registered, Registrations
 from dataplane.transport.lmcache.sessions import LEASE_TTL_S
@@ -93,7 +93,7 @@ class Instances:
         clock: Callable[[], float],
         patience: Patience,
         devices: Devices,
-        copying: Copying,
+        openings: Openings,
     ) -> None:
         """`memory` is the identity of the core's memory, by which engines are gone on with after a restart, and `named`
         that of the named segment."""
@@ -105,9 +105,7 @@ class Instances:
         self._clock = clock
         self._patience = patience
         self._devices = devices
-        self._copying = copying
-        self._loose: set[Copier] = set()
-        """Those that are being opened or closed, and belong to nobody."""
+        self._openings = openings
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int], list[list[int]]] = {}
         """Answers of `layouts` while nothing changes."""
@@ -149,18 +147,13 @@ class Instances:
                     raise Failed(Reason.UNSUPPORTED, str(failed))
                 self._check(registered, connection)
                 self._enter(registered, form, connection, self._clock())
-                self._loose.discard(copier)
             except Failed as error:
-                self._close(form)
+                self._openings.close(copier)
                 then(error)
             else:
                 then(None)
 
-        if not copier.own_thread:
-            opened(None)
-        elif self._copying.submit(copier.open, opened, self._devices):
-            self._loose.add(copier)
-        else:
+        if not self._openings.open(copier, opened, loose=True):
             raise Failed(Reason.REFUSED, "too many copies wait")
 
     def _check(self, registered: Registered, connection: Connection) -> None:
@@ -212,7 +205,7 @@ class Instances:
                     pid=registered.pid,
                     reason=str(error),
                 )
-                self._close(instance.form)
+                self._openings.close(instance.form.copier)
                 self._registrations.drop(registered)
                 continue
             self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
@@ -238,24 +231,8 @@ class Instances:
                 )
                 self._end(instance, "its memory cannot be opened", self._clock())
 
-        copier = instance.form.copier
-        if copier is not None and copier.own_thread:
-            self._copying.submit(copier.open, opened, self._devices)  # else its first copy opens it
-
-    def _close(self, form: Form) -> None:
-        """Nobody copies there any more."""
-        copier = form.copier
-        if copier is None:
-            return
-        closing = copier
-
-        def closed(failed: CopyFailed | None) -> None:
-            self._loose.discard(closing)
-
-        self._loose.add(copier)
-        if not copier.own_thread or not self._copying.submit(copier.close, closed, self._devices):
-            copier.close()
-            closed(None)
+        if instance.form.copier is not None:  # where too much waits, its first copy opens it
+            self._openings.open(instance.form.copier, opened, loose=False)
 
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach its engine, or go on with the one that it had. Raises Failed."""
@@ -409,7 +386,7 @@ class Instances:
 
         def leave() -> None:
             at = self._clock()
-            self._close(instance.form)
+            self._openings.close(instance.form.copier)
             if idle:
                 self._watch.end(instance.client)
                 self._cache.goodbye(instance.client, at)
@@ -428,7 +405,7 @@ class Instances:
         self._forget(instance)
 
         def gone() -> None:
-            self._close(instance.form)
+            self._openings.close(instance.form.copier)
             self._cache.process_gone(instance.client, self._clock())
 
         self._once_idle(instance, gone)
@@ -491,9 +468,7 @@ class Instances:
 
     def close(self) -> None:
         """No copy runs any more."""
-        for copier in self._loose.union(each.form.copier for each in self if each.form.copier is not None):
-            copier.close()
-        self._loose.clear()
+        self._openings.end(instance.form.copier for instance in self)
 
 
 _NO_FORM = Form("", "", 0, [])

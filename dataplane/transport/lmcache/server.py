@@ -25,6 +25,7 @@ from dataplane.transport.lmcache.digests import Digests
 from dataplane.transport.lmcache.failures import ANSWERS, NOT_COPIED, Failed, Reason
 from dataplane.transport.lmcache.instances import Instances, Patience
 from dataplane.transport.lmcache.messages import SIGNATURES, BadArguments, Key
+from dataplane.transport.lmcache.openings import Openings
 from dataplane.transport.lmcache.operations import Operations
 from dataplane.transport.lmcache.processes import Watch
 from dataplane.transport.lmcache.registrations import Registrations
@@ -97,7 +98,7 @@ class LMCacheServer:
             clock,
             patience,
             devices,
-            self._copying,
+            Openings(self._copying, devices),
         )
         self._operations = Operations(
             cache,
