@@ -15,7 +15,9 @@ ARG TORCH_BACKEND=cpu
 ARG UV_VERSION=0.13.8
 RUN pip install --no-cache-dir "uv==${UV_VERSION}" && python -m venv --without-pip /opt/larder
 WORKDIR /src
-# Dependencies first: this layer is kept until they change.
+# Dependencies first: this layer is kept until they change. Who runs Larder may not write here: without compiled modules
+# each process would compile all of them anew, which is half of its start.
+ENV UV_COMPILE_BYTECODE=1
 COPY pyproject.toml constraints.txt ./
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
     -c constraints.txt -r pyproject.toml

@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 ARGS ?=
 SOAK_S ?= 1800
+# How all tests are run: they wait as often as they compute, so there is one worker more than cores.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+ALL_TESTS = -n $(WORKERS) --dist worksteal
+RETRY ?=
 
 # The first interpreter that is new enough and can make a venv; 3.11 first: the constraints are tested with it.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -38,7 +42,7 @@ demo: $(INSTALLED) web  ## start Larder with a real load, so that the dashboard 
 	exec $(BIN)/larder demo $(ARGS)
 
 test: lint types webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS)) $(RETRY)
 
 lint: $(INSTALLED)  ## style, format and the import contracts
 	$(BIN)/ruff check .

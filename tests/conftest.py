@@ -1,9 +1,11 @@
 """What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, `browser`, and asyncio for anyio."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,10 @@ MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.m
 
 
 def pytest_configure() -> None:
+    # Tests start a thousand processes: without kept bytecode each of them compiles numpy and all of Larder anew, which
+    # is half of its start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # A shell starts what it puts in the background with interrupts ignored, and children would inherit that: tests
     # interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,12 +60,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
     # Playwright's sync API keeps an event loop running in this thread until the browser is closed, and asyncio.run
-    # refuses to work beside it: whoever drives a browser comes last.
+    # refuses to work beside it: in a file with both, whoever drives a browser comes last.
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
     if config.getoption("--update-golden"):
         chosen = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    # Each management plane is a large cycle that is collected after its test: what lives as long as this process does
+    # (thousands of tests, all modules) is not looked through each time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +100,9 @@ def socket_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """The machine's Chromium, one for the session: two of Playwright's sync loops do not fit in one thread."""
+    """The machine's Chromium, one for each file: what runs next in this thread may need an event loop of its own."""
     from playwright.sync_api import sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

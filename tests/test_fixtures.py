@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests import free_port as ports
 from tests import require as requirement
 from tests.golden_file import Golden
 
@@ -38,6 +39,21 @@ def test_a_golden_file_fails_on_another_text_and_update_rewrites_it(tmp_path: Pa
 def test_a_socket_can_be_bound_in_the_socket_folder(socket_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(socket_dir / "a-rather-long-name-of-an-engine-socket.sock"))
+
+
+def test_a_port_is_given_once_in_a_round_and_never_one_that_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "LAST_GIVEN", tmp_path / "last")
+    first, second = ports.free_port(), ports.free_port()
+    assert ports.FIRST < first < second < ports.END
+    with socket.create_server(("127.0.0.1", ports.free_port())) as taken:
+        monkeypatch.setattr(ports, "FIRST", taken.getsockname()[1])
+        monkeypatch.setattr(ports, "END", ports.FIRST + 2)
+        assert [ports.free_port(), ports.free_port()] == [ports.FIRST + 1] * 2
+        monkeypatch.setattr(ports, "END", ports.FIRST + 1)
+        with pytest.raises(AssertionError, match="are taken"):
+            ports.free_port()
 
 
 @pytest.mark.parametrize("run", [1, 2])

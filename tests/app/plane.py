@@ -19,6 +19,8 @@ from dataplane.protocol.settings import Common, with_defaults
 TOKENS = list(range(8))
 PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
 LOOK_S = 0.05
+WAIT_S = 20.0
+"""What takes milliseconds takes seconds on a busy machine."""
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
@@ -61,13 +63,13 @@ class Plane:
         assert len(items) == 1
         return items[0]
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         """Wait for something about the fleet; what nodes tell of themselves does not beat its pulse."""
         pulse, deadline = self.app.parts.fleet.pulse, time.monotonic() + timeout_s
         while not await pulse.until(holds, LOOK_S):
             assert time.monotonic() < deadline, "it never came"
 
-    async def until_fact(self, name: str, timeout_s: float = 5.0) -> dict[str, Any]:
+    async def until_fact(self, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Fields of the next fact of this name (or of one among the last 20)."""
         hub = self.app.parts.hub
         with hub.subscribe() as subscriber:
@@ -82,13 +84,13 @@ class Plane:
 
     async def events_flow(self) -> None:
         """Wait for the first event: a publisher says nothing to a subscriber that is still connecting."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 if self.app.parts.ingest.events:
                     return
                 await asyncio.sleep(0.01)
 
-    async def until_state(self, state: str, timeout_s: float = 5.0) -> None:
+    async def until_state(self, state: str, timeout_s: float = WAIT_S) -> None:
         parts = self.app.parts
 
         def holds() -> bool:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from app.cli import larder as command
 from app.http.problems import TYPE_PREFIX
-from app.store import migrate
+from app.store import database, migrate
 from app.store.database import Database
 from app.store.tables import metadata
 from tests.app.callers import ADMIN, asked, guarding, made
@@ -166,7 +166,15 @@ async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(socket
         assert "remembered hash" in (await verified(plane, head))["fault"]
 
 
-async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, database_url: str) -> None:
+async def test_writers_at_once_make_one_chain_without_gaps(
+    socket_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in (
+        "CONNECT_TIMEOUT_S",
+        "COMMAND_TIMEOUT_S",
+    ):  # a busy machine may need longer for all of them in turn
+        monkeypatch.setattr(database, limit, 60.0)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_MS", 60_000)
     other_dir = socket_dir / "other"
     other_dir.mkdir()
     async with guarding(socket_dir, database_url) as plane, guarding(other_dir, database_url) as other:

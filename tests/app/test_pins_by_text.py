@@ -113,7 +113,8 @@ async def test_the_answer_says_how_much_is_there_in_a_line_and_by_node(plane: Pl
     await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
     answer = await plane.get(P)
     assert answer["summary"] == "resolved 2 chunks, 1 resident, 96 MiB"
-    assert answer["nodes"] == {"node-a": {"resolved": 2, "resident": 1, "bytes": 96 << 20}}
+    assert answer["nodes"].keys() == {"node-a"}
+    assert answer["nodes"]["node-a"].items() >= {"resolved": 2, "resident": 1, "bytes": 96 << 20}.items()
     node.stats = msgspec.structs.replace(
         node.stats, pins=[msgspec.structs.replace(told, resolved=4, resident=3)]
     )

@@ -23,7 +23,7 @@ from app.store.database import Database
 from dataplane.protocol.control import Fault, Observed
 from dataplane.protocol.keys import chain
 from tests.app.fake_node import FakeNode
-from tests.app.plane import TOKENS, Plane, serving, settings_in
+from tests.app.plane import TOKENS, WAIT_S, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +260,7 @@ async def test_the_whole_way_works_on_either_database(
 
 async def _settled(plane: Plane, query: str, holds=bool) -> dict:
     """The journal, once the push that was just told is written down."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while True:
             answer = await plane.get(f"/api/v1/pushes?{query}")
             if holds(answer["items"]):

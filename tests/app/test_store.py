@@ -217,8 +217,8 @@ async def test_writers_behind_a_foreign_lock_are_all_refused_in_time(
     with contextlib.closing(sqlite3.connect(tmp_path / "larder.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         answers = await asyncio.gather(*(write(number) for number in range(8)))
-    assert {type(answer) for answer, _ in answers} == {StoreUnavailable}
-    assert max(seconds for _, seconds in answers) < 1
+    assert all(isinstance(answer, StoreUnavailable) for answer, _ in answers), answers
+    assert max(seconds for _, seconds in answers) < 2, "one after the other they would take four seconds"
     _, created = await quota_service.put("later", QuotaPut(limit_bytes=1), BY)
     assert created
     async with database.read() as session:

@@ -18,6 +18,7 @@ import pytest
 
 from app.openapi import document
 from dataplane.client import Space, attach
+from tests.free_port import free_port
 from tests.golden_file import Golden
 
 LARDER = (sys.executable, "-m", "app")
@@ -87,11 +88,6 @@ def until(holds: Callable[[], bool], timeout_s: float) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def is_running(pid: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,16 +17,11 @@ from typing import Any
 import httpx
 
 from dataplane.client import Client, Space, attach
+from tests.free_port import free_port
 
 BLOCK_BYTES = 64 << 10
 POOL_BLOCKS = 64
 MODEL = "llama"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def keys(name: str, count: int) -> list[bytes]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.dataplane.plane import Plane
+from tests.free_port import free_port
 from tests.gpu.machines import Machine, Other
-from tests.lmcache.planes import free_port, url_of
+from tests.lmcache.planes import url_of
 
 OLD = list(range(1, 33))
 NEW = list(range(40, 72))

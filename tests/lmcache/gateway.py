@@ -3,6 +3,7 @@ test's."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dataplane.transport.lmcache.server import LMCacheServer
 from dataplane.transport.lmcache.sockets import CONNECTION, Kept
 from dataplane.transport.loop import Loop
 from tests.dataplane.bench_node import Bench
+from tests.dataplane.plane import WAIT_S
 from tests.lmcache.client import Client
 
 SHM_NAME = "lmcache_l1_pool_bench"
@@ -132,12 +134,12 @@ class Gateway:
         return sum(int(area.counters.sum()) for area in self.bench.memory.areas.values())
 
     def until(self, condition: Any, what: str) -> None:
-        """Give turns until something holds."""
-        for _ in range(5000):
-            if condition():
-                return
+        """Give turns until something holds, and the core to who does it meanwhile."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, what
             self.turn()
-        raise AssertionError(what)
+            time.sleep(0.0005)
 
     def close(self) -> None:
         for client in self._clients:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +13,11 @@ from typing import Any
 from dataplane.protocol.control import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
 from dataplane.protocol.events import GatewayStats, NodeStats
 from tests.dataplane.plane import Plane, wait_for
+from tests.free_port import free_port
 from tests.lmcache.client import Client
 from tests.restart.harness import Supervised, supervised
 
 FOLDER = Path("/dev/shm")
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def url_of(plane: Plane) -> str:

@@ -340,8 +340,8 @@ class TestOverTheWire:
         [
             {"wrappers": []},
             {"wrappers": [5]},
-            {"wrappers": [msgspec.msgpack.Ext(2, b"x")]},
-            {"wrappers": [msgspec.msgpack.Ext(1, b"\x80\x04x")]},
+            pytest.param({"wrappers": [msgspec.msgpack.Ext(2, b"x")]}, id="{'wrappers': [Ext(2)]}"),
+            pytest.param({"wrappers": [msgspec.msgpack.Ext(1, b"\x80\x04x")]}, id="{'wrappers': [Ext(1)]}"),
             {"world_size": 0},
             {"engine_type": "sglang"},
             {"groups": [5]},

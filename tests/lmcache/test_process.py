@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import zmq
 
-from tests.dataplane.plane import Plane, line, wait_for
+from tests.dataplane.plane import WAIT_S, Plane, line, wait_for
+from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import (
     FOLDER,
     check,
     content,
-    free_port,
     gateway_plane,
     gateway_stats,
     leased,
@@ -33,6 +33,7 @@ from tests.lmcache.planes import (
     supervised_gateway,
     url_of,
 )
+from tests.restart.relay import Relay
 
 WORKER = """
 import os, signal, sys
@@ -220,6 +221,33 @@ class TestAKilledDataPlane:
                 assert check(worker, segment, prompt(2, old), old, f"last{old}")
             assert gateway_stats(plane).instances[0].attached
 
+    def test_room_that_it_may_have_granted_is_not_granted_anew_by_the_next_one(
+        self, socket_dir: Path
+    ) -> None:
+        """Its client writes where the first answer says: other, unwritten room must not be published in its place."""
+        settings = {"lmcache_port": str(free_port())}
+        plane = Relay(socket_dir, settings, module="tests.restart.killed_on_answer").start()
+        try:
+            with Client(url_of(plane)) as worker, mapped(worker.register()) as segment:
+                granted = worker.prepare_store(prompt(2))
+                assert len(granted["slots"]) == 2
+                assert plane.process.wait(WAIT_S) == -signal.SIGKILL
+                plane.kill()
+                plane.module = "dataplane"
+                plane.start()
+                worker.answered_twice = True
+                assert worker.ask("noop") == "OK"  # it has answered the same request by now
+                for slot, chunk in zip(granted["slots"], granted["chunk_indices"], strict=True):
+                    segment.write(slot, content(1, chunk, slot["length"]))
+                assert worker.commit_store(prompt(2)) is False
+                assert not check(worker, segment, prompt(2), 1, "reads")
+                assert store(worker, segment, prompt(2), 1, "stores")
+                assert check(worker, segment, prompt(2), 1, "reads again")
+                assert gateway_stats(plane).instances[0].attached
+            assert plane.stop() == 0
+        finally:
+            plane.end()
+
     def test_what_was_said_to_it_and_not_answered_is_answered_by_the_next_one(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             client.register()
@@ -369,4 +397,3 @@ class TestThePort:
 
 def test_content_is_what_it_says() -> None:
     assert content(1, 2, 10) == b"1:2;1:2;1:"
-    assert free_port() != free_port()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import subprocess
@@ -21,6 +22,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane
 
 HUGE = Path("/proc/sys/vm/nr_hugepages")
+LOCK = Path(tempfile.gettempdir()) / f"larder-test-huge-pages-{os.getuid()}"
 POOL_PAGES = 16
 PR_CAPBSET_DROP = 24
 CAP_IPC_LOCK = 14
@@ -42,7 +44,15 @@ def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess
 
 
 @pytest.fixture
-def huge_pages() -> Iterator[None]:
+def alone_with_huge_pages() -> Iterator[None]:
+    """The machine has one number of them: no other test changes it meanwhile."""
+    with LOCK.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def huge_pages(alone_with_huge_pages: None) -> Iterator[None]:
     """So many more 2 MiB pages as a small pool needs, set aside for the test."""
     before = huge_pages_reserved()
     try:
@@ -57,6 +67,7 @@ def huge_pages() -> Iterator[None]:
         HUGE.write_text(str(before))
 
 
+@pytest.mark.usefixtures("alone_with_huge_pages")
 def test_a_machine_without_huge_pages_is_told_how_many_to_reserve() -> None:
     available, reserved = huge_bytes_available(), huge_pages_reserved()
     pages = available // HUGE_BYTES + 1000

@@ -25,13 +25,6 @@ class Supervised(Plane):
     arguments: tuple[str, ...] = ()
     told: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def environ(self) -> dict[str, str]:
-        """As on a machine where Larder is installed: modules are compiled once, not at each start."""
-        environ = {**super().environ, "PYTHONPYCACHEPREFIX": str(self.folder / "compiled")}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        return environ
-
     def start(self) -> Supervised:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,16 +17,11 @@ from dataplane.client import attach
 from dataplane.tiers.named import FOLDER, PREFIX
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
+from tests.free_port import free_port
 from tests.restart.gateway_plane import CHAIN, HELD, NBYTES
 from tests.restart.relay import Relay
 
 SEGMENT = 2 * make.MIB
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @dataclass
@@ -57,7 +51,7 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
         folder.mkdir()
         name = f"larder-test-{os.getpid()}-{len(made)}"
         names.append(name)
-        settings = {"lmcache_port": free_port(), "dataplane__lmcache_shm_name": name, **settings}
+        settings = {"lmcache_port": str(free_port()), "dataplane__lmcache_shm_name": name, **settings}
         made.append(Gateway(folder, settings, module="tests.restart.gateway_plane"))
         return made[-1]
 
@@ -137,7 +131,7 @@ def test_a_name_whose_owners_are_dead_is_taken_by_the_next_one(plane: Gateway) -
 def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
     """Another data plane that is to have the same name."""
     folder.mkdir()
-    settings = {**plane.settings, "lmcache_port": free_port()}
+    settings = {**plane.settings, "lmcache_port": str(free_port())}
     return subprocess.run(
         [sys.executable, "-m", "dataplane"],
         env=Gateway(folder, settings).environ,

@@ -98,6 +98,9 @@ class Connection:
     """Holders have a duplicate of its socket."""
     doubtful: bool = False
     """The data plane before this one may have ended by what it said."""
+    perhaps_answered: int = 0
+    """Bytes of requests that lay in the kernel when this data plane took over: the one before may have answered them,
+    and was killed before it took them out."""
     ending: bool = False
     """Its peer says nothing any more: what lies in the kernel is all."""
     unread_since: float = 0.0
@@ -235,12 +238,14 @@ class Connections:
         if connection.doubtful:
             # If this ends the process, the next one does not get it; but all the others.
             connection.doubtful = False
+            connection.perhaps_answered = count
             self._drop(connection)
         stream = connection.stream
         stream.feed(bytes(self._view[:count]))
         if not self._serve(connection, until):
             return
         left = stream.give_back(most)
+        connection.perhaps_answered = max(0, connection.perhaps_answered - (count - left))
         if left < count:
             with suppress(OSError):  # it is gone, as the next read will tell
                 connection.socket.recv_into(self._buffer, count - left, _DISCARD)

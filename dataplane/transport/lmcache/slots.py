@@ -31,6 +31,9 @@ class Slots:
         chunks = self._resolve(asked, key, number)
         if not chunks.keys:
             return NOTHING_TO_STORE
+        if asked.peer.perhaps_answered:
+            # The client goes by the first answer it gets: it would write to room that is gone, and commit this one.
+            raise Failed(Reason.REFUSED, "a data plane before this one may have granted it already")
         transfers = chunks.instance.transfers
         store = transfers.prepare_store(chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, asked.now)
         if not store.places:
