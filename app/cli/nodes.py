@@ -96,16 +96,19 @@ def gpus(url: str | None, node: str | None, as_json: bool) -> None:
             str(pool["copying"] or "-"),
             show.size(pool["leaving_bytes"]) if pool["leaving_bytes"] else "-",
             str(pool["readers"]),
-            pool["problem"] or "-",
+            show.pool_state(pool),
         ]
         for name, pool in told
     ]
     columns = ["node", "gpu", "uuid", "used ", "pool ", "replicas ", "copying ", "leaving ", "engines "]
-    show.table(f"Replicas on GPUs ({len(rows)})", [*columns, "problem"], rows)
+    show.table(f"Replicas on GPUs ({len(rows)})", [*columns, "state"], rows)
     if not rows and all(each["stats"] is None for each in answer):
         say("no node has told, or its numbers are not for this token")
     elif not rows:
-        say("no GPU keeps replicas: gpu_pool_bytes is 0, or no engine has asked for them yet")
+        given = any((each["stats"] or {}).get("replica_pool_bytes") for each in answer)
+        say(
+            f"no GPU keeps replicas: {'no engine of a GPU has asked yet' if given else 'gpu_pool_bytes is 0'}"
+        )
 
 
 @nodes.command("resize")

@@ -217,7 +217,7 @@ def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[st
     """What a pin has, that nobody said anything else about."""
     whose = () if "prefix" in source else ("model", "tenant")
     kept = {field: held[field] for field in (*whose, "strength", "note", "selector", "managed_by")}
-    if held["tier"] != "host":
+    if held.get("tier", "host") != "host":  # a server of an older release knows no tiers
         kept["tier"] = held["tier"]
     if intent.get("strength", held["strength"]) != "permanent" and "ttl_s" not in intent:
         if held["ttl_s"] is not None:
@@ -254,13 +254,13 @@ def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
         tokens = show.plural(answer["origin"]["tokens"], "token")
         say(f"{tokens} by the tokenizer {used['name']} ({used['digest'][:16]}…)")
     chunks = show.plural(answer["key_count"], "chunk")
-    on_gpus = ", also on GPUs" if answer["tier"] == "gpu" else ""
+    on_gpus = ", also on GPUs" if answer.get("tier") == "gpu" else ""
     say(
         f"{name}: {chunks} of {answer['model']} for {answer['tenant']}, {answer['strength']}{on_gpus},"
         f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
     )
     say(answer["summary"])
-    if answer["tier"] == "gpu" and (why := show.ineffective(answer)):
+    if answer.get("tier") == "gpu" and (why := show.ineffective(answer)):
         say(why)
 
 

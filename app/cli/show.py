@@ -49,8 +49,9 @@ def plural(number: int, one: str) -> str:
 
 
 def tier(pin: dict[str, Any]) -> str:
-    """`host`, or how many replicas are in the memory of GPUs."""
-    return f"gpu ({plural(pin['replicas'], 'replica')})" if pin["tier"] == "gpu" else str(pin["tier"])
+    """`host`, also where a server of an older release knows no other; or how many replicas are on GPUs."""
+    tier = str(pin.get("tier", "host"))
+    return f"gpu ({plural(pin['replicas'], 'replica')})" if tier == "gpu" else tier
 
 
 def ends(expires_at: float | None) -> str:
@@ -76,8 +77,17 @@ def ago(at: float) -> str:
 
 
 def replica_pools(node: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the node's GPUs keep of pins; nothing when it has not told."""
-    return [] if node["stats"] is None else list(node["stats"]["replica_pools"])
+    """What the node's GPUs keep of pins; nothing when it has not told, or the server is of an older release."""
+    return [] if node["stats"] is None else list(node["stats"].get("replica_pools", ()))
+
+
+def pool_state(pool: dict[str, Any]) -> str:
+    """What is worth a look about a GPU's replicas first."""
+    if pool["problem"]:
+        return str(pool["problem"])
+    if pool["copying"] or pool["wanted"] <= pool["replicas"]:
+        return "-"
+    return "full" if pool["used_bytes"] >= pool["capacity_bytes"] else "not all fit"
 
 
 def faults(nodes: Iterable[dict[str, Any]]) -> None:

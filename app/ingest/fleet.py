@@ -6,12 +6,12 @@ state with an owner: `sweep` finds it, the worker keeps saying hello until it an
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.pulse import Pulse
 from dataplane.protocol.control import Fault, Observed, SnapshotType, Welcome
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.events import NodeStats, ReplicaPoolStats
 
 ACK_SETTLES_S = 1.0
 """A heartbeat may have left the node before its ack did: for this long after an ack it cannot contradict it."""
@@ -237,6 +237,11 @@ class Fleet:
         return gone
 
 
+def keep_replicas(pools: Sequence[ReplicaPoolStats]) -> bool:
+    """Whether any of a node's GPUs can have replicas: one that was refused is told of as well, with its problem."""
+    return any(pool.readers or not pool.problem for pool in pools)
+
+
 def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
     """What keeps applied records from having their effect."""
     if not stats.armed:
@@ -251,7 +256,7 @@ def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
             yield "expired", pin.name
         if pin.degraded:
             yield "degraded", pin.name
-        if pin.tier == "gpu" and not stats.replica_pools:
+        if pin.tier == "gpu" and not keep_replicas(stats.replica_pools):
             yield "no_replica_pool", pin.name
-        elif pin.tier == "gpu" and pin.replicas < pin.resident:
+        elif pin.tier == "gpu" and pin.replicas < pin.replicas_wanted:
             yield "unreplicated", pin.name

@@ -54,6 +54,12 @@ _PIN = ("node", "pin")
 PINS = {
     "replicas": Declared("larder_pin_replicas", G, "Replicas of a gpu pin's blocks, on all GPUs.", _PIN),
     "replica_bytes": Declared("larder_pin_replica_bytes", G, "Bytes of a gpu pin's replicas.", _PIN),
+    "replicas_wanted": Declared(
+        "larder_pin_replicas_wanted",
+        G,
+        "Replicas that a gpu pin would have with endless room: of each block on each GPU whose engines read it.",
+        _PIN,
+    ),
     "resident": Declared("larder_pin_resident_blocks", G, "Blocks of a gpu pin in the node's pool.", _PIN),
 }
 

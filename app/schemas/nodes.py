@@ -87,7 +87,10 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     gateway: NodeGateway | None
     """Null: there is none, or it is off."""
     replica_pools: list[ReplicaPoolStats]
-    """What GPUs keep of pins of the tier `gpu`, one for each GPU whose engines asked, at most 64."""
+    """What GPUs keep of pins of the tier `gpu`, one for each GPU whose engines asked, at most 64; also where it cannot
+    be used: `problem` says why."""
+    replica_pool_bytes: int
+    """What replicas may take of each GPU (`gpu_pool_bytes`); 0: the node keeps none."""
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):

@@ -118,6 +118,8 @@ class PinOnNode(msgspec.Struct, frozen=True):
     replicas: int
     """Copies of its blocks in the memory of the node's GPUs, of all of them together."""
     replica_bytes: int
+    replicas_wanted: int
+    """As many as it would have with endless room: one of each resident block on each GPU whose engines read it."""
 
 
 class PinAnswer(msgspec.Struct, frozen=True):
@@ -161,6 +163,8 @@ class PinAnswer(msgspec.Struct, frozen=True):
     replicas: int
     """Copies of its blocks in the memory of GPUs; a block may have one on each."""
     replica_bytes: int
+    replicas_wanted: int
+    """As many as there would be with endless room: one of each resident block on each GPU whose engines read it."""
     expired: bool
     summary: str
     """Such as `resolved 12 chunks, 9 resident, 96 MiB`."""

@@ -64,17 +64,24 @@ def applied_on(
 
 
 def effective_on(
-    node: Node, record: Record, applied: Condition, policy: str | None, *, replicas_elsewhere: bool = False
+    node: Node,
+    record: Record,
+    applied: Condition,
+    policy: str | None,
+    *,
+    replicas_elsewhere: bool = False,
+    whole: bool = True,
 ) -> Condition:
     """Whether a record does on a node what it says. `policy` is the name of the one that is in force there. A node
-    without replicas lacks nothing where another one that the record is for has them: not every machine has GPUs."""
+    without replicas lacks nothing where another one that the record is for has them: not every machine has GPUs. What
+    is the matter with its GPUs is told when the caller may see the `whole`."""
     if applied.status != "True":
         return _effective(applied.status, applied.reason, applied.message, applied.since)
     if node.stats is None:
         return _effective("Unknown", "NotTold", f"{node.name} has not told its state yet", applied.since)
     for what, name, reason, message in (
         ("unarmed", "", "Unarmed", f"{node.name} does not enforce yet: it has no snapshot of quotas"),
-        *_obstacles(node, record),
+        *_obstacles(node, record, whole),
     ):
         if what == NO_REPLICA_POOL and replicas_elsewhere:
             continue
@@ -88,7 +95,7 @@ def effective_on(
     return _effective("True", "Effective", f"in force on {node.name}", applied.since)
 
 
-def _obstacles(node: Node, record: Record) -> Sequence[tuple[str, str, str, str]]:
+def _obstacles(node: Node, record: Record, whole: bool) -> Sequence[tuple[str, str, str, str]]:
     if record.kind == "quotas":
         message = f"{record.name} holds more than its limit on {node.name} until leases end"
         found = [("over_limit", record.name, "OverLimit", message)]
@@ -99,21 +106,30 @@ def _obstacles(node: Node, record: Record) -> Sequence[tuple[str, str, str, str]
         outside = (
             f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
         )
-        nowhere = (
-            f"no GPU of {node.name} keeps replicas: gpu_pool_bytes is 0 there, or no engine has asked for them yet; "
-            "blocks are read from the node's pool"
-        )
         few = (
-            f"not all resident blocks of {record.name} have a replica on a GPU of {node.name}: the others are read "
-            "from the node's pool"
+            f"not all resident blocks of {record.name} have a replica on each GPU of {node.name} whose engines read "
+            "them: the others are read from the node's pool"
         )
         return [
             ("expired", record.name, "Expired", f"its end is over on {node.name}"),
             ("degraded", record.name, "OutsideBudget", outside),
-            (NO_REPLICA_POOL, record.name, "NoReplicaPool", nowhere),
+            (NO_REPLICA_POOL, record.name, "NoReplicaPool", _nowhere(node, whole)),
             ("unreplicated", record.name, "FewReplicas", few),
         ]
     return []
+
+
+def _nowhere(node: Node, whole: bool) -> str:
+    stats = node.stats
+    if stats is None or stats.replica_pool_bytes == 0:
+        why = "gpu_pool_bytes is 0 there"
+    elif not stats.replica_pools:
+        why = "no engine of a GPU has asked yet"
+    elif whole:
+        why = next(pool.problem for pool in stats.replica_pools if pool.problem)
+    else:
+        why = "none of them can"
+    return f"no GPU of {node.name} keeps replicas: {why}; blocks are read from the node's pool"
 
 
 def _reduced(node: Node, tenant: str) -> str:

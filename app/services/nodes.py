@@ -88,6 +88,7 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
         draining=stats.draining,
         gateway=None if stats.gateway is None else _gateway(stats.gateway),
         replica_pools=stats.replica_pools[:MOST_REPLICA_POOLS],
+        replica_pool_bytes=stats.replica_pool_bytes,
     )
 
 

@@ -218,10 +218,18 @@ class Pins:
             degraded=sum(pin.degraded for pin in seen),
             replicas=sum(pin.replicas for pin in seen),
             replica_bytes=sum(pin.replica_bytes for pin in seen),
+            replicas_wanted=sum(pin.replicas_wanted for pin in seen),
             expired=expired,
             summary=_summary(row, seen),
             nodes={
-                node: PinOnNode(pin.resolved, pin.resident, pin.bytes, pin.replicas, pin.replica_bytes)
+                node: PinOnNode(
+                    pin.resolved,
+                    pin.resident,
+                    pin.bytes,
+                    pin.replicas,
+                    pin.replica_bytes,
+                    pin.replicas_wanted,
+                )
                 for node, pin in sorted(told.items())
             },
             status=self._progress.status(

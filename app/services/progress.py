@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.ingest.fleet import Fleet, Node
+from app.ingest.fleet import Fleet, Node, keep_replicas
 from app.push.desired import Desired
 from app.push.states import NodeState, node_state
 from app.schemas.status import NodeProgress, RecordStatus
@@ -79,7 +79,10 @@ class Progress:
         return NodeProgress(
             None if observed is None else observed.generation,
             state.value,
-            [applied, effective_on(node, record, applied, chosen, replicas_elsewhere=replicas)],
+            [
+                applied,
+                effective_on(node, record, applied, chosen, replicas_elsewhere=replicas, whole=whole),
+            ],
         )
 
     def _applied(self, node: Node, kind: SnapshotType, generation: int) -> bool:
@@ -137,4 +140,4 @@ class Progress:
 
 def _has_replicas(node: Node) -> bool:
     """Some GPU of the node keeps replicas, as it last told."""
-    return node.live_stats is not None and bool(node.live_stats.replica_pools)
+    return node.live_stats is not None and keep_replicas(node.live_stats.replica_pools)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import show
 from app.cli.status import head
 from app.settings import Settings
 from tests.app.callers import ADMIN, guarding, made
@@ -45,3 +46,13 @@ async def test_numbers_that_no_node_told_are_not_zeros(
     silent = [{**node, "stats": None} for node in overview["nodes"]]
     head({**overview, "nodes": silent}, "", is_limited=False)
     assert "pool: no node has told its numbers yet" in capsys.readouterr().out
+
+
+def test_an_answer_of_a_release_without_tiers_is_of_the_host_and_has_no_gpus(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert show.tier({"name": "p", "resident": 2}) == "host"
+    node = {"name": "a", "stats": {"engines": []}, "faults": []}
+    assert show.replica_pools(node) == []
+    show.faults([node])
+    assert capsys.readouterr().out == ""

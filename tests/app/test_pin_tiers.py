@@ -34,6 +34,7 @@ def told(name: str, replicas: int, resident: int = 2, **more: Any) -> PinStats:
         "guaranteed": resident,
         "tier": "gpu",
         "replica_bytes": replicas * 9,
+        "replicas_wanted": resident,
         **more,
     }
     return PinStats(name, resident=resident, replicas=replicas, **of)
@@ -44,7 +45,8 @@ async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[R
     node.stats = msgspec.structs.replace(node.stats, pins=pins, replica_pools=pools)
 
     def heard(stats: NodeStats) -> bool:
-        return (stats.node, stats.pins, stats.replica_pools) == (node.name, pins, pools)
+        same = (stats.pins, stats.replica_pools) == (pins, pools)
+        return same and (stats.node, stats.replica_pool_bytes) == (node.name, node.stats.replica_pool_bytes)
 
     await plane.until(lambda: any(heard(stats) for stats in plane.app.parts.fleet.stats()))
 
@@ -147,14 +149,14 @@ async def test_what_nodes_tell_of_replicas_is_summed_up_and_what_is_missing_is_s
     await tell(plane, node, [told("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), effect(pin, "node-a")) == (("False", "NoReplicaPool"), ("False", "NoReplicaPool"))
-    assert "gpu_pool_bytes is 0 there" in pin["status"]["conditions"][-1]["message"]
+    assert "keeps replicas: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
     await tell(plane, node, [told("p", 1)], [pool(replicas=1)])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["replicas"], pin["replica_bytes"]) == (("False", "FewReplicas"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
     assert (
-        "not all resident blocks of p have a replica on a GPU of node-a"
+        "not all resident blocks of p have a replica on each GPU of node-a whose engines read them"
         in pin["status"]["conditions"][-1]["message"]
     )
     assert pin["nodes"]["node-a"] == {
@@ -163,14 +165,40 @@ async def test_what_nodes_tell_of_replicas_is_summed_up_and_what_is_missing_is_s
         "bytes": 18,
         "replicas": 1,
         "replica_bytes": 9,
+        "replicas_wanted": 2,
     }
     await tell(plane, node, [told("p", 4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["summary"].endswith("4 replicas on GPUs")) == (("True", "Effective"), True)
     await tell(plane, node, [told("p", 1)], [pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
+    await tell(plane, node, [told("p", 3, replicas_wanted=4)], [pool(), pool()])
+    pin = await plane.get("/api/v1/pins/p")
+    assert (effect(pin), pin["replicas_wanted"]) == (("False", "FewReplicas"), 4)
+    await tell(plane, node, [told("p", 0, replicas_wanted=0)], [pool()])
+    assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     await tell(plane, node, [told("p", 0, tier="host")], [])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
+
+
+async def test_why_no_gpu_of_a_node_keeps_replicas_is_said(plane: Plane, node: FakeNode) -> None:
+    await plane.put_pin("p", tier="gpu")
+    refused = pool(problem="the driver is too old", replicas=0, used_bytes=0)
+    for pools, size, why in (
+        ([], 0, "gpu_pool_bytes is 0 there"),
+        ([], 4096, "no engine of a GPU has asked yet"),
+        ([refused, refused], 4096, "the driver is too old"),
+    ):
+        node.stats = msgspec.structs.replace(node.stats, replica_pool_bytes=size)
+        await tell(plane, node, [told("p", 0, replicas_wanted=0)], pools)
+        pin = await plane.get("/api/v1/pins/p")
+        assert effect(pin) == ("False", "NoReplicaPool")
+        expected = f"no GPU of node-a keeps replicas: {why}; blocks are read from the node's pool"
+        assert pin["status"]["conditions"][-1]["message"].endswith(expected)
+    await tell(plane, node, [told("p", 1)], [refused, pool(readers=1)])
+    assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewReplicas")
+    (shown,) = (await plane.get("/api/v1/nodes"))["items"]
+    assert shown["stats"]["replica_pool_bytes"] == 4096
 
 
 async def test_machines_without_gpus_lack_nothing_while_another_has_the_replicas(
@@ -255,7 +283,10 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "2s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps replicas" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
-    assert "no GPU keeps replicas: gpu_pool_bytes is 0, or no engine has asked for them yet" in out
+    assert "no GPU keeps replicas: gpu_pool_bytes is 0" in out
+    for used, state in ((4096, "full"), (2048, "not all fit")):
+        await tell(plane, node, [told("p", 1)], [pool(wanted=9, used_bytes=used)])
+        assert state in (await larder(plane, "nodes", "gpus"))[1]
     await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
     for command in (("pins", "list"), ("pins", "list", "--tier", "gpu"), ("status",)):
         assert "gpu (1 replica)" in (await larder(plane, *command))[1], command

@@ -196,10 +196,10 @@ def test_pins_for_gpus_show_how_much_of_them_is_there_on_each_node(open_state: O
     pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
     partly = pins.filter(has_text="code-search-tools")
     expect(partly).to_contain_text("partly on GPUs")
-    expect(partly).to_contain_text("replicas gpu-a1 1,408 of 1,792")
+    expect(partly).to_contain_text("replicas gpu-a1 1,408 of 3,584")
     whole = pins.filter(has_text="chat-system-prompt")
     expect(whole.get_by_text("on GPUs", exact=True)).to_be_visible()
-    expect(whole).to_contain_text("replicas gpu-a1 1,024 for 512 blocks")
+    expect(whole).to_contain_text("replicas gpu-a1 1,024 of 1,024")
     expect(pins.filter(has_text="warmup-next-model")).to_contain_text("for GPUs")
     expect(pins.filter(has_text="launch-day-prefix")).not_to_contain_text("GPU")
 

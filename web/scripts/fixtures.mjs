@@ -86,12 +86,12 @@ const pin = (name, of) => ({
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', managed_by: '', selector: null, owner: 'alice', origin: null,
   etag: '"9"', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
   resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
-  replicas: 0, replica_bytes: (of.replicas ?? 0) * 2 * MiB,
+  replicas: 0, replica_bytes: (of.replicas ?? 0) * 2 * MiB, replicas_wanted: of.tier === 'gpu' ? of.resident : 0,
   summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB${of.tier === 'gpu' ? `, ${of.replicas ?? 0} replicas on GPUs` : ''}`,
   nodes: {
     'gpu-a1': {
       resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB, replicas: of.replicas ?? 0,
-      replica_bytes: (of.replicas ?? 0) * 2 * MiB,
+      replica_bytes: (of.replicas ?? 0) * 2 * MiB, replicas_wanted: of.replicas_wanted ?? (of.tier === 'gpu' ? of.resident : 0),
     },
   },
   status: statusOf('pins', 9), ...of,
@@ -139,7 +139,8 @@ const node = (name, of = {}) => ({
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, replica_pools: [], ...of,
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, replica_pools: [],
+  replica_pool_bytes: of.replica_pools?.length ? 8 * GiB : 0, ...of,
 });
 
 const applied = statusOf('policies', 1);
@@ -182,7 +183,7 @@ const busyTenants = [
 ];
 
 const busyPins = [
-  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', replicas: 1_024, note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', replicas: 1_024, replicas_wanted: 1_024, note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
   pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840, refresh_on_hit: true, ttl_s: 10_800 }),
   pin('warmup-next-model', { strength: 'soft', tier: 'gpu', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
@@ -262,8 +263,8 @@ function overLimit() {
   const [chat, code, ...rest] = o.tenants;
   const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB, waits_for_pids: [18_377, 18_401] });
   const partly = {
-    ...pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792, tier: 'gpu', replicas: 1_408 }),
-    status: ineffective(statusOf('pins', 9), 'FewReplicas', "not all resident blocks of code-search-tools have a replica on a GPU of gpu-a1: the others are read from the node's pool"),
+    ...pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792, tier: 'gpu', replicas: 1_408, replicas_wanted: 3_584 }),
+    status: ineffective(statusOf('pins', 9), 'FewReplicas', "not all resident blocks of code-search-tools have a replica on each GPU of gpu-a1 whose engines read them: the others are read from the node's pool"),
   };
   const small = { capacity_bytes: 2.5 * GiB, used_bytes: 2.5 * GiB, replicas: 1_216, replica_bytes: 1_216 * 2 * MiB, wanted: 2_304, evicted_blocks: 96, readers: 2 };
   const pressed = { ...busyForce, gate_closed: true, victim_idle_s: 41.5, declined_blocks: 20_310 };
@@ -353,10 +354,10 @@ function thousandTenants() {
   });
   tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
   // None of its machines has a GPU that keeps replicas.
-  const nowhere = ineffective(statusOf('pins', 9), 'NoReplicaPool', "no GPU of gpu-a1 keeps replicas: gpu_pool_bytes is 0 there, or no engine has asked for them yet; blocks are read from the node's pool");
+  const nowhere = ineffective(statusOf('pins', 9), 'NoReplicaPool', "no GPU of gpu-a1 keeps replicas: gpu_pool_bytes is 0 there; blocks are read from the node's pool");
   const off = (each) => ({
-    ...each, replicas: 0, replica_bytes: 0, status: nowhere, summary: each.summary.replace(/\d+ replicas/, '0 replicas'),
-    nodes: Object.fromEntries(Object.entries(each.nodes).map(([name, on]) => [name, { ...on, replicas: 0, replica_bytes: 0 }])),
+    ...each, replicas: 0, replica_bytes: 0, replicas_wanted: 0, status: nowhere, summary: each.summary.replace(/\d+ replicas/, '0 replicas'),
+    nodes: Object.fromEntries(Object.entries(each.nodes).map(([name, on]) => [name, { ...on, replicas: 0, replica_bytes: 0, replicas_wanted: 0 }])),
   });
   const pins = o.pins.map((each) => (each.tier === 'gpu' ? off(each) : each));
   const nodes = o.nodes.map((each) => ({ ...each, stats: { ...each.stats, replica_pools: [] } }));

@@ -1821,6 +1821,7 @@ export interface components {
             refused: {
                 [key: string]: number;
             };
+            replica_pool_bytes: number;
             replica_pools: components["schemas"]["ReplicaPoolStats"][];
             spaces: components["schemas"]["SpaceStats"][];
             spaces_total: number;
@@ -1934,6 +1935,7 @@ export interface components {
             refresh_on_hit: boolean;
             replica_bytes: number;
             replicas: number;
+            replicas_wanted: number;
             resident: number;
             resolved: number;
             selector: {
@@ -1970,6 +1972,7 @@ export interface components {
             bytes: number;
             replica_bytes: number;
             replicas: number;
+            replicas_wanted: number;
             resident: number;
             resolved: number;
         };

@@ -3,7 +3,7 @@ import type { Overview, Pin } from '../api/types';
 import { state } from '../fixtures/states';
 import { factSentence } from './facts';
 import { conditions } from './nodes';
-import { poolState, replicaState, replicasByNode, troubled, waiting } from './replicas';
+import { poolState, replicaState, replicasByNode, troubled, waiting, whyNowhere } from './replicas';
 import { judge } from './verdict';
 
 function named(overview: Overview, name: string): Pin {
@@ -32,13 +32,30 @@ describe('replicas of pins', () => {
     expect(replicaState({ ...pin, status: { ...status, nodes: { 'gpu-a2': { observed_generation: 9, state: 'in_sync' as const } } } })).toBe('all');
   });
 
-  it('are counted node by node, and a block may have one on each GPU', () => {
-    expect(replicasByNode(named(busy, 'chat-system-prompt'))).toBe('gpu-a1 1,024 for 512 blocks');
-    expect(replicasByNode(named(state('over-limit').overview, 'code-search-tools'))).toBe('gpu-a1 1,408 of 1,792');
+  it('are few where a block has one on one GPU, and lacks one on another', () => {
     const pin = named(busy, 'chat-system-prompt');
-    const on = { resolved: 2, resident: 2, bytes: 2, replicas: 1, replica_bytes: 1 };
+    const on = { resolved: 2, resident: 2, bytes: 2, replicas: 3, replica_bytes: 3, replicas_wanted: 4 };
+    expect(replicaState({ ...pin, resident: 2, replicas: 3, replicas_wanted: 4, nodes: { a: on } })).toBe('few');
+  });
+
+  it('are none where no engine on a GPU reads the pin, and that is no fault', () => {
+    const pin = { ...named(busy, 'chat-system-prompt'), replicas: 0, replicas_wanted: 0, nodes: {} };
+    expect([replicaState(pin), replicasByNode(pin)]).toEqual(['unread', '']);
+    expect(replicaState({ ...pin, resident: 0 })).toBe('none-yet');
+  });
+
+  it('that no GPU keeps say why in the words of the node', () => {
+    expect(whyNowhere(named(state('thousand-tenants').overview, 'chat-system-prompt'))).toContain('gpu_pool_bytes is 0 there');
+    expect(whyNowhere(named(busy, 'chat-system-prompt'))).toBe('');
+  });
+
+  it('are counted node by node, and a block may have one on each GPU', () => {
+    expect(replicasByNode(named(busy, 'chat-system-prompt'))).toBe('gpu-a1 1,024 of 1,024');
+    expect(replicasByNode(named(state('over-limit').overview, 'code-search-tools'))).toBe('gpu-a1 1,408 of 3,584');
+    const pin = named(busy, 'chat-system-prompt');
+    const on = { resolved: 2, resident: 2, bytes: 2, replicas: 1, replica_bytes: 1, replicas_wanted: 2 };
     const nodes = Object.fromEntries(['a', 'b', 'c', 'd', 'e', 'f'].map((name) => [name, on]));
-    expect(replicasByNode({ ...pin, nodes: { ...nodes, g: { ...on, resident: 0, replicas: 0 } } })).toBe('a 1 of 2, b 1 of 2, c 1 of 2, d 1 of 2 and 2 more nodes');
+    expect(replicasByNode({ ...pin, nodes: { ...nodes, g: { ...on, replicas_wanted: 0, replicas: 0 } } })).toBe('a 1 of 2, b 1 of 2, c 1 of 2, d 1 of 2 and 2 more nodes');
   });
 
   it('that no GPU keeps are a note, and none of a pin that has ended', () => {
@@ -58,6 +75,7 @@ describe('pools of replicas', () => {
     if (!well || !full || !broken) throw new Error('a state lacks its pool');
     expect([poolState(well), waiting(well)]).toEqual(['well', 0]);
     expect([poolState(full), waiting(full)]).toEqual(['full', 1_088]);
+    expect(poolState({ ...full, used_bytes: full.capacity_bytes - 1 })).toBe('not-all');
     expect(poolState({ ...full, copying: 3 })).toBe('copying');
     expect(poolState({ ...broken, copying: 3 })).toBe('problem');
     expect(waiting({ ...well, wanted: 1 })).toBe(0);

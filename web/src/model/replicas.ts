@@ -1,37 +1,48 @@
 /** Replicas of pinned blocks in the memory of GPUs: of a pin, and of a GPU's pool. */
 
 import type { Node, Pin, ReplicaPool } from '../api/types';
-import { plural, whole } from '../format';
+import { whole } from '../format';
 
-export type ReplicaState = 'host' | 'nowhere' | 'few' | 'none-yet' | 'all';
+export type ReplicaState = 'host' | 'nowhere' | 'few' | 'none-yet' | 'unread' | 'all';
 
-/** How far a pin of the tier `gpu` is on GPUs. `nowhere`: no node that it is for keeps replicas. */
+/** How far a pin of the tier `gpu` is on GPUs. `nowhere`: no node that it is for keeps replicas. `unread`: GPUs do, and none of their engines reads it now. */
 export function replicaState(pin: Pin): ReplicaState {
   if (pin.tier !== 'gpu') return 'host';
-  const reasons = Object.values(pin.status.nodes).flatMap((node) => (node.conditions ?? []).map((condition) => condition.reason));
-  if (pin.replicas === 0 && reasons.includes('NoReplicaPool')) return 'nowhere';
+  if (pin.replicas === 0 && saying(pin, 'NoReplicaPool')) return 'nowhere';
   if (pin.resident === 0) return 'none-yet';
-  return reasons.includes('FewReplicas') || pin.replicas < pin.resident ? 'few' : 'all';
+  if (pin.replicas === 0 && pin.replicas_wanted === 0) return 'unread';
+  const lacking = Object.values(pin.nodes).some((on) => on.replicas < on.replicas_wanted);
+  return lacking || saying(pin, 'FewReplicas') ? 'few' : 'all';
+}
+
+/** Why no GPU keeps replicas of it, in the words of the first node that says so; empty where none does. */
+export function whyNowhere(pin: Pin): string {
+  return saying(pin, 'NoReplicaPool')?.message ?? '';
+}
+
+function saying(pin: Pin, reason: string) {
+  return Object.values(pin.status.nodes)
+    .flatMap((node) => node.conditions ?? [])
+    .find((condition) => condition.reason === reason);
 }
 
 const NODES_SHOWN = 4;
 
-/** `gpu-a1 512 of 512`, for each node that keeps something of the pin. A block may have a replica on each GPU: `1,024 for 512 blocks`. */
+/** `gpu-a1 512 of 1,024`, for each node where engines on GPUs read the pin: a block may have a replica on each GPU. Empty where none does. */
 export function replicasByNode(pin: Pin): string {
-  const nodes = Object.entries(pin.nodes).filter(([, on]) => on.replicas > 0 || on.resident > 0);
-  const told = nodes.slice(0, NODES_SHOWN).map(([name, on]) =>
-    on.replicas > on.resident ? `${name} ${whole(on.replicas)} for ${plural(on.resident, 'block')}` : `${name} ${whole(on.replicas)} of ${whole(on.resident)}`,
-  );
+  const nodes = Object.entries(pin.nodes).filter(([, on]) => on.replicas > 0 || on.replicas_wanted > 0);
+  const told = nodes.slice(0, NODES_SHOWN).map(([name, on]) => `${name} ${whole(on.replicas)} of ${whole(on.replicas_wanted)}`);
   return told.join(', ') + (nodes.length > told.length ? ` and ${whole(nodes.length - told.length)} more nodes` : '');
 }
 
-export type PoolState = 'problem' | 'full' | 'copying' | 'well';
+export type PoolState = 'problem' | 'full' | 'not-all' | 'copying' | 'well';
 
-/** What is worth a look about a GPU's pool first. Full: pins want more there than fits, and nothing is on its way. */
+/** What is worth a look about a GPU's pool first. Full and `not-all`: pins want more there than fits, and nothing is on its way. */
 export function poolState(pool: ReplicaPool): PoolState {
   if (pool.problem) return 'problem';
   if (pool.copying > 0) return 'copying';
-  return waiting(pool) > 0 ? 'full' : 'well';
+  if (waiting(pool) === 0) return 'well';
+  return pool.used_bytes >= pool.capacity_bytes ? 'full' : 'not-all';
 }
 
 /** Blocks that pins want on the GPU and that are not there. */
