@@ -84,8 +84,8 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     lmcache_never_pinged_s: float = 3600.0
     """The same for a worker that never pinged."""
     gpu_pool_bytes: int = 0
-    """Memory of each GPU that replicas of pinned blocks may take (pins of the tier `gpu`); 0 for none. It is taken from
-    when the first engine asks for replicas, and engines must leave room for it."""
+    """Memory of each GPU that replicas of pinned blocks may take (pins of the tier `gpu`): 2 MiB or more, or 0 for
+    none. It is taken from when the first engine asks for replicas, and engines must leave room for it."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5

@@ -54,8 +54,9 @@ def _look(config: str | None) -> list[Found]:
     table = plane.get("dataplane")
     table = table if isinstance(table, dict) else {}
     checked = list(machine.checks(settings, table, pool_bytes, runs=runs))
-    on_gpus = gpus.replicas(int(table.get("gpu_pool_bytes", 0)))
-    return [found, *checked, *gpus.look(checked), *on_gpus, *_database(settings)]
+    tried = gpus.look(checked)
+    on_gpus = gpus.replicas(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
+    return [found, *checked, *tried, *on_gpus, *_database(settings)]
 
 
 def _data_plane() -> tuple[dict[str, Any], Found]:

@@ -12,6 +12,8 @@ from dataplane.protocol.units import format_size
 
 COMMAND = (sys.executable, "-m", "dataplane.devices")
 TIMEOUT_S = 180
+_NEEDED = ("GPU", "CUDA")
+"""Checks without which no GPU keeps anything."""
 
 
 def look(checked: Sequence[Found], command: Sequence[str] = COMMAND) -> list[Found]:
@@ -39,17 +41,26 @@ def tried(command: Sequence[str]) -> list[Found]:
     return found
 
 
-def replicas(wanted_bytes: int) -> list[Found]:
+def replicas(wanted_bytes: int, seen: Sequence[Found] = ()) -> list[Found]:
     """Whether GPUs can give what replicas of pinned blocks may take (`dataplane.gpu_pool_bytes`); nothing when it is
-    0. Raises nothing."""
+    0. `seen`: what was found of GPUs before. Raises nothing."""
     if wanted_bytes <= 0:
         return []
     name, wanted = "replicas on GPUs", format_size(wanted_bytes)
+    unusable = next((each for each in seen if each.name in _NEEDED and each.state != "ok"), None)
+    if unusable is not None:
+        told_of = f"pins of the tier gpu have no replicas: see {unusable.name}"
+        return [Found(name, "warning", told_of, unusable.fix)]
     program = shutil.which("nvidia-smi")
     if program is None:
         fix = "set dataplane.gpu_pool_bytes to 0, or run where GPUs are"
         return [
-            Found(name, "warning", f"no GPU is seen to give {wanted}: pins of the tier gpu have none", fix)
+            Found(
+                name,
+                "warning",
+                f"no GPU is seen to give {wanted}: pins of the tier gpu have no replicas",
+                fix,
+            )
         ]
     query = [program, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
     try:
@@ -70,7 +81,12 @@ def replicas(wanted_bytes: int) -> list[Found]:
     if least < wanted_bytes:
         told_of = f"{wanted} are more than GPU {number} has ({format_size(least)})"
         return [Found(name, "warning", told_of, "lower dataplane.gpu_pool_bytes")]
-    free = format_size(min(free for _, free in sizes))
+    free_bytes, number = min((free, number) for number, (_, free) in enumerate(sizes))
+    free = format_size(free_bytes)
+    if free_bytes < wanted_bytes:
+        told_of = f"GPU {number} has {free} free now, and replicas may take {wanted} of it"
+        fix = "lower dataplane.gpu_pool_bytes, or leave it room: engines take less (--gpu-memory-utilization of vLLM)"
+        return [Found(name, "warning", told_of, fix)]
     return [
         Found(name, "ok", f"up to {wanted} of each GPU once an engine asks; at least {free} are free now")
     ]

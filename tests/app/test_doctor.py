@@ -143,10 +143,23 @@ def test_memory_for_replicas_that_gpus_do_not_have_is_told(
     monkeypatch.setenv("PATH", str(folder))
     for wanted, state, said in (
         (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
+        (80 << 30, "warning", "80 GiB are more than GPU 1 has (79.6 GiB)"),
+        (
+            (79 << 30) + (512 << 20),
+            "warning",
+            "GPU 1 has 79.1 GiB free now, and replicas may take 79.5 GiB of it",
+        ),
         (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
     ):
         (found,) = gpus.replicas(wanted)
         assert (found.state, said in found.message) == (state, True), found
+    for name in ("GPU", "CUDA"):
+        (found,) = gpus.replicas(8 << 30, [machine.Found(name, "warning", "of no use", "mend it")])
+        assert (found.state, found.message, found.fix) == (
+            "warning",
+            f"pins of the tier gpu have no replicas: see {name}",
+            "mend it",
+        )
     for text in ("echo 'Failed to initialize NVML'; exit 9", "echo '[N/A], 1'", "echo 5", "exit 0"):
         program.write_text(f"#!/bin/sh\n{text}\n")
         assert [found.state for found in gpus.replicas(8 << 30)] == ["warning"], text
