@@ -1,6 +1,7 @@
 """Every failure as RFC 9457 problem details, by one table from codes to statuses."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -128,7 +129,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     """What the framework refuses by itself: unknown routes, methods, query parameters."""
     if isinstance(error, ValidationException):
         extra = error.extra if isinstance(error.extra, list) else []
-        errors = [_parameter_error(item) for item in extra]
+        errors = [_parameter_error(item, request.query_params) for item in extra]
         detail = f"{errors[0].path}: {errors[0].message}" if errors else error.detail
         return _respond(request, "invalid", detail, errors)
     code = _BY_STATUS.get(error.status_code)
@@ -156,12 +157,14 @@ def _body_limit(request: AnyRequest) -> str:
     return format_size(limit) if isinstance(limit, int) else "a size that the server has"
 
 
-def _parameter_error(item: dict[str, Any]) -> FieldError:
+def _parameter_error(item: dict[str, Any], query: Mapping[str, str]) -> FieldError:
     key = str(item.get("key", ""))
     if key == "data":
         return FieldError("body", "expected a JSON object, got nothing")
     if key in _ALLOWED:
-        return FieldError(_AS_SENT.get(key, key), f"expected one of {', '.join(_ALLOWED[key])}")
+        name = _AS_SENT.get(key, key)
+        got = f", got {query[name][:40]!r}" if name in query else ""
+        return FieldError(name, f"expected one of {', '.join(_ALLOWED[key])}{got}")
     said = str(item.get("message", "")).replace(" | null", "")  # left out, not sent as null
     return FieldError(_AS_SENT.get(key, key), sentence(said))
 

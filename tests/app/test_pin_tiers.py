@@ -98,7 +98,7 @@ async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane
     listed = await plane.http.get("/api/v1/pins?tier=disk")
     assert (listed.status_code, listed.json()["errors"]) == (
         422,
-        [{"path": "tier", "message": "expected one of host, gpu"}],
+        [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}],
     )
     document = {"apiVersion": "larder/v1", "pins": {"q": {**PIN, "tier": "disk"}}}
     applied = await plane.http.post("/api/v1/apply", json={"document": document})
