@@ -126,7 +126,7 @@ def _nowhere(node: Node, whole: bool) -> str:
     elif not stats.replica_pools:
         why = "no engine of a GPU has asked yet"
     elif whole:
-        why = next(pool.problem for pool in stats.replica_pools if pool.problem)
+        why = next((pool.problem for pool in stats.replica_pools if pool.problem), "none has told why")
     else:
         why = "none of them can"
     return f"no GPU of {node.name} keeps replicas: {why}; blocks are read from the node's pool"

@@ -197,6 +197,8 @@ async def test_why_no_gpu_of_a_node_keeps_replicas_is_said(plane: Plane, node: F
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
     await tell(plane, node, [told("p", 1)], [refused, pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewReplicas")
+    await tell(plane, node, [told("p", 2)], [pool(readers=1)])
+    assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
     assert shown["stats"]["replica_pool_bytes"] == 4096
 
