@@ -111,7 +111,8 @@ class Client:
         self._closed = False
         self._driven = Driven(link, self._lock)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
-        self._replicas: weakref.WeakValueDictionary[str, Replicas] = weakref.WeakValueDictionary()
+        self._replicas: dict[str, Replicas] = {}
+        """By device. Kept: a cache that was let go without an end has left extents open."""
         _clients.add(self)
 
     @property
@@ -404,7 +405,8 @@ class Client:
 
     def close(self) -> None:
         """Let everything go. Leases and views that are still in use stay valid until they are collected."""
-        for each in list(self._replicas.values()):  # its lock comes before ours
+        replicas = list(self._replicas.values())
+        for each in replicas:  # it waits for threads that may need our lock
             each.close()
         with self._lock:
             if self._closed:
@@ -412,7 +414,8 @@ class Client:
             self._closed = True
             world = self._link.world
             writing = any(each.number for each in self._reservations)
-            if self._link.attached and world is not None and world.idle and not writing:
+            reading = any(each.reading for each in replicas)
+            if self._link.attached and world is not None and world.idle and not writing and not reading:
                 answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
                 if isinstance(answer, wire.Detached):
                     self._driven.left()

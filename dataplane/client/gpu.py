@@ -27,10 +27,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dataplane.client.client import Client
+from dataplane.client.extents import Extent
 from dataplane.client.gpu_copies import Load, Place, Store
 from dataplane.client.leases import Lease
 from dataplane.client.memory import Memory
-from dataplane.client.replicas import Extent, Replica, Replicas
+from dataplane.client.replicas import Replica, Replicas
 from dataplane.client.reservations import Reservation
 from dataplane.devices.copying import Lane, methods_for
 from dataplane.devices.find import find
@@ -273,6 +274,10 @@ class PagedCache:
         """A copy is not under way any more. It read from these extents."""
         with self._lock:
             self._under_way -= 1
+        self.let_go(extents)
+
+    def let_go(self, extents: Collection[Extent]) -> None:
+        """Nothing reads from what `find` found any more."""
         if self._replicas is not None and extents:
             self._replicas.done(extents)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dataplane.client.extents import Extent
 from dataplane.client.leases import Lease
 from dataplane.client.memory import Memory
-from dataplane.client.replicas import Extent
 from dataplane.client.reservations import Committed, Reservation
 from dataplane.devices.runtime import I64, DeviceError, Event, Stream
 from dataplane.protocol.codes import Code
@@ -183,23 +183,35 @@ class Load(_Copy):
         found = cache.find(lease, chunks.start, chunks.stop, space)
         self._extents = {replica.extent for replica in found if replica is not None}
         self._replicas = sum(replica is not None for replica in found)
-        places = _Places()
-        for chunk, array, memory, replica in zip(chunks, self._arrays, memories, found, strict=True):
-            begin = chunk * per_chunk - first
-            own = blocks[max(0, begin) : begin + per_chunk]
-            within = max(0, -begin)
-            if replica is None:
-                places.add(memory, int(array.ctypes.data), own, within)
-            else:
-                places.add(replica.extent, replica.address, own, within)
-        made = places.made()
         try:
+            places = _Places()
+            for chunk, array, memory, replica in zip(chunks, self._arrays, memories, found, strict=True):
+                begin = chunk * per_chunk - first
+                own = blocks[max(0, begin) : begin + per_chunk]
+                within = max(0, -begin)
+                if replica is None:
+                    places.add(memory, int(array.ctypes.data), own, within)
+                else:
+                    places.add(replica.extent, replica.address, own, within)
+            made = places.made()
             for number in range(cache.layers):
                 layer = slice(number, number + 1)
                 cache.enqueue(made, layer, to_device=True, after=after if number == 0 else None)
                 self._arrived.append(cache.record())
         except DeviceError as error:
             self._fail(error)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """It never was: some of its copies may be under way."""
+        try:
+            self._cache.synchronize()
+        except DeviceError as error:
+            self._fail(error)
+        finally:
+            self._cache.let_go(self._extents)
 
     @property
     def replicas(self) -> int:

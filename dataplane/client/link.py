@@ -92,6 +92,9 @@ class Link:
         self.attached = False
         self.attachments = 0
         """How often this process was attached."""
+        self.planes = 0
+        """How many data planes gave it memory or went on with it. One that takes this client up again, with the memory
+        and as the process that it was, counts once."""
         self.on_copy: Callable[[EngineReply], bool] = lambda answer: False
         """Told of answers that nobody waits for; whether it was one about a copy of the data plane's."""
         self.plane: Process | None = None
@@ -228,6 +231,7 @@ class Link:
         self.world = world
         self._memory = answer.memory
         self._writing.clear()
+        self.planes += 1
         self._attached(answer)
 
     def _resume(self, answer: Attached, fds: list[int]) -> None:
@@ -239,6 +243,7 @@ class Link:
             raise checks.fault(
                 f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}"
             )
+        self.planes += answer.epoch != world.epoch
         world.resume(answer.epoch, membarrier=answer.membarrier)
         self._attached(answer)
 

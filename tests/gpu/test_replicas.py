@@ -401,7 +401,7 @@ def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
     plane.extents.clear()
     plane.list_extents()
     assert engine.load() == (True, 0)
-    assert engine.opened() == 0
+    wait_for(lambda: engine.opened() == 0, "it is closed")
     wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
     assert engine.load() == (True, 0)
     assert len(plane.asked) == 3
@@ -425,7 +425,7 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     assert plane.asked[-1].closed == []
     engine.machine.twin.pace.go_on()
     assert load.finish()
-    assert engine.opened() == 0
+    wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
     assert engine.holds(content, OLD, NEW[:16] + NEW[16:32] + NEW[32:]) or engine.poisoned(OLD[:16])
     wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
@@ -676,7 +676,7 @@ def test_wrong_grants_are_a_fault_and_the_pool_is_read(
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     wait_for(engine.told_of_a_fault, "the fault is told")
-    assert engine.opened() == 0
+    wait_for(lambda: engine.opened() == 0, "it is closed")
     wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches anew")
     assert engine.load() == (True, 0)
 
@@ -691,7 +691,7 @@ def test_a_replica_beyond_its_extent_is_a_fault_and_the_pool_is_read(
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     assert "fault" in engine.heard
-    assert engine.opened() == 0
+    wait_for(lambda: engine.opened() == 0, "it is closed")
 
 
 def test_places_in_extents_that_nobody_lists_are_left_to_the_pool(
@@ -727,7 +727,7 @@ def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_a
     engine.machine.twin.pace.go_on()
     assert load.finish()
     assert engine.holds(content, OLD, NEW)
-    assert engine.opened() == 0
+    wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
     wait_for(lambda: [each.table for each in second.asked] == [True], "the second one is asked")
     assert second.asked[0].closed == []
