@@ -314,7 +314,9 @@ def test_an_engine_that_is_taken_up_again_keeps_its_extents_and_tells_when_they_
     with engine.client._lock:
         link._drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS) == 3 and engine.client.connected, "it is attached again")
+    engine.cache.load(engine.client.acquire([]), []).finish()
     pin(plane, generation=2)
+    replicas(plane, 0)
 
     def given_back() -> bool:
         engine.load(KEYS, NEW)
