@@ -17,7 +17,8 @@ import numpy as np
 import structlog
 
 from dataplane.core.extents import Extent, Replica
-from dataplane.core.replicas import Copy, Free, Replicas, Work
+from dataplane.core.replica_pool import Copy, Free, Work
+from dataplane.core.replicas import Replicas
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import Pinned
 from dataplane.devices.runtime import Device, DeviceError, Handle, Runtime, device_of, plain_uuid

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dataplane.core.extents import Extent
-from dataplane.core.replicas import Copy, Free
+from dataplane.core.replica_pool import Copy, Free
 from dataplane.protocol.events import ReplicaPoolStats
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.replicas import ReplicaTable, table_bytes
