@@ -33,7 +33,7 @@ from dataplane.transport.devices import Devices
 from dataplane.transport.peers import IN_FLIGHT
 
 MAX_UUID_CHARACTERS = 64
-MAX_WAITING = 1024
+MAX_WAITING, MAX_WAITING_OF_ONE = 1024, 16
 
 log = structlog.stdlib.get_logger()
 
@@ -100,8 +100,8 @@ class ReplicaCopies:
         self._gpus: dict[str, _Gpu] = {}
         self._runtime: Runtime | None = None
         """Once it is found."""
-        self._waiting: list[tuple[str, Callable[[_Gpu | ProtocolError], None]]] = []
-        """For that."""
+        self._waiting: list[tuple[int, str, Callable[[_Gpu | ProtocolError], None]]] = []
+        """For that: client, device, and what is done then."""
 
     # ---- engines
 
@@ -145,7 +145,7 @@ class ReplicaCopies:
             if not sent and reader.open:  # the machine passes no more descriptors now
                 refuse(ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT))
 
-        self._ready(message.device, answer)
+        self._ready(client, message.device, answer)
 
     def read_by(self, client: int, uuid: str, space: int) -> None:
         """This process itself copies to an engine on a device, and reads replicas of a space for it."""
@@ -156,7 +156,7 @@ class ReplicaCopies:
 
         if self._pool_bytes:
             with suppress(ProtocolError):  # too busy: at its next copy
-                self._ready(uuid, ready)
+                self._ready(client, uuid, ready)
 
     def places(self, uuid: str, descriptors: Sequence[int]) -> I64:
         """Addresses [n] of replicas of leased blocks, in this process; 0 where there is none."""
@@ -168,17 +168,18 @@ class ReplicaCopies:
 
     # ---- devices
 
-    def _ready(self, uuid: str, then: Callable[[_Gpu | ProtocolError], None]) -> None:
+    def _ready(self, client: int, uuid: str, then: Callable[[_Gpu | ProtocolError], None]) -> None:
         """Call back on the loop when a device has a pool: at once, but for the first time, when CUDA starts. Raises
         ProtocolError."""
         if self._runtime is not None:
             then(self._gpu(self._runtime, uuid))
             return
-        if len(self._waiting) >= MAX_WAITING:
+        own = sum(each[0] == client for each in self._waiting)
+        if len(self._waiting) >= MAX_WAITING or own >= MAX_WAITING_OF_ONE:
             raise ProtocolError(
                 Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later"
             )
-        self._waiting.append((uuid, then))
+        self._waiting.append((client, uuid, then))
         if len(self._waiting) == 1 and not self._copying.submit(self._find, self._found, self._devices):
             self._found(CopyFailed("too many copies wait on this node"))
 
@@ -191,7 +192,7 @@ class ReplicaCopies:
 
     def _found(self, failed: CopyFailed | None) -> None:
         waiting, self._waiting = self._waiting, []
-        for uuid, then in waiting:
+        for _, uuid, then in waiting:
             if self._runtime is None:
                 then(self._refusal(uuid, str(failed)))
             else:

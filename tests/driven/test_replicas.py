@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from dataplane.protocol.codes import Code
+from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import ListBlocks, Tier
 from dataplane.protocol.engine import MapReplicas, ReplicasMapped, SpaceRequest
 from dataplane.protocol.events import NodeStats, ReplicaPoolStats
 from dataplane.protocol.replicas import MAX_EXTENTS
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.transport.copying import Copying
+from dataplane.transport.replicas import MAX_WAITING_OF_ONE, Reader, ReplicaCopies
 from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import RawEngine
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import PER_CHUNK, Engine, done
@@ -227,3 +231,33 @@ def test_a_node_without_devices_says_so(twin: Machine, make_plane: MakePlane) ->
         raw.attach(SpaceRequest(make.space()))
         code, _ = raw.refusal(MapReplicas(1, twin.device.uuid, [], [], True))
     assert code is Code.DEVICE_REFUSED
+
+
+class Never:
+    """Threads that do not come to anything."""
+
+    closing = False
+
+    def submit(self, *_: object) -> bool:
+        return True
+
+
+def test_one_engine_does_not_keep_others_from_waiting_for_cuda() -> None:
+    bench = Bench(64 * make.KIB)
+    none: Any = None
+    copies = ReplicaCopies(
+        bench.node.replicas, bench.node.engines, none, none, cast("Copying", Never()), 1, lambda: bench.now
+    )
+    for _ in range(MAX_WAITING_OF_ONE):
+        copies.map(cast("Reader", Waiter(1)), MapReplicas(1, "gpu", [], [], True))
+    with pytest.raises(ProtocolError, match="try again later"):
+        copies.map(cast("Reader", Waiter(1)), MapReplicas(1, "gpu", [], [], True))
+    copies.map(cast("Reader", Waiter(2)), MapReplicas(1, "gpu", [], [], True))
+
+
+@dataclass
+class Waiter:
+    """An engine that is not answered yet."""
+
+    client: int
+    open: bool = True
