@@ -39,7 +39,7 @@ class Plan:
         """Blocks that would be there with endless room."""
         self.bundles: dict[Bundle, None] = {}
         """Those that have a block in the plan."""
-        self.too_large = 0
+        self.too_large: set[Block] = set()
         """Blocks whose extent would be larger than the pool."""
         self.looked = 0
         """Pins and blocks that were looked at: what the plan cost."""
@@ -104,7 +104,7 @@ class Plan:
                     filled += shape.slot_bytes
                     blocks[block] = None
                 elif room.never(shape):
-                    self.too_large += 1
+                    self.too_large.add(block)
             if filled:
                 self._used[tenant], taken[tenant] = used + filled, share + filled
                 self.bundles[bundle] = None

@@ -164,7 +164,7 @@ class Replicas:
         plan = Plan(bundles, spaces, Room(pool.capacity_bytes, pool.left_bytes - gone), pool.came, now)
         pool.planned_at = now
         pool.plan_at = now + max(PLAN_INTERVAL_S, plan.looked * PLAN_S_PER_LOOK)
-        pool.short, pool.wanted, pool.too_large = plan.short, plan.wanted, plan.too_large
+        pool.short, pool.wanted, pool.too_large = plan.short, plan.wanted, len(plan.too_large)
         pool.came = {bundle: pool.came.get(bundle, now) for bundle in plan.bundles}
         self._withdraw(pool, [each for block, each in pool.replicas.items() if block not in plan.blocks])
         pool.missing = deque(block for block in plan.blocks if block not in pool.replicas)

@@ -273,11 +273,13 @@ def test_blocks_that_are_larger_than_the_pool_are_told_of() -> None:
     bench, engine, device = bench_of(extents=1)
     chain = make.keys(2)
     engine.store(chain, 3 * make.MIB)
-    bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
-    device.run()
-    assert device.stats.problem == "2 blocks are larger than the pool"
-    assert (bench.pin("g").replicas, bench.pin("g").replicas_wanted) == (0, 2)
-    bench.apply(*make.pins([], 2))
+    strengths: list[Strength] = ["guaranteed", "soft"]
+    for generation, strength in enumerate(strengths, 1):
+        bench.apply(*make.pins([make.pin("g", chain, strength=strength, tier="gpu")], generation))
+        device.run()
+        assert device.stats.problem == "2 blocks are larger than the pool"
+        assert (bench.pin("g").replicas, bench.pin("g").replicas_wanted) == (0, 2)
+    bench.apply(*make.pins([], 3))
     device.run()
     assert device.stats.problem == ""
 
