@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Python writes bytecode files, whatever the caller's environment says: without them each process compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +14,6 @@ SOAK_S ?= 1800
 # How all tests are run: they wait as often as they compute, so there is one worker more than cores.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 ALL_TESTS = -n $(WORKERS) --dist worksteal
-RETRY ?=
 
 # The first interpreter that is new enough and can make a venv; 3.11 first: the constraints are tested with it.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -42,12 +43,16 @@ demo: $(INSTALLED) web  ## start Larder with a real load, so that the dashboard 
 	exec $(BIN)/larder demo $(ARGS)
 
 test: lint types webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
-	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS)) $(RETRY)
+	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
-lint: $(INSTALLED)  ## style, format and the import contracts
+full: $(INSTALLED)  ## all tests at the sizes that their names say
+	LARDER_TEST_FULL=1 $(BIN)/python -m pytest -o timeout=1800 -o run_timeout=14400 $(or $(ARGS),$(ALL_TESTS))
+
+lint: $(INSTALLED)  ## style, format, the import contracts, and names by the glossary
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/check_names.py
 
 types: $(INSTALLED)  ## mypy, and the dashboard's type check
 	$(BIN)/mypy $(CHECKED)
@@ -64,20 +69,20 @@ GPU_CYCLES ?= 1000
 
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/gpu.md)
 	LARDER_TEST_GPU=required LARDER_TEST_GPU_CYCLES=$(GPU_CYCLES) \
-		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven -W default -o timeout=600 $(ARGS)
+		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven -W default -o timeout=600 -o run_timeout=0 $(ARGS)
 	$(GPU_PYTHON) -m benchmarks gpu
 
-peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (3 GB in ~/.cache/larder/peers)
+peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (4 GB in ~/.cache/larder/peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
 
 bench-peers: $(INSTALLED)  ## measure Larder beside LMCache's own server (after make peers)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 soak: $(INSTALLED)  ## half an hour of everything at once against one data plane (SOAK_S=seconds)
-	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
+	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o run_timeout=0 $(ARGS)
 
-kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (CI does it twenty times)
-	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s $(ARGS)
+kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (a usual run does it eight times)
+	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s -o run_timeout=0 $(ARGS)
 
 golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
 	$(BIN)/python -m pytest --update-golden $(ARGS)
@@ -103,7 +108,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test lint types bench gpu peers bench-peers soak golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

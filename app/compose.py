@@ -1,4 +1,4 @@
-"""Everything is created and wired here, on one page. Creating opens nothing: `Runtime.start` does."""
+"""Composition root: creates and wires all objects. Creating them opens nothing; `BackgroundTasks.start` does."""
 
 import os
 from collections.abc import Callable
@@ -7,80 +7,85 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
-from app.http.connections import Connections
-from app.http.edge import RequestCounts
-from app.http.source import Sources
+from app.http.middleware.connections import ConnectionLimiter
+from app.http.middleware.source import ClientAddresses
+from app.http.middleware.stack import RequestCounts
+from app.ingest.cache_watch import CacheWatch
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
 from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts
 from app.observe import metrics
-from app.observe.facts import FactHub
-from app.push.desired import Desired
-from app.push.environ import environ_of
-from app.push.keys import KeyPair, key_pair, key_path, next_key
-from app.push.lead import Lead
-from app.push.operations import Operations
-from app.push.supervisor import Supervisor
+from app.observe.events import EventBus
+from app.push.desired import DesiredState
+from app.push.keys import ManagerKeyPair, key_pair, key_path, next_key
+from app.push.leader_election import LeaderElection
+from app.push.operations import NodeRequests
 from app.push.worker import PushCounts
-from app.services.actions import Actions
-from app.services.apply import Apply
-from app.services.audit import Audit
-from app.services.auth import Auth
-from app.services.blocks import BlockService
-from app.services.boot import BootFile
-from app.services.ceilings import Ceilings
-from app.services.changes import Changes
-from app.services.dry_run import DryRuns
-from app.services.events import Events
-from app.services.export import Export
-from app.services.joins import Joins
-from app.services.lmcache import Lmcache
-from app.services.lmcache_quotas import LmcacheQuotas
-from app.services.lmcache_status import LmcacheStatus
-from app.services.lookups import Lookups
-from app.services.node_intent import NodeIntent
-from app.services.nodes import Nodes
-from app.services.overview import OverviewService
-from app.services.pin_shares import PinShares
-from app.services.pins import Pins
-from app.services.places import Most, Places
-from app.services.policies import Policies
-from app.services.prefixes import PrefixService
-from app.services.progress import Progress
-from app.services.pushes import Pushes
-from app.services.quotas import Quotas
-from app.services.rates import Rates
-from app.services.replicas import Replicas
-from app.services.resize import Resizing
-from app.services.retention import Retention
-from app.services.sessions import Sessions
-from app.services.snapshot import Snapshots
-from app.services.targets import Targets
-from app.services.tenants import Tenants
-from app.services.token_uses import TokenUses
-from app.services.tokenizers import Tokenizers
-from app.services.tokenizing import Tokenizing
-from app.services.tokens import Tokens
-from app.services.traces import Traces
-from app.services.usage import UsageReports
-from app.services.usage_ledger import UsageLedger
+from app.services.access.audit import Audit
+from app.services.access.auth import Auth
+from app.services.access.sessions import LoginSessions
+from app.services.access.token_uses import TokenUses
+from app.services.access.tokens import Tokens
+from app.services.base.changes import Changes
+from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
+from app.services.base.large_work import LargeWork
+from app.services.cache.actions import Actions
+from app.services.cache.blocks import BlockService
+from app.services.cache.dry_run import DryRuns
+from app.services.cache.lookups import Lookups
+from app.services.cache.traces import Traces
+from app.services.documents.apply import Apply
+from app.services.documents.export import Export
+from app.services.documents.startup_document import StartupDocument
+from app.services.fleet.cache_start import is_cold
+from app.services.fleet.enrolment import Enrolment
+from app.services.fleet.expelling import EngineExpulsion
+from app.services.fleet.managers import Managers
+from app.services.fleet.node_intent import NodeIntent
+from app.services.fleet.nodes import Nodes
+from app.services.fleet.pushes import Pushes
+from app.services.fleet.resize import PoolResize
+from app.services.fleet.restarts import Restarts
+from app.services.fleet.targets import Targets
+from app.services.lmcache.objects import LmcacheObjects
+from app.services.lmcache.quotas import LmcacheQuotas
+from app.services.lmcache.status import LmcacheStatus
+from app.services.records.ceilings import Ceilings
+from app.services.records.pin_quota import PinQuota
+from app.services.records.pins import Pins
+from app.services.records.policies import Policies
+from app.services.records.prefixes import PrefixService
+from app.services.records.progress import RecordProgress
+from app.services.records.quotas import Quotas
+from app.services.records.rates import PrefillRates
+from app.services.records.tenants import Tenants
+from app.services.records.tokenizers import Tokenizers
+from app.services.records.tokenizing import EncodeService
+from app.services.usage.ledger import UsageLedger
+from app.services.usage.reports import UsageReports
+from app.services.usage.retention import Retention
+from app.services.views.events import Events
+from app.services.views.overview import OverviewService
+from app.services.views.snapshot import Snapshots
 from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
-from app.store.claim import claim_of
-from app.store.database import Database
+from app.store.base.database import Database
+from app.store.fleet.leader_lock import claim_of
+from app.supervisor.environ import environ_of
+from app.supervisor.supervisor import Supervisor
 
 
 @dataclass
 class Parts:
-    """The objects of one management plane."""
+    """All objects of one management plane."""
 
     settings: Settings
     database: Database
-    hub: FactHub
+    bus: EventBus
     fleet: Fleet
-    desired: Desired
+    desired: DesiredState
     history: History
-    progress: Progress
+    progress: RecordProgress
     quotas: Quotas
     pins: Pins
     policies: Policies
@@ -88,83 +93,90 @@ class Parts:
     prefixes: PrefixService
     nodes: Nodes
     node_intent: NodeIntent
-    joins: Joins
-    keys: Callable[[], KeyPair]
-    """Of this management plane; made or read at the first call, which raises SettingsError."""
+    joins: Enrolment
+    keys: Callable[[], ManagerKeyPair]
+    """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
     pushes: Pushes
     audit: Audit
     auth: Auth
     tokens: Tokens
     ceilings: Ceilings
     token_uses: TokenUses
-    sessions: Sessions
-    sources: Sources
-    connections: Connections
-    places: Places
+    sessions: LoginSessions
+    sources: ClientAddresses
+    connections: ConnectionLimiter
+    places: ConcurrencyLimiter
     actions: Actions
     lookups: Lookups
-    lmcache: Lmcache
+    large_work: LargeWork
+    lmcache: LmcacheObjects
     lmcache_quotas: LmcacheQuotas
     lmcache_status: LmcacheStatus
     dry_runs: DryRuns
     blocks: BlockService
     tokenizers: Tokenizers
-    resizing: Resizing
+    resizing: PoolResize
+    expelling: EngineExpulsion
     traces: Traces
-    rates: Rates
+    rates: PrefillRates
     usage: UsageReports
     usage_ledger: UsageLedger
     retention: Retention
     apply: Apply
     export: Export
-    boot: BootFile
+    boot: StartupDocument
     overview: OverviewService
     events: Events
     snapshots: Snapshots
     registry: CollectorRegistry
     rollup: Rollup
-    operations: Operations
-    lead: Lead
-    replicas: Replicas
+    cache_watch: CacheWatch
+    operations: NodeRequests
+    lead: LeaderElection
+    managers: Managers
     supervisor: Supervisor | None
+    restarts: Restarts
     requests: RequestCounts = field(default_factory=RequestCounts)
     ingest: IngestCounts = field(default_factory=IngestCounts)
     push: PushCounts = field(default_factory=PushCounts)
 
 
 def build(settings: Settings) -> Parts:
-    """The object graph."""
+    """Return the object graph."""
     database = Database(settings.common.database_url)
-    hub, fleet, history = FactHub(), Fleet(), History()
-    desired = Desired(database)
-    progress = Progress(fleet, desired)
-    changes = Changes(database, fleet, hub)
-    lead = Lead(claim_of(database, database.origin))
+    bus, fleet, history = EventBus(), Fleet(), History()
+    desired = DesiredState(database)
+    progress = RecordProgress(fleet, desired)
+    changes = Changes(database, fleet, bus)
+    lead = LeaderElection(claim_of(database, database.origin))
     events = Events(database)
-    # Every replica hears what happens on nodes; one writes it down.
-    hub.keep = lambda fact: events.offer(fact) if not fact.node or lead.latest else None
+    # Every manager receives the events of nodes; only one stores them.
+    bus.keep = lambda event: events.offer(event) if not event.node or lead.latest else None
     auth = Auth(database, changes, admin_token(settings.app), may_open=_may_open(settings))
-    operations = Operations(fleet, settings.app.push_timeout_s)
+    operations = NodeRequests(fleet, settings.app.push_timeout_s)
     prefixes = PrefixService(operations)
-    tokenizers = Tokenizers(database, changes, Tokenizing())
+    tokenizers = Tokenizers(database, changes, EncodeService())
     targets = Targets(operations, fleet)
-    shares = PinShares(settings.app.pins_per_tenant)
+    shares = PinQuota(settings.app.pins_per_tenant)
     pins = Pins(database, changes, progress, fleet, prefixes, tokenizers, shares)
     policies = Policies(database, changes, progress, fleet)
     quotas = Quotas(database, changes, progress, fleet)
     apply = Apply(database, changes, progress, fleet, tokenizers, shares)
-    boot = _boot_file(settings, apply, database, hub)
+    boot = _boot_file(settings, apply, database, bus)
     nodes = Nodes(progress, fleet)
     keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
     key_file = key_path(settings.state_dir, settings.app.curve_key_file)
     blocks = BlockService(targets, prefixes)
-    actions = Actions(targets, changes, tokenizers)
-    lookups = Lookups(targets, tokenizers)
-    supervisor = _supervisor(settings, fleet, hub) if settings.app.embedded_data_plane else None
-    connections = Connections(settings.app.connections_per_address, proxies(settings.app))
+    large_work = LargeWork()
+    actions = Actions(targets, changes, tokenizers, large_work)
+    lookups = Lookups(targets, tokenizers, large_work)
+    supervisor = _supervisor(settings, fleet, bus) if settings.app.embedded_data_plane else None
+    connections = ConnectionLimiter(settings.app.connections_per_address, proxies(settings.app))
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
-    sources = metrics.Sources(
+    sources = metrics.MetricSources(
         stats=fleet.stats,
+        cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
+        empty_pins=fleet.empty_pins,
         nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
         node_states=progress.census,
         desired=progress.generations,
@@ -177,13 +189,13 @@ def build(settings: Settings) -> Parts:
             metrics.EVENTS.name: ingest.events,
             metrics.EVENTS_MALFORMED.name: ingest.malformed,
             metrics.EVENTS_LOST.name: ingest.lost,
-            metrics.STREAMS.name: hub.listeners,
-            metrics.FACTS_DROPPED.name: hub.dropped,
+            metrics.STREAMS.name: bus.listeners,
+            metrics.STREAM_EVENTS_DROPPED.name: bus.dropped,
             metrics.EVENTS_UNKEPT.name: events.dropped,
             metrics.AUDIT_LEFT_OUT.name: auth.unrecorded,
             metrics.APPLY_FILE.name: boot.in_force,
             metrics.APPLY_FILE_REFUSED.name: boot.refused,
-            metrics.REPLICA_PUSHING.name: lead.pushing,
+            metrics.MANAGER_PUSHING.name: lead.pushing,
             metrics.DATABASE_UP.name: not database.watch.away,
             metrics.APPLY_FILE.name: boot.in_force,
             metrics.APPLY_FILE_REFUSED.name: boot.refused,
@@ -193,7 +205,7 @@ def build(settings: Settings) -> Parts:
     return Parts(
         settings=settings,
         database=database,
-        hub=hub,
+        bus=bus,
         fleet=fleet,
         desired=desired,
         history=history,
@@ -204,8 +216,8 @@ def build(settings: Settings) -> Parts:
         tenants=Tenants(database, changes, fleet, quotas),
         prefixes=prefixes,
         nodes=nodes,
-        node_intent=NodeIntent(changes, fleet, hub),
-        joins=Joins(
+        node_intent=NodeIntent(changes, fleet, bus),
+        joins=Enrolment(
             database,
             changes,
             fleet,
@@ -220,82 +232,86 @@ def build(settings: Settings) -> Parts:
         tokens=Tokens(database, changes, auth),
         ceilings=Ceilings(database, changes),
         token_uses=TokenUses(database, auth),
-        sessions=Sessions(database, changes, auth),
-        sources=Sources(proxies(settings.app)),
+        sessions=LoginSessions(database, changes, auth),
+        sources=ClientAddresses(proxies(settings.app)),
         connections=connections,
-        places=Places(_places(settings)),
+        places=ConcurrencyLimiter(_places(settings)),
         actions=actions,
         lookups=lookups,
-        lmcache=Lmcache(targets, changes, blocks, actions, lookups),
+        large_work=large_work,
+        lmcache=LmcacheObjects(targets, changes, blocks, actions, lookups, large_work),
         lmcache_quotas=LmcacheQuotas(quotas, fleet),
         lmcache_status=LmcacheStatus(fleet, settings),
         dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
         blocks=blocks,
         tokenizers=tokenizers,
-        resizing=Resizing(database, operations, changes, fleet),
+        resizing=PoolResize(database, operations, changes, fleet),
+        expelling=EngineExpulsion(targets, changes),
         traces=Traces(operations, fleet),
-        rates=Rates(database, changes),
+        rates=PrefillRates(database, changes),
         usage=UsageReports(database),
         usage_ledger=UsageLedger(
             operations,
             fleet,
             database,
-            settings.app.usage_read_s,
-            settings.app.usage_write_s,
+            settings.app.usage_poll_interval_s,
+            settings.app.usage_write_interval_s,
             lambda: lead.pushing,
         ),
         retention=Retention(
             database,
-            settings.app.keep_events_days,
-            settings.app.keep_pushes,
-            settings.app.keep_usage_days,
+            settings.app.events_retention_days,
+            settings.app.max_kept_pushes,
+            settings.app.usage_retention_days,
             lambda: lead.pushing,
         ),
         apply=apply,
         export=Export(database),
         boot=boot,
-        overview=OverviewService(database, fleet, history, hub, progress, nodes, pins, policies),
+        overview=OverviewService(database, fleet, history, bus, progress, nodes, pins, policies),
         events=events,
-        snapshots=Snapshots(database, fleet, progress, hub),
+        snapshots=Snapshots(database, fleet, progress, bus),
         registry=metrics.registry_of(sources),
-        rollup=Rollup(hub),
+        rollup=Rollup(bus),
+        cache_watch=CacheWatch(database, bus, lambda: lead.latest),
         operations=operations,
         lead=lead,
-        replicas=Replicas(database, lead, fleet, hub),
+        managers=Managers(database, lead, fleet, bus),
         supervisor=supervisor,
+        restarts=Restarts(settings, supervisor, fleet, changes, database.origin),
         requests=requests,
         ingest=ingest,
         push=push,
     )
 
 
-def _places(settings: Settings) -> Most:
+def _places(settings: Settings) -> ConcurrencyLimits:
     app = settings.app
-    return Most(app.streams_per_token, app.streams_per_session, app.streams_per_address)
+    return ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
 
 
 def _may_open(settings: Settings) -> bool:
-    """Whether requests need no token before there is one: when only this machine can send any."""
+    """Return whether requests need no token before one exists: only if no other machine can send requests."""
     alone = is_loopback(settings.common.http_host) and not settings.app.trusted_proxies
     return settings.app.auth == "auto" and alone
 
 
-def _boot_file(settings: Settings, apply: Apply, database: Database, hub: FactHub) -> BootFile:
+def _boot_file(settings: Settings, apply: Apply, database: Database, bus: EventBus) -> StartupDocument:
     app = settings.app
-    return BootFile(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, hub)
+    return StartupDocument(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, bus)
 
 
-def _supervisor(settings: Settings, fleet: Fleet, hub: FactHub) -> Supervisor:
+def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.left(settings.common.control_url)
-        hub.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
+        bus.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
 
     return Supervisor(
         environ_of(os.environ, settings.common),
         on_exit,
-        on_start=lambda pid: hub.publish("dataplane.started", pid=pid),
+        on_start=lambda pid: bus.publish("dataplane.started", pid=pid),
         engine_socket=settings.common.engine_socket,
         state_dir=settings.state_dir,
         survives=settings.app.data_plane_survives,
-        spare=settings.app.spare_data_plane,
+        spare=settings.app.standby,
     )

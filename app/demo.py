@@ -1,8 +1,8 @@
-"""`larder demo`: everything at once, with a made-up load of three tenants, so that the dashboard has something to show.
+"""`larder demo`: a complete Larder with a synthetic load of three tenants, so that the dashboard has data to show.
 
-Starts `larder up` and the load as children, sets quotas and a pin over the REST API as an operator would, prints where
-the dashboard is, and runs until Ctrl-C. State is kept in a temporary folder unless one is named. Also
-`python -m app.demo`.
+Starts `larder up` and the load as child processes, sets quotas and a pin over the REST API as an operator would, prints
+the URL of the dashboard, and runs until Ctrl-C. The state lives in a temporary folder unless `--state-dir` names one.
+Also available as `python -m app.demo`.
 """
 
 import errno
@@ -25,32 +25,34 @@ import httpx
 from rich.console import Console
 
 from app import settings
-from dataplane.protocol.settings import CONFIG_VARIABLE, Common, SettingsError, to_environ, with_defaults
-from dataplane.protocol.units import format_size
+from dataplane.base.settings import CONFIG_VARIABLE, Common, SettingsError, to_environ, with_defaults
+from dataplane.base.units import format_size
 
 POOL_BYTES = 256 << 20
 BLOCK_BYTES = 64 << 10
 QUOTAS = {
     "chat": ("128MiB", "conversations may use half of the pool"),
     "support": ("96MiB", "one long system prompt, many short questions"),
-    "scanner": ("48MiB", "prompts that never come again: kept from pushing everybody else out"),
+    "scanner": ("48MiB", "one-off prompts, limited so that they do not evict others"),
 }
 SURVIVES = "LARDER_APP__DATA_PLANE_SURVIVES"
-"""Nothing of a demonstration is left behind, also when it is killed."""
+"""Set to false, so that no data plane of the demonstration remains when it is killed."""
+KEEP_MEMORY = "LARDER_DATAPLANE__KEEP_MEMORY_S"
+"""Set to 0, so that no memory of the demonstration remains when it stops."""
 GUARDS = ("LARDER_APP__AUTH", "LARDER_APP__ADMIN_TOKEN", "LARDER_APP__ADMIN_TOKEN_FILE")
-"""Not for the demonstration: its API answers everybody on this machine."""
+"""Not passed on to the demonstration: its API answers every caller on this machine."""
 PIN = "support-system-prompt"
 READY_S = 60.0
 STOP_S = 15.0
 LINE_S = 5.0
-"""Seconds between summary lines where they cannot be rewritten in place."""
+"""Seconds between summary lines where the output cannot be rewritten in place."""
 
 UP = (sys.executable, "-m", "app", "up")
 LOAD = (sys.executable, "-m", "dataplane.replay.load")
 
 
 class DemoError(Exception):
-    """The demonstration cannot go on: the text says why."""
+    """The demonstration cannot go on; the message says why."""
 
 
 @click.command(name="demo", context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,9 +83,9 @@ def main(seconds: float | None, rate: float, state_dir: Path | None) -> None:
 
 
 def _surroundings(console: Console, folder: Path) -> Common:
-    """The settings of the demonstration: address and pool as configured, everything else in `folder`.
+    """Return the settings of the demonstration: address and pool as configured, everything else in `folder`.
 
-    A port in use, as it is beside a Larder that runs, becomes a free one.
+    A port that is in use, such as by a running Larder, is replaced by a free one.
     """
     given = settings.load().common
     port = given.http_port
@@ -115,7 +117,7 @@ def _free_port(host: str) -> int:
 
 
 def _bound(host: str, port: int) -> int:
-    """Bind for a moment; the port that it was."""
+    """Bind for a moment, and return the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,7 +131,13 @@ def _demo(
     config = folder / "demo.toml"
     config.touch()
     inherited = {name: value for name, value in os.environ.items() if not _is_shared(name)}
-    environ = {**inherited, CONFIG_VARIABLE: str(config), **to_environ(common), SURVIVES: "false"}
+    environ = {
+        **inherited,
+        CONFIG_VARIABLE: str(config),
+        **to_environ(common),
+        SURVIVES: "false",
+        KEEP_MEMORY: "0",
+    }
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
     up = children.enter_context(_child([*UP], environ, stdout=log, stderr=log))
@@ -166,14 +174,14 @@ def _demo(
 
 
 def _is_shared(variable: str) -> bool:
-    """Whether the variable sets one of the shared settings, or where they are read from, or who may ask."""
+    """Return whether the variable sets a shared setting, the path of the configuration, or authentication."""
     names = [f"LARDER_{name.upper()}" for name in Common.__struct_fields__]
     return variable in (*names, *GUARDS, CONFIG_VARIABLE)
 
 
 @contextmanager
 def _child(command: list[str], environ: dict[str, str], **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A child out of Ctrl-C's reach, stopped with SIGTERM at the end."""
+    """Start a child that does not receive Ctrl-C; stop it with SIGTERM at the end."""
     process = subprocess.Popen(
         command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True, **streams
     )
@@ -185,7 +193,7 @@ def _child(command: list[str], environ: dict[str, str], **streams: Any) -> Itera
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(STOP_S)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -209,7 +217,7 @@ def _wait_until_ready(api: httpx.Client, up: subprocess.Popen[bytes], log: Path)
 
 
 def _put(api: httpx.Client, path: str, record: dict[str, Any]) -> None:
-    """Store a record. DemoError when the API does not take it."""
+    """Store a record. Raises DemoError if the API refuses it."""
     try:
         reply = api.put(path, json=record)
     except httpx.TransportError as error:
@@ -221,9 +229,9 @@ def _put(api: httpx.Client, path: str, record: dict[str, Any]) -> None:
 def _lines(
     load: subprocess.Popen[bytes], up: subprocess.Popen[bytes], log: Path
 ) -> Iterator[dict[str, Any] | None]:
-    """What the load says, one object at a time, and None at least four times a second while it says nothing.
+    """Yield each object that the load prints, and None at least four times a second while it prints nothing.
 
-    Raises DemoError when a child ends by itself.
+    Raises DemoError when a child exits by itself.
     """
     assert load.stdout is not None
     descriptor = load.stdout.fileno()
@@ -238,7 +246,7 @@ def _lines(
                 continue
             data = os.read(descriptor, 1 << 16)
             if not data:
-                load.wait()
+                load.wait(STOP_S)
                 raise DemoError(_ended("the load", load, log))
             *whole, pending = (pending + data).split(b"\n")
             for line in whole:
@@ -251,8 +259,8 @@ def _ended(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _summarize(console: Console, said: Iterator[dict[str, Any] | None], seconds: float | None) -> int:
-    """One live line of what happens, or a line now and then where there is no terminal, for `seconds` (None: for
-    ever). Returns how many blocks were wrong."""
+    """Show one live line of counts, or a line every few seconds without a terminal, for `seconds` (None: forever).
+    Return the number of wrong blocks."""
     end = time.monotonic() + seconds if seconds else float("inf")
     wrong = 0
     printed_at = -LINE_S
@@ -276,8 +284,8 @@ def _summary(counts: dict[str, Any]) -> str:
     ratios = ", ".join(f"{name} {tenant['hit_ratio']:.0%}" for name, tenant in counts["tenants"].items())
     refused = sum(counts["blocks_refused"].values())
     return (
-        f"{counts['requests']:,} requests · hits: {ratios} · stored {format_size(counts['bytes_in'])}, "
-        f"read {format_size(counts['bytes_out'])} · lookup {counts['lookup_us']['p50']:.0f} µs · "
+        f"{counts['requests']:,} requests · hits: {ratios} · stored {format_size(counts['stored_bytes'])}, "
+        f"read {format_size(counts['read_bytes'])} · lookup {counts['lookup_us']['p50']:.0f} µs · "
         f"{refused:,} refused, {counts['verify_errors']} wrong"
     )
 

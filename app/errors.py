@@ -1,6 +1,6 @@
-"""What can go wrong in the management plane: one small tree, each with a stable code.
+"""Errors of the management plane: one small tree, each class with a stable code.
 
-A code says what happened, never how it is told: `http/problems.py` maps codes to HTTP. `docs/api.md` lists them.
+A code names the failure, not its presentation: `http/problems.py` maps codes to HTTP. `docs/api.md` lists them.
 """
 
 from typing import ClassVar
@@ -9,14 +9,14 @@ import msgspec
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One fault of a request: where, and what was expected."""
+    """One invalid field of a request: its path, and what was expected."""
 
     path: str
     message: str
 
 
 class LarderError(Exception):
-    """A failure with a stable `code`, one clear sentence, and the fields at fault."""
+    """A failure with a stable `code`, a one-sentence message, and the invalid fields."""
 
     code: ClassVar[str] = "internal"
 
@@ -27,25 +27,25 @@ class LarderError(Exception):
 
 
 class Malformed(LarderError):
-    """The request could not be read at all."""
+    """The request cannot be parsed."""
 
     code = "malformed"
 
 
 class Invalid(LarderError):
-    """The request was read, and fields of it have values that cannot be."""
+    """The request was parsed, but one or more fields are invalid."""
 
     code = "invalid"
 
 
 class Unauthorized(LarderError):
-    """Nobody knows who asks: no token, or one that is not (or no longer) valid."""
+    """The caller is not authenticated: the token is missing, unknown or expired."""
 
     code = "unauthorized"
 
 
 class Forbidden(LarderError):
-    """It is known who asks, and they may not."""
+    """The caller is authenticated but not allowed to do this."""
 
     code = "forbidden"
 
@@ -55,25 +55,25 @@ class NotFound(LarderError):
 
 
 class Conflict(LarderError):
-    """The request is right, and something that is there already stands against it."""
+    """The request is valid but conflicts with an existing resource."""
 
     code = "conflict"
 
 
 class PreconditionFailed(LarderError):
-    """The record is in another state than the caller expects."""
+    """The record is not in the state that the caller expects."""
 
     code = "precondition-failed"
 
 
 class PreconditionRequired(LarderError):
-    """A record that is there is changed only by callers who say which state of it they know."""
+    """Changing an existing record requires a precondition that names the expected state."""
 
     code = "precondition-required"
 
 
 class TooManyRequests(LarderError):
-    """The caller asks, or fails to authenticate, too often."""
+    """The caller sends requests, or fails to authenticate, too often."""
 
     code = "too-many-requests"
 
@@ -83,7 +83,7 @@ class TooManyRequests(LarderError):
 
 
 class NotAcceptable(LarderError):
-    """The caller takes no answer of the kind that there is."""
+    """The caller does not accept the media type of the response."""
 
     code = "not-acceptable"
 
@@ -93,31 +93,31 @@ class UnsupportedMediaType(LarderError):
 
 
 class ForeignOrigin(LarderError):
-    """A browser asks on behalf of a page that is not ours, or under a name that is not ours."""
+    """The request comes from a page of a foreign origin, or names a foreign host."""
 
     code = "foreign-origin"
 
 
 class ClientGone(LarderError):
-    """Who asked is gone, and what was done for them alone was given up. Nobody reads this but the log."""
+    """The client disconnected; its request was cancelled. Only the log shows this error."""
 
     code = "client-gone"
 
 
 class BodyTooSlow(LarderError):
-    """The body did not come in time, and the connection was ended."""
+    """The body did not arrive in time; the connection was closed."""
 
     code = "body-too-slow"
 
 
 class NotReady(LarderError):
-    """Some node has not acknowledged what was asked for."""
+    """At least one node has not acknowledged the current state."""
 
     code = "not-ready"
 
 
 class Stopping(LarderError):
-    """The server stops, and the request was still open when the time for that was over."""
+    """The server is stopping, and the request did not finish within the grace period."""
 
     code = "stopping"
 
@@ -129,22 +129,22 @@ class StoreUnavailable(LarderError):
 
 
 class StoreBusy(StoreUnavailable):
-    """The database works, and others held what was needed for too long."""
+    """The database works, but other transactions held its locks for too long."""
 
 
 class FloorsExceedCapacity(LarderError):
-    """The floors of all tenants together are more than a node's pool can hold."""
+    """The floors of all tenants together exceed the pool of a node."""
 
     code = "floors-exceed-capacity"
 
 
 class NodeRefused(LarderError):
-    """A node answered that it will not do what it was asked."""
+    """A node rejected the request."""
 
     code = "node-refused"
 
 
 class NodeUnreachable(LarderError):
-    """No node, or not the one that was asked for, is connected or answers in time."""
+    """No node, or not the requested one, is connected or answers in time."""
 
     code = "node-unreachable"

@@ -1,6 +1,7 @@
-"""Settings of the management plane: values only, read once by the command that starts it.
+"""Settings of the management plane: plain values, read once by the command that starts it.
 
-The shared names (`Common`) are those of the README; the table here is `[app]` in `larder.toml`, or `LARDER_APP__…`.
+The README lists the shared settings (`Common`). This module holds the table `[app]` of `larder.toml`, also set by
+environment variables `LARDER_APP__…`.
 """
 
 import ipaddress
@@ -11,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from dataplane.protocol import settings as shared
+from dataplane.base import settings as shared
+from dataplane.base.secret_file import SecretFileExposed, read_secret
+from dataplane.base.settings import Common, SettingsError, read
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
-from dataplane.protocol.secret_file import OpenToOthers, read_secret
-from dataplane.protocol.settings import Common, SettingsError, read
 
 ADMIN_TOKEN_CHARACTERS = 32
 MAX_TOKEN_CHARACTERS = 512
@@ -30,84 +31,88 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """The `[app]` table."""
 
     embedded_data_plane: bool = True
-    """Start and supervise a data plane; false: connect to the one that runs at the control URL."""
+    """Start and supervise a data plane; false: connect to the data plane that runs at the control URL."""
     data_plane_survives: bool = True
-    """The embedded data plane goes on serving when this process is killed; the next `larder up` meets it."""
-    spare_data_plane: bool = True
-    """Keep a second process ready that takes over in milliseconds when the data plane is killed."""
+    """Keep the embedded data plane running when this process is killed; the next `larder up` connects to it."""
+    standby: bool = True
+    """Keep a spare process ready that takes over within milliseconds when the data plane is killed."""
     auth: Literal["auto", "required"] = "auto"
-    """`auto`: as long as there is no token, requests to a loopback address need none; `required`: all do."""
+    """`auto`: requests to a loopback address need no token until one exists; `required`: every request needs a
+    token."""
     admin_token: str = ""
-    """A token that is always an admin's, at least 32 characters; better kept in a file. It is stored nowhere."""
+    """A token of at least 32 characters that always has the role admin; prefer `admin_token_file`. Never stored."""
     admin_token_file: str = ""
-    """File that holds such a token."""
+    """File that contains the admin token."""
     trusted_proxies: str = ""
-    """Addresses or networks, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed."""
-    open_metrics: bool = False
-    """`/metrics`, which names tenants, answers everybody; false: as soon as there is a token, a viewer's is needed."""
-    open_health: bool = True
-    """`/healthz` and `/readyz` answer everybody, without names; false: they need a viewer's token, too."""
+    """Comma-separated addresses or networks whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
+    anonymous_metrics: bool = False
+    """Serve `/metrics`, which names tenants, without a token; false: once a token exists, the role viewer is
+    required."""
+    anonymous_health: bool = True
+    """Serve `/healthz` and `/readyz` without a token, but without names; false: they require the role viewer, too."""
     streams_per_token: int = 100
-    """Event streams and waiting requests that a token may have open at once, its sessions' included; more are 429."""
+    """Event streams and waiting requests that one token may have open at once, including those of its sessions; more
+    get 429."""
     streams_per_session: int = 16
-    """The same for one browser that logged in."""
+    """The same limit for one browser session."""
     streams_per_address: int = 256
-    """The same for one address (of IPv6: one /64 network)."""
+    """The same limit for one address (for IPv6: one /64 network)."""
     connections_per_address: int = 1024
-    """Connections that one address (of IPv6: one /64 network) may have open; `trusted_proxies` may have more."""
+    """Connections that one address (for IPv6: one /64 network) may have open; `trusted_proxies` are exempt."""
     allowed_hosts: str = ""
-    """Names, separated by commas, that the Host header may have besides localhost and IP addresses."""
+    """Comma-separated names that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
-    """Origins, separated by commas, whose pages may call the API besides the dashboard's own."""
+    """Comma-separated origins whose pages may call the API, besides the dashboard's own origin."""
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
     pins_per_tenant: int = 10_000
-    """Pins that tokens which are limited to tenants may make for each of them; admins may make more."""
+    """Pins per tenant that tokens limited to tenants may create; admins may exceed this limit."""
     join_url: str = ""
-    """Endpoint of the join socket, where data planes of other machines ask to be let in, such as
-    `tcp://0.0.0.0:8471`; empty: none."""
+    """Endpoint of the enrolment socket for data planes on other machines, such as `tcp://0.0.0.0:8471`; empty: none."""
     join_addresses: str = ""
-    """Where nodes reach it, separated by commas, as join tokens say it; default follows from `join_url`."""
+    """Comma-separated addresses of the enrolment socket that join tokens contain; the default follows from
+    `join_url`."""
     curve_key_file: str = ""
-    """File with the secret CURVE key of this management plane (40 characters, Z85); default `manager.key` in the state
-    directory, made at the first start. Replicas share one."""
+    """File with the secret CURVE key of this management plane (40 characters, Z85). The default is `manager.key` in the
+    state directory, created at the first start. Managers that share a database share one key."""
     apply_limit_bytes: int = 64 << 20
-    """Largest accepted document, as a request and as a file."""
+    """Largest accepted document, as a request body or as a file."""
     apply_file: str = ""
-    """A document (see docs/as-code.md) that is applied at every start, on SIGHUP, and when it changes."""
+    """A document (see docs/as-code.md) that is applied at every start, on SIGHUP, and when the file changes."""
     apply_prune: bool = False
-    """Delete records of the file's owner that are not in it any more."""
+    """Delete records of the file's owner that the file no longer contains."""
     push_timeout_s: float = 5.0
-    """How long a node may take to answer a snapshot."""
+    """Seconds within which a node must answer a snapshot."""
     node_lost_s: float = 3.0
-    """A node that was silent this long is lost; nodes publish every half second."""
+    """Seconds of silence after which a node counts as lost; nodes publish every half second."""
     shutdown_grace_s: float = 3.0
-    """Time for open requests, and then for the data plane, to end before they are cut off; `larder up` ends within
-    twice this and 10 s, whatever hangs."""
+    """Seconds that open requests, and then the data plane, get to finish before they are cut off. `larder up` always
+    exits within twice this time plus 10 s."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe log lines that are written."""
+    """Lowest severity of log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: columns on a terminal, JSON lines elsewhere."""
-    usage_read_s: float = 5.0
-    """How often nodes are asked what tenants used: what a killed data plane takes with it at most."""
-    usage_write_s: float = 30.0
-    """How often that is written to the database."""
-    keep_events_days: float = 30.0
-    """Older events are forgotten."""
-    keep_pushes: int = 10_000
-    """So many pushes are kept, the newest."""
-    keep_usage_days: float = 400.0
-    """Older usage is forgotten."""
+    usage_poll_interval_s: float = 5.0
+    """Seconds between requests for the usage of tenants; at most this much usage is lost when a data plane is
+    killed."""
+    usage_write_interval_s: float = 30.0
+    """Seconds between writes of usage to the database."""
+    events_retention_days: float = 30.0
+    """Days after which events are deleted."""
+    max_kept_pushes: int = 10_000
+    """Number of pushes that are kept; older ones are deleted."""
+    usage_retention_days: float = 400.0
+    """Days after which usage is deleted."""
     lmcache_api: bool = True
-    """Answer at the paths of LMCache's HTTP interface, such as `/quota` and `/cache/clear`, for its command line."""
+    """Serve the paths of LMCache's HTTP interface, such as `/quota` and `/cache/clear`, for its command line."""
     lmcache_metrics: bool = True
-    """`/metrics` also has LMCache's names for what means the same, of nodes that serve LMCache's clients."""
+    """Also export metrics under the names of their LMCache equivalents, for nodes that serve LMCache clients."""
     web_dist: str = ""
-    """Folder of the built dashboard; default `web/dist` beside the code."""
+    """Folder of the built dashboard; the default is `web/dist` beside the code."""
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """Everything a management plane is started with."""
+    """All settings of a management plane."""
 
     common: Common
     app: AppSettings
@@ -118,7 +123,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the file and the environment. Raises SettingsError."""
+    """Return the settings from the file and the environment. Raises SettingsError."""
     try:
         common, app = read("app", AppSettings, config=config, environ=environ)
     except SettingsError as error:
@@ -132,7 +137,7 @@ def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str
 
 
 def _check(common: Common, app: AppSettings) -> None:
-    """Raises SettingsError."""
+    """Check ranges and formats. Raises SettingsError."""
     for name, value, low, high in (
         ("http_port", common.http_port, 0, 65_535),
         ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
@@ -145,13 +150,13 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
-        ("app.usage_read_s", app.usage_read_s, 0.1, 3600),
-        ("app.usage_write_s", app.usage_write_s, 0.1, 3600),
-        ("app.keep_events_days", app.keep_events_days, 1, 36_500),
-        ("app.keep_pushes", app.keep_pushes, 100, 10_000_000),
-        ("app.keep_usage_days", app.keep_usage_days, 1, 36_500),
+        ("app.usage_poll_interval_s", app.usage_poll_interval_s, 0.1, 3600),
+        ("app.usage_write_interval_s", app.usage_write_interval_s, 0.1, 3600),
+        ("app.events_retention_days", app.events_retention_days, 1, 36_500),
+        ("app.max_kept_pushes", app.max_kept_pushes, 100, 10_000_000),
+        ("app.usage_retention_days", app.usage_retention_days, 1, 36_500),
     ):
-        if not low <= value <= high:  # false for NaN, too
+        if not low <= value <= high:  # also true for NaN
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
     _check_admin_token("app.admin_token", app.admin_token)
     proxies(app)
@@ -163,7 +168,7 @@ def _check(common: Common, app: AppSettings) -> None:
 
 
 def admin_token(app: AppSettings) -> str:
-    """The configured token of an admin, empty when there is none. Raises SettingsError, which never repeats it."""
+    """Return the configured admin token, or an empty string. Raises SettingsError, which never contains the token."""
     if not app.admin_token_file:
         return app.admin_token
     if app.admin_token:
@@ -171,7 +176,7 @@ def admin_token(app: AppSettings) -> str:
     name = f"app.admin_token_file {app.admin_token_file}"
     try:
         token = read_secret(Path(app.admin_token_file).expanduser()).decode().strip()
-    except OpenToOthers as error:
+    except SecretFileExposed as error:
         raise SettingsError(f"app.admin_token_file: {error}") from None
     except OSError as error:
         raise SettingsError(f"{name}: cannot be read: {error.strerror}") from None
@@ -184,7 +189,7 @@ def admin_token(app: AppSettings) -> str:
 
 
 def _check_admin_token(name: str, token: str) -> None:
-    """Raises SettingsError."""
+    """Check the length and the characters of a token. Raises SettingsError."""
     if token and not ADMIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS:
         raise SettingsError(
             f"{name}: expected {ADMIN_TOKEN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, got {len(token)}"
@@ -194,7 +199,7 @@ def _check_admin_token(name: str, token: str) -> None:
 
 
 def without_secrets(settings: Settings) -> Settings:
-    """The same for people to look at."""
+    """Return a copy for display, with secrets replaced."""
     app = settings.app
     if app.admin_token:
         app = msgspec.structs.replace(app, admin_token="(set)")
@@ -202,8 +207,8 @@ def without_secrets(settings: Settings) -> Settings:
 
 
 def check_bind(settings: Settings, *, tokens_exist: bool) -> None:
-    """SettingsError when other machines could reach an API for which nobody has a token: whoever came first would
-    make the first."""
+    """Raise SettingsError if other machines could reach an API that has no token yet: the first caller could create the
+    first token."""
     host = settings.common.http_host
     if is_loopback(host) or tokens_exist or admin_token(settings.app):
         return
@@ -213,7 +218,7 @@ def check_bind(settings: Settings, *, tokens_exist: bool) -> None:
 
 
 def join_addresses(app: AppSettings) -> tuple[str, ...]:
-    """Where nodes reach the join socket, as far as the settings say. Raises SettingsError."""
+    """Return the configured addresses of the enrolment socket. Raises SettingsError."""
     found = tuple(part.strip() for part in app.join_addresses.split(",") if part.strip())
     if len(found) > MAX_ADDRESSES:
         raise SettingsError(f"app.join_addresses: expected at most {MAX_ADDRESSES}, got {len(found)}")
@@ -227,7 +232,7 @@ def join_addresses(app: AppSettings) -> tuple[str, ...]:
 
 
 def proxies(app: AppSettings) -> tuple[Network, ...]:
-    """Networks of proxies that are believed. Raises SettingsError."""
+    """Return the networks of trusted proxies. Raises SettingsError."""
     found = []
     for text in filter(None, (part.strip() for part in app.trusted_proxies.split(","))):
         try:
@@ -240,7 +245,7 @@ def proxies(app: AppSettings) -> tuple[Network, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name other than localhost counts as open."""
+    """Return whether only this machine can reach the address; a name other than localhost counts as reachable."""
     if host == "localhost":
         return True
     try:

@@ -30,6 +30,7 @@ READY_S = 60.0
 LOOK_S = 0.01
 IDLE_S = 5.0
 """How long others ask while nothing is applied: what the machine alone costs them."""
+STOP_S = 2 * READY_S
 
 
 def run(setting: Setting) -> list[Result]:
@@ -82,6 +83,7 @@ class Up:
         self.environ = {
             **inherited,
             "LARDER_STATE_DIR": str(folder / "state"),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(port),
             "LARDER_POOL_BYTES": "64MiB",
@@ -166,7 +168,9 @@ class Others:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"the requests beside the measurement did not end in {STOP_S:g} s")
 
     def _ask(self) -> None:
         with httpx.Client(base_url=self._up.url, trust_env=False, timeout=READY_S) as client:

@@ -25,7 +25,7 @@ from benchmarks import machine
 from benchmarks.expected_hits import expected_hit_ratio
 from benchmarks.plot import Curve, line_plot
 from dataplane.protocol.control import ALGORITHMS
-from dataplane.replay.trace import Request, TraceError, read_trace
+from dataplane.replay.trace import TraceError, TraceRequest, read_trace
 
 ADMISSION = "+admission"
 VARIANTS = (*(name for name in ALGORITHMS if name != "noop"), "noop", "lru" + ADMISSION)
@@ -148,7 +148,7 @@ def main(
         svg_path.write_text(plot([run for run in runs if run.trace == subjects[0].name]))
 
 
-def _subject(path: Path, requests: Sequence[Request]) -> Subject:
+def _subject(path: Path, requests: Sequence[TraceRequest]) -> Subject:
     unique = len({block for request in requests for block in request.hash_ids})
     return Subject(path, unique, max(request.timestamp for request in requests) / 1e3)
 

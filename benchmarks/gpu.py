@@ -1,6 +1,6 @@
 """Device and pool: paged copies in both directions at 16, 32 and 64 KiB a page, beside one contiguous pinned copy and
-beside a copy for each page; the same from another process's memory; what copying costs the engine; loads from replicas
-on the device.
+beside a copy for each page; the same from another process's memory; what copying costs the engine; loads from GPU
+copies on the device.
 
 Blocks lie in shuffled order, layers apart, keys and values apart, as engines have them. `--twin` measures the twin: it
 shows that everything runs, and its figures are those of this machine's memory, of no GPU.
@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from benchmarks import gpu_replicas
+from benchmarks import gpu_copies
 from benchmarks.gpu_device import (
     BATCH_BYTES,
     TWIN_BATCH_BYTES,
@@ -35,14 +35,14 @@ from benchmarks.gpu_pages import (
 from benchmarks.result import Result, at_least, at_most
 from benchmarks.setting import Setting
 from dataplane.client.gpu import PagedCache
-from dataplane.devices.copying import Lane, methods_for
+from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.methods import Direction
 from dataplane.devices.paged import Runs
-from dataplane.devices.pinning import Pinned
-from dataplane.devices.runtime import Device, Runtime
+from dataplane.devices.pinning import PinnedMemory
+from dataplane.devices.runtime import Device, DeviceRuntime
 
 TARGET = 0.9
-MOST_SLOWER = 1.03
+MAX_SLOWER = 1.03
 PRODUCTS, TWIN_PRODUCTS = 300, 10
 DIRECTIONS = {"out": False, "in": True}
 
@@ -57,7 +57,7 @@ def run(setting: Setting) -> list[Result]:
     with ExitStack() as stack:
         pool = stack.enter_context(pool_memory(runtime, batch))
         methods = methods_for(runtime, device)
-        lane = Lane(runtime, device, methods)
+        lane = CopyLane(runtime, device, methods)
         stack.callback(lane.close)
         memory = runtime.allocate(device, batch)
         stack.callback(runtime.free, memory)
@@ -81,14 +81,14 @@ def run(setting: Setting) -> list[Result]:
         ]
         results += _slowed(setting, runtime, device, bench, memory)
         results += _engine_side(setting, runtime, device)
-        results += gpu_replicas.run(setting, runtime, device)
+        results += gpu_copies.run(setting, runtime, device)
     return results
 
 
 class _Bench:
     """Copies of one batch between the device and the pool, timed until they are done."""
 
-    def __init__(self, setting: Setting, lane: Lane, pool: Pinned, batch: int) -> None:
+    def __init__(self, setting: Setting, lane: CopyLane, pool: PinnedMemory, batch: int) -> None:
         self.rounds = setting.effort.rounds
         self.target = None if setting.twin else TARGET
         """Targets are those of GPUs."""
@@ -161,12 +161,14 @@ def _paged(
     ]
 
 
-def _slowed(setting: Setting, runtime: Runtime, device: Device, bench: _Bench, memory: int) -> list[Result]:
+def _slowed(
+    setting: Setting, runtime: DeviceRuntime, device: Device, bench: _Bench, memory: int
+) -> list[Result]:
     """How much longer matrix products take while pages are copied."""
     products = Products(runtime, device)
     count = TWIN_PRODUCTS if setting.twin else PRODUCTS
     runs = _runs(PAGES[0], bench.batch, memory)
-    target = None if setting.twin else MOST_SLOWER  # the twin copies with the processor that multiplies
+    target = None if setting.twin else MAX_SLOWER  # the twin copies with the processor that multiplies
     results = []
     products.time_s(count)
     for name, to_device in DIRECTIONS.items():
@@ -185,7 +187,7 @@ def _slowed(setting: Setting, runtime: Runtime, device: Device, bench: _Bench, m
     return results
 
 
-def _engine_side(setting: Setting, runtime: Runtime, device: Device) -> list[Result]:
+def _engine_side(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result]:
     """Store and load of a paged cache through a data plane of its own, until they are committed and let go."""
     page, chunks = PAGES[1], 2
     blocks = chunks * BLOCKS_PER_CHUNK

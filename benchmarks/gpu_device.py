@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.memory import MiB
+from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
-from dataplane.devices.pinning import Pinned
-from dataplane.devices.runtime import Device, DeviceError, Handle, Opened, Runtime
-from dataplane.devices.twin import DEFAULT_UUID, Twin
+from dataplane.devices.pinning import PinnedMemory
+from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle, OpenedMemory
 from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
 
 WAIT_S = 60.0
@@ -30,10 +30,10 @@ PRODUCT_SIZE = 8192
 """Of the matrices on a GPU; the twin has a smaller one."""
 
 
-def runtime_of(*, twin: bool) -> Runtime:
+def runtime_of(*, twin: bool) -> DeviceRuntime:
     """RuntimeError where there is none."""
     if twin:
-        return Twin(device_bytes=8 << 30)
+        return EmulatedDevice(device_bytes=8 << 30)
     try:
         return find()
     except DeviceError as error:
@@ -41,14 +41,14 @@ def runtime_of(*, twin: bool) -> Runtime:
 
 
 @contextmanager
-def pool_memory(runtime: Runtime, nbytes: int) -> Iterator[Pinned]:
+def pool_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[PinnedMemory]:
     """A segment as the data plane makes it, mapped, with its pages, and registered."""
     fd = os.memfd_create("larder-bench", os.MFD_CLOEXEC)
     os.ftruncate(fd, nbytes)
     address = map_shared(fd, nbytes, writable=True)
     os.close(fd)
     advise(address, nbytes, MADV_POPULATE_WRITE)
-    pinned = Pinned(runtime, address, nbytes, read_only=False)
+    pinned = PinnedMemory(runtime, address, nbytes, read_only=False)
     if not pinned.cover(0, nbytes):
         raise RuntimeError(f"the pool cannot be registered: {pinned.refused}")
     try:
@@ -59,7 +59,7 @@ def pool_memory(runtime: Runtime, nbytes: int) -> Iterator[Pinned]:
 
 
 @contextmanager
-def foreign_memory(runtime: Runtime, nbytes: int) -> Iterator[Opened]:
+def foreign_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[OpenedMemory]:
     """Device memory of another process, opened by its handle."""
     command = [sys.executable, "-m", "benchmarks.gpu_device", runtime.name, str(nbytes)]
     with subprocess.Popen(
@@ -82,7 +82,7 @@ def foreign_memory(runtime: Runtime, nbytes: int) -> Iterator[Opened]:
 class Products:
     """A loop of matrix products on the device."""
 
-    def __init__(self, runtime: Runtime, device: Device) -> None:
+    def __init__(self, runtime: DeviceRuntime, device: Device) -> None:
         """RuntimeError without torch's CUDA build."""
         self._torch: Any = None
         if runtime.name == "cuda":
@@ -135,14 +135,16 @@ def meanwhile(action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join()
+        thread.join(WAIT_S)
+    if thread.is_alive():
+        raise RuntimeError(f"the copies beside the measurement did not end in {WAIT_S:g} s")
     if failed:
         raise RuntimeError(f"copying failed: {failed[0]}")
 
 
 def _export(kind: str, nbytes: int) -> None:
     """The other process: export some memory, and keep it until the input ends."""
-    runtime = Twin([DEFAULT_UUID], 8 << 30) if kind == "twin" else find()
+    runtime = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "twin" else find()
     device = runtime.devices()[0]
     address = runtime.allocate(device, nbytes)
     handle = runtime.export(address, nbytes)

@@ -1,4 +1,4 @@
-"""A data plane that keeps replicas on the device that is measured, CUDA's or the twin's, and what it is told."""
+"""A data plane that keeps GPU copies on the device that is measured, CUDA's or the twin's, and what it is told."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 
 import zmq
 
+from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
-from dataplane.devices.runtime import Runtime
-from dataplane.devices.twin import DEFAULT_UUID, Twin
+from dataplane.devices.runtime import DeviceRuntime
 from dataplane.protocol import codec
 from dataplane.protocol.control import (
     Bodies,
     ControlReply,
-    Describe,
+    DescribeNode,
     Description,
     NeedBodies,
     PinSpec,
@@ -50,26 +50,26 @@ class Plane:
         self._replies = codec.decoder(ControlReply)
 
     def pin(self, model: str, keys: bytes) -> None:
-        """Have replicas of these blocks. RuntimeError."""
+        """Have GPU copies of these blocks. RuntimeError."""
         body = encode_pins([PinSpec("bench", model, "", digest_of(keys), tier="gpu")])
         answer = self._ask(Snapshot("pins", "bench", 1, "bench", digest_of(body), body))
         if isinstance(answer, NeedBodies):
             self._ask(Bodies(answer.nonce, {digest_of(keys): keys}))
 
-    def wait_for_replicas(self, count: int) -> None:
+    def wait_for_gpu_copies(self, count: int) -> None:
         """RuntimeError when there are not so many in time."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            pools = self.describe().replica_pools
-            if sum(pool.replicas for pool in pools) >= count:
+            pools = self.describe().gpu_copy_pools
+            if sum(pool.gpu_copies for pool in pools) >= count:
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no {count} replicas within {WAIT_S:g} s: {pools}")
+                raise RuntimeError(f"no {count} GPU copies within {WAIT_S:g} s: {pools}")
             time.sleep(LOOK_S)
 
     def describe(self) -> NodeStats:
         """Waits for one that is still starting."""
-        answer = self._ask(Describe("bench"))
+        answer = self._ask(DescribeNode("bench"))
         if not isinstance(answer, Description):
             raise RuntimeError(
                 f"the data plane answered {type(answer).__name__} where it was to describe itself"
@@ -93,13 +93,14 @@ class Plane:
 
 
 @contextmanager
-def plane_with_replicas(runtime: Runtime, pool_bytes: int, gpu_pool_bytes: int) -> Iterator[Plane]:
+def plane_with_gpu_copies(runtime: DeviceRuntime, pool_bytes: int, gpu_pool_bytes: int) -> Iterator[Plane]:
     """A process of its own, ready, and stopped at the end. RuntimeError when it does not come up."""
     with tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as name:
         folder = Path(name)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
         environ = inherited | {
             "LARDER_STATE_DIR": name,
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_POOL_BYTES": str(pool_bytes),
             "LARDER_DATAPLANE__GPU_POOL_BYTES": str(gpu_pool_bytes),
@@ -120,7 +121,7 @@ def plane_with_replicas(runtime: Runtime, pool_bytes: int, gpu_pool_bytes: int) 
                 process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(30)
 
 
 def _serve(kind: str) -> None:
@@ -129,7 +130,7 @@ def _serve(kind: str) -> None:
     from dataplane.observe.log import configure
     from dataplane.settings import load
 
-    twin = Twin([DEFAULT_UUID], 8 << 30) if kind == "twin" else None
+    twin = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "twin" else None
     log = configure()
     made = DataPlane(load(), find_devices=find if twin is None else lambda: twin)
     signal.signal(signal.SIGTERM, lambda *_: made.stop())

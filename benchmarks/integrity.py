@@ -8,10 +8,10 @@ from benchmarks.result import Result, at_most
 from benchmarks.setting import Setting, fill_pool
 from benchmarks.timing import once_ns
 from benchmarks.transfers import BATCH_BYTES, SIZES, retrieve, store
+from dataplane.base.units import format_size
 from dataplane.client import Client
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.layout import U64
-from dataplane.protocol.units import format_size
 
 
 def run(setting: Setting) -> list[Result]:

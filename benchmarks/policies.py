@@ -7,8 +7,8 @@ from time import perf_counter_ns
 
 from benchmarks.result import Result, at_most
 from benchmarks.setting import Setting
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.registry import POLICIES
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.registry import POLICIES
 
 _BLOCKS = 20_000
 _REQUEST_BLOCKS = 24

@@ -71,7 +71,7 @@ def _together(
     finally:
         for process, pipe in engines:
             pipe.close()
-            process.join()
+            process.join(30)
     return sum(rates), 100 * spent / passed
 
 

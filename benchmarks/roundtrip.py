@@ -27,4 +27,4 @@ class RoundTrip:
     def close(self) -> None:
         """End the echo process."""
         self._socket.close()
-        self._process.wait()
+        self._process.wait(30)

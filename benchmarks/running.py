@@ -34,6 +34,7 @@ class Running:
         environ = {
             **inherited,
             "LARDER_STATE_DIR": str(folder / "state"),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(self.port),
             "LARDER_POOL_BYTES": "64MiB",
@@ -90,7 +91,7 @@ class Running:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(30)
 
 
 @contextmanager

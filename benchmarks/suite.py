@@ -5,6 +5,7 @@ from collections.abc import Callable
 from benchmarks import (
     apply,
     first_touch,
+    fresh_pool,
     gpu,
     integrity,
     leases,
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "readers": readers.run,
     "integrity": integrity.run,
     "first_touch": first_touch.run,
+    "fresh_pool": fresh_pool.run,
     "views": views.run,
     "policies": policies.run,
     "apply": apply.run,

@@ -25,9 +25,9 @@ from rich.table import Table
 from dataplane.client import attach
 from dataplane.protocol.control import QuotaSpec, encode_quotas
 from dataplane.protocol.layout import U64
-from dataplane.replay.chains import Chains
+from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
-from dataplane.replay.engine import Engine
+from dataplane.replay.engine import ReplayEngine
 from dataplane.replay.plane import Plane, own
 from dataplane.replay.trace import read_trace
 from dataplane.replay.worker import space_of
@@ -149,7 +149,7 @@ def run(scheme: Scheme, requests: list[Request], blocks: int) -> dict[str, Score
     with own(capacity, blocks) as plane, ExitStack() as clients:
         _put_in_force(plane, scheme.shares(capacity))
         engines = {name: _engine(plane, name, clients) for name in scores}
-        chains = Chains()
+        chains = DerivedChains()
         for request in requests:
             keys: U64 = chains.keys(request.tenant, request.ids)
             hits = engines[request.tenant].serve(keys, request.tenant)
@@ -166,7 +166,7 @@ def run(scheme: Scheme, requests: list[Request], blocks: int) -> dict[str, Score
     return scores
 
 
-def _engine(plane: Plane, name: str, clients: ExitStack) -> Engine:
+def _engine(plane: Plane, name: str, clients: ExitStack) -> ReplayEngine:
     client = attach(
         plane.engine_socket,
         [space_of(BLOCK_BYTES)],
@@ -177,7 +177,7 @@ def _engine(plane: Plane, name: str, clients: ExitStack) -> Engine:
     clients.callback(client.close)
     if not client.connected:
         raise RuntimeError("the data plane took no client")
-    return Engine(client, BLOCK_BYTES)
+    return ReplayEngine(client, BLOCK_BYTES)
 
 
 def _put_in_force(plane: Plane, quotas: list[QuotaSpec]) -> None:

@@ -4,9 +4,9 @@ from benchmarks.memory import Memcpy, MiB
 from benchmarks.result import Result, at_least
 from benchmarks.setting import Setting, fill_pool
 from benchmarks.timing import Throughput
+from dataplane.base.units import format_size
 from dataplane.client import Client
 from dataplane.protocol.layout import U64
-from dataplane.protocol.units import format_size
 
 SIZES = (64 << 10, 2 * MiB, 32 * MiB)
 BATCH_BYTES = 64 * MiB

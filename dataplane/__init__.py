@@ -1,12 +1,14 @@
-"""The cache process: one per node, owner of the KV bytes.
+"""The cache process, one per node; it owns the KV bytes.
 
-Engines attach over a local socket and read through shared memory; the management plane says over a control
-socket what must stay, who may use how much and what goes first. `python -m dataplane` starts it alone.
+Engines attach over a local socket and read through shared memory. Over a control socket, the management plane sets
+pins, quotas and the eviction policy. `python -m dataplane` starts the process on its own.
 
-Layers, imports one way: `compose` and `__main__` wire; `transport` talks; `core` and `eviction` decide and know no
-socket, clock or thread; `tiers` holds bytes; `devices` copies those of GPUs; `protocol` says what may be said. `client`
-is the engine's side and imports `protocol` alone, and `devices` where its cache is on a GPU. Nothing here imports the
-management plane.
+Imports go one way. `compose` and `__main__` wire all objects. `gateways` and `sockets` serve peers, and `copies` moves
+bytes between devices and the pool. `core` and `policies` make the decisions; they use no socket, clock or thread.
+`memory` holds the bytes, `devices` copies those of GPUs, `io` has the event loop and tracks the processes of peers, and
+`recovery` keeps memory across a stop or a kill. `protocol` defines the messages between engines, data plane and
+management plane, and `base` holds other code that both planes share. `client` is the engine's side; it imports
+`protocol`, and `devices` if the engine's cache is on a GPU. No module here imports the management plane.
 """
 
 __version__ = "0.1.0"

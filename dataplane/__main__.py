@@ -9,22 +9,26 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dataplane.base.settings import SettingsError, without_secrets
 from dataplane.protocol.barrier import UnsupportedMachine
-from dataplane.protocol.settings import SettingsError, without_secrets
-from dataplane.settings import Settings, load
-from dataplane.transport.handover import Handover, SupervisorGone, wait
+from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE
+from dataplane.recovery.fd_passing import Handover, SupervisorGone, wait
+from dataplane.settings import DataPlaneSettings, load
 
 
-def _print_config(settings: Settings) -> None:
+def _print_config(settings: DataPlaneSettings) -> None:
     document = {
         **msgspec.structs.asdict(without_secrets(settings.common)),
-        "dataplane": msgspec.structs.asdict(settings.table),
+        "dataplane": {
+            **msgspec.structs.asdict(settings.table),
+            "lmcache_shm_name": settings.lmcache_shm_name,  # its default depends on the host and the state directory
+        },
     }
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
 def _await_supervisor(fd: int) -> Handover:
-    """Import everything, then wait until there is something to do: settings are read after that."""
+    """Import everything, then wait for the supervisor's handover; settings are read after that."""
     import dataplane.compose
     import dataplane.observe.log  # noqa: F401 (both only to have them)
 
@@ -32,15 +36,28 @@ def _await_supervisor(fd: int) -> Handover:
 
 
 def _environ(join_token_file: str | None) -> Mapping[str, str]:
-    """The environment, with what the command line says in it."""
+    """Return the environment with the overrides of the command line."""
     if join_token_file is None:
         return os.environ
     return {**os.environ, "LARDER_DATAPLANE__JOIN_TOKEN_FILE": join_token_file}
 
 
+def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int:
+    """Print why this release cannot adopt the memory with these settings. Return the exit code: 0 if it can, 3 if
+    not."""
+    from dataplane.recovery.adoption import why_not
+
+    reason = why_not(settings, [] if handover is None else handover.memory)
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+    return CANNOT_ADOPT_EXIT_CODE if reason else 0
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 wrong settings."""
-    # structlog takes rich, which costs a quarter of the start, wherever it is installed; this process never draws.
+    """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 invalid settings, 3 cannot
+    adopt."""
+    # If rich is installed, structlog imports it, which costs a quarter of the start-up time; this process does not use
+    # it.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     parser = argparse.ArgumentParser(prog="larder dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
@@ -51,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--print-config", action="store_true", help="print the settings in force as JSON and exit"
     )
     parser.add_argument("--supervisor-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--check-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     handover = None
     if options.supervisor_fd is not None:
@@ -66,13 +84,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.print_config:
         _print_config(settings)
         return 0
+    if options.check_memory:
+        return _check_memory(settings, handover)
     from zmq import ZMQError
 
     from dataplane.compose import serve
     from dataplane.membership import JoinFailed
     from dataplane.observe.log import configure
+    from dataplane.sockets.engine import SocketInUse
     from dataplane.state import StateInUse
-    from dataplane.transport.engine import SocketInUse
 
     log = configure()
     try:

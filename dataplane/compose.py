@@ -1,7 +1,8 @@
-"""The composition root of the data plane: the only place where its objects are made and wired."""
+"""Composition root of the data plane: the only module that creates and wires its objects."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import resource
@@ -10,81 +11,113 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import structlog
 import zmq
 
-from dataplane import gateways, naming
-from dataplane.adoption import WRITER_ENDS_S, Core, begin
-from dataplane.core.books import B_CAPACITY, Books, Writer
-from dataplane.core.leases import LeaseTable
-from dataplane.core.names import Names
+from dataplane.base.settings import SettingsError
+from dataplane.copies.copying import CopyThreads
+from dataplane.copies.devices import Devices
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.blocks.ports import Fence
+from dataplane.core.journal.id_journal import IdJournal
+from dataplane.core.journal.recovery_table import B_CAPACITY, RecoveryTable, TableWriter
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.ports import Fence
+from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
+from dataplane.gateways.build import lmcache_gateway
+from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
+from dataplane.io.loop import Loop
+from dataplane.io.peers import may_pin, started_at
 from dataplane.membership import STEP_S, JoinFailed, membership
-from dataplane.observe.bus import Bus
+from dataplane.memory.inherited import NAMED, InheritedMemory
+from dataplane.memory.memory import NodeMemory
+from dataplane.memory.named import NamedFile
+from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES
+from dataplane.memory.prefault import Prefault
+from dataplane.memory.shared_file import SharedFile
+from dataplane.observe.bus import EventFanout
 from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
-from dataplane.protocol.control import Snapshot
-from dataplane.protocol.events import NodeStarted, NodeStopping
+from dataplane.protocol.control import Expel, Expelled, Snapshot
+from dataplane.protocol.engine import SOCKETS
+from dataplane.protocol.events import (
+    CacheCold,
+    GatewayNameLost,
+    GatewayNameRestored,
+    NodeStarted,
+    NodeStopping,
+)
 from dataplane.protocol.join import Joined
-from dataplane.protocol.layout import H_CLOSED
-from dataplane.protocol.settings import SettingsError
-from dataplane.remembrance import Remembrance
-from dataplane.settings import Settings, check_machine
+from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
+from dataplane.protocol.keeper import Keep
+from dataplane.protocol.layout import H_CLOSED, H_MEMORY
+from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
+from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.states import STATE_MASK, State
+from dataplane.recovery import kept, named_segment
+from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin
+from dataplane.recovery.ending import Ending
+from dataplane.recovery.fd_passing import Handover
+from dataplane.recovery.kept import KeeperFailed, KeptMemory
+from dataplane.recovery.record import CacheRecord, boot_id, load
+from dataplane.recovery.snapshot_store import SnapshotStore
+from dataplane.recovery.start import cache_start
+from dataplane.settings import DataPlaneSettings, check_machine
+from dataplane.sockets.control import ControlServer, Introduction
+from dataplane.sockets.engine import EngineServer
+from dataplane.sockets.publisher import Publisher
 from dataplane.state import StateDirectory
-from dataplane.tiers.inherited import NAMED, Inherited
-from dataplane.tiers.memory import NodeMemory, SharedFile
-from dataplane.tiers.pages import HUGE_BYTES, PAGE_BYTES
-from dataplane.tiers.prefault import Prefault
-from dataplane.transport.control import ControlServer, Introduction
-from dataplane.transport.copying import Copying
-from dataplane.transport.devices import Devices
-from dataplane.transport.engine import EngineServer
-from dataplane.transport.handover import Handover
-from dataplane.transport.lmcache.sockets import SOCKETS, Kept
-from dataplane.transport.loop import Loop
-from dataplane.transport.peers import may_pin, started_at
-from dataplane.transport.publisher import Publisher
-from dataplane.transport.replicas import ReplicaCopies
 
 COLLECT_INTERVAL_S = 10.0
 GIVE_BACK_INTERVAL_S = 5.0
+NAME_INTERVAL_S = 0.25
+"""Interval at which the name of the memory that LMCache clients map is checked."""
 REMEMBER_INTERVAL_S = 5.0
-"""How much of a moved pin's end a crash may forget."""
+"""Limit on how much of a pin's extension a crash can lose."""
 
 log = structlog.stdlib.get_logger()
 
 
 def steady_clock() -> Callable[[], float]:
-    """Unix seconds that never step back: the wall clock at start, advanced by the monotonic one."""
+    """Return a clock of Unix seconds that never steps back: the wall clock at start, advanced by the monotonic
+    clock."""
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()
 
 
 class DataPlane:
-    """One running data plane. `run` serves until `stop`."""
+    """One running data plane. `run` serves until `stop` is called."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DataPlaneSettings,
         leases: Callable[[Fence], LeaseTable] = LeaseTable,
         handover: Handover | None = None,
         find_devices: FindRuntime = find,
     ) -> None:
-        """`find_devices` finds the runtime of GPUs when the first engine of one registers."""
+        """Build the data plane. `find_devices` finds the GPU runtime when the first engine with a GPU registers."""
         barrier.check_machine()
-        given = handover.memory if handover is not None else []
-        handed = [each for each in given if each[0] not in SOCKETS]
-        sockets = [each for each in given if each[0] in SOCKETS]
-        check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
-        # A full collection walks every block of the pool: tens of milliseconds in which nobody is served. Blocks leave
-        # no cycles behind, so only young objects are collected, and on a timer.
+        # A full collection walks every block of the pool, and no request is served for tens of milliseconds. Blocks
+        # leave no reference cycles, so only young objects are collected, on a timer.
         gc.disable()
         self._state = StateDirectory(Path(settings.common.state_dir))
         self._state.lock(WRITER_ENDS_S if handover is not None else 0.0)
+        self._ending = Ending.RELEASE
+        self._keep_memory_s = settings.table.keep_memory_s
+        given = handover.memory if handover is not None else []
+        handed = [each for each in given if each[0] not in SOCKETS]
+        sockets = [each for each in given if each[0] in SOCKETS]
+        self._keeper_failure = ""
+        keeper = self._find_keeper()
+        from_keeper = keeper is not None and not handed
+        if keeper is not None and from_keeper:
+            handed = keeper.files()
+        check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         if handover is not None and settings.table.join_token_file:
             raise SettingsError(
@@ -99,31 +132,35 @@ class DataPlane:
         self.clock = steady_clock()
         self._endpoints = (settings.common.control_url, settings.common.events_url)
         self._loop = Loop()
-        self._bus = Bus()
+        self._bus = EventFanout()
         membarrier = settings.table.membarrier and barrier.register()
         if not membarrier:
             log.warning("membarrier.off", effect="leases go by message: slower lookups, nothing else changes")
         self._prefault = _prefault(settings)
         core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
         self._memory, self.node = core.memory, core.node
+        before = load(self._state.path)
+        self.node.cache_start = cache_start(core, before, self.clock(), self._keeper_failure)
+        self._recorded = CacheRecord()
         if self._memory.named is not None:
             self._memory.named.may_give_back = self._no_device_writes
             self._loop.every(GIVE_BACK_INTERVAL_S, self._memory.give_back)
+            self._watch_name(self._memory.named)
         self._begin_prefault()
-        self._remembrance = Remembrance(self._state, self.node.intent)
-        self._remembrance.apply(self.clock())
+        self._snapshot_store = SnapshotStore(self._state, self.node.intent)
+        self._snapshot_store.apply(self.clock())
         self.node.drain(on=self._state.draining())
         self._devices = Devices(
             find_devices,
             self._memory.segments,
-            None if self._memory.named is None else self._memory.named.view,
+            None if self._memory.named is None else self._memory.named.device_view,
         )
-        self._replicas = ReplicaCopies(
-            self.node.replicas,
+        self._gpu_copies = GpuCopyService(
+            self.node.gpu_copies,
             self.node.engines,
             self._memory,
             self._devices,
-            Copying(self._loop),
+            CopyThreads(self._loop),
             settings.table.gpu_pool_bytes,
             self.clock,
         )
@@ -141,13 +178,13 @@ class DataPlane:
             membarrier,
             self.clock,
             self._devices,
-            self._replicas,
+            self._gpu_copies,
         )
         if handover is not None:
-            # From the first moment: should this process end at once, the next one gets them all.
-            server.sockets = lambda: [(kind, number, Kept(fd)) for kind, number, fd in sockets]
+            # From the start: if this process ends at once, the next one gets all sockets.
+            server.sockets = lambda: [(kind, number, HeldSocket(fd)) for kind, number, fd in sockets]
             server.serve_supervisor(handover.connection)
-        self._lmcache = gateways.lmcache(
+        self._lmcache = lmcache_gateway(
             settings,
             self._loop,
             self.node,
@@ -156,7 +193,7 @@ class DataPlane:
             server,
             sockets,
             self._devices,
-            self._replicas,
+            self._gpu_copies,
         )
         server.sockets = tuple
         if self._lmcache is not None:
@@ -174,6 +211,7 @@ class DataPlane:
             self.clock,
             self._acknowledged,
             self._drained,
+            partial(self._expel, server),
             gate if _is_tcp(settings.common.control_url) else None,
         )
         if self._lmcache is not None:
@@ -184,11 +222,88 @@ class DataPlane:
         self._bus.subscribe(self._publisher)
         self._loop.every(settings.table.tick_s, self._tick)
         self._loop.every(settings.table.stats_interval_s, self._publish_stats)
-        self._loop.every(REMEMBER_INTERVAL_S, self._remembrance.refresh)
+        self._loop.every(REMEMBER_INTERVAL_S, self._snapshot_store.refresh)
+        self._loop.every(REMEMBER_INTERVAL_S, self._record_cache)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
+        if keeper is not None:
+            self._settle_keeper(keeper, core, from_keeper=from_keeper)
+
+    # ---- memory that outlives a stop
+
+    def _find_keeper(self) -> KeptMemory | None:
+        try:
+            return KeptMemory.find(self._state.path)
+        except KeeperFailed as error:
+            self._keeper_failure = str(error)
+            ended = kept.end_keepers(self._state.path)  # it also holds the name of the gateway's memory
+            log.warning(
+                "memory.not_taken",
+                reason=str(error),
+                killed=ended,
+                effect="the start is cold: nothing is cached",
+            )
+            return None
+
+    def _settle_keeper(self, keeper: KeptMemory, core: Core, *, from_keeper: bool) -> None:
+        """End the keeper, because this process serves the memory now."""
+        identity = self._memory.index.cells[H_MEMORY]
+        if keeper.keeping.memory == identity:
+            keeper.taken()
+        elif from_keeper:
+            keeper.release(f"the data plane that started next did not adopt it: {core.not_adopted}")
+        else:
+            keeper.release("a data plane started with other memory")
+
+    def _record_cache(self) -> None:
+        """Record how much is cached, if the amount has changed."""
+        now = self._cache_record()
+        if (now.blocks, now.bytes) != (self._recorded.blocks, self._recorded.bytes):
+            self._recorded = now
+            self._state.record(now)
+
+    def _cache_record(self, *, exact: bool = False) -> CacheRecord:
+        """Return how much is cached. `exact` counts the READY blocks, which reads every control word; otherwise blocks
+        that are being written count, too."""
+        pool = self.node.pool.stats()
+        blocks = pool.blocks
+        if exact:
+            state = self._memory.index.control & np.uint64(STATE_MASK)
+            blocks = int(np.count_nonzero((state == State.READY) | (state == State.EVICTING)))
+        return CacheRecord(blocks, pool.ready_bytes, self.clock(), boot_id())
+
+    def _hand_to_keeper(self, held: CacheRecord) -> bool:
+        """Hand the memory to a keeper, unless nothing is cached. Return whether a keeper holds the memory now."""
+        if not held.blocks:
+            return False
+        named = self._memory.named
+        index = self._memory.index
+        keep = Keep(
+            KEEPER_VERSION,
+            self._keep_memory_s,
+            held.blocks,
+            held.bytes,
+            os.getpid(),
+            int(index.cells[H_MEMORY]),
+            [] if named is None else [str(path) for path in named.paths],
+        )
+        files = [(kind, number, file.fd, file.nbytes) for kind, number, file in self._memory.files()]
+        try:
+            pid = kept.hand_over(self._state.path, keep, files)
+        except KeeperFailed as error:
+            log.warning("memory.not_kept", reason=str(error), effect="the next start is cold")
+            return False
+        log.info(
+            "memory.kept",
+            blocks=held.blocks,
+            bytes=held.bytes,
+            seconds=self._keep_memory_s,
+            pid=pid,
+            next="start again within this time, or release the memory with `larder down`",
+        )
+        return True
 
     def _join(self) -> None:
-        """Let the management plane of the fleet know of this node, where it is to be in one."""
+        """Begin to announce this node to the fleet's management plane, if it joins or has joined a fleet."""
         if self._membership is None:
             return
         self.node.lets_in = self._membership.managers
@@ -210,42 +325,44 @@ class DataPlane:
 
     def _core(
         self,
-        settings: Settings,
+        settings: DataPlaneSettings,
         leases: Callable[[Fence], LeaseTable],
         fence: Fence,
         handed: list[tuple[str, int, int]],
     ) -> Core:
         table = settings.table
-        writer = Writer(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
+        writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
 
         left = {
             (status.st_dev, status.st_ino)
             for status in (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
         }
 
-        def make_memory(private: dict[str, int], inherited: Inherited | None) -> NodeMemory:
+        def make_memory(private: dict[str, int], inherited: InheritedMemory | None) -> NodeMemory:
             wanted = bool(settings.lmcache_port)
             named = None
             if inherited is not None and inherited.has(NAMED):
-                named = naming.adopted(inherited.pop(NAMED), writer, wanted=wanted)
+                named = named_segment.adopted(inherited.pop(NAMED), writer, wanted=wanted)
             if named is None and wanted:
-                named = naming.fresh(settings, writer, left)
+                named = named_segment.fresh(settings, writer, left)
             return NodeMemory(
                 settings.max_blocks,
                 self._memory_made,
                 self._memory_dropped,
                 self._prefault,
                 huge=table.huge_pages,
+                ahead_bytes=table.prefault_ahead_bytes,
                 private=private,
                 inherited=inherited,
                 named=named,
             )
 
-        def make_node(memory: NodeMemory, books: Books, names: Names, needed_bytes: int) -> Node:
+        def make_node(memory: NodeMemory, books: RecoveryTable, names: IdJournal, needed_bytes: int) -> Node:
             options = NodeOptions(
                 name=table.node or self._state.node_name(),
                 epoch=f"{writer.epoch:016x}",
-                # A pool that had grown stays as large: else what is stored before it is asked to grow anew would evict.
+                # A grown pool stays as large: otherwise blocks stored before the pool is grown again would cause
+                # evictions.
                 capacity_bytes=max(
                     settings.pool_bytes // 4096 * 4096, needed_bytes, books.highest(B_CAPACITY)
                 ),
@@ -261,18 +378,28 @@ class DataPlane:
         return begin(handed, writer, settings.max_blocks, make_memory, make_node, self.clock)
 
     def _begin_prefault(self) -> None:
-        """Memory is taken ahead once it is known what a predecessor left: all of it together is one pool."""
+        """Begin to allocate memory ahead of use. The predecessor's memory must be known by then, because it counts
+        toward the pool."""
+        if self._memory.named is not None:
+            name = self._memory.named.name
+            self._memory.named.pages.on_failure = lambda error: _prefault_failed(name, error)
         if self._prefault is not None:
             for number, file in self._memory.segments.items():
-                self._prefault.submit(number, file)
-            self._prefault.resize(self.node.options.capacity_bytes)
+                if self._prefault.locks or not file.part:
+                    self._prefault.submit(number, file)
+        self._memory.resize(self.node.options.capacity_bytes)
 
     def run(self) -> None:
-        """Serve until `stop`, then leave nothing behind. Raises JoinFailed when a first join was refused."""
+        """Serve until `stop`, then clean up. Raises JoinFailed if the node's first join was refused."""
         options = self.node.options
         self.node.emit(
             NodeStarted(self.clock(), options.name, options.epoch, os.getpid(), options.capacity_bytes)
         )
+        start = self.node.cache_start
+        if start.kind == "cold":
+            self.node.emit(
+                CacheCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
+            )
         try:
             self._loop.run()
         finally:
@@ -282,19 +409,25 @@ class DataPlane:
         if self._join_failed is not None:
             raise self._join_failed
 
-    def stop(self) -> None:
-        """End `run` soon; safe in a signal handler."""
+    def stop(self, ending: Ending = Ending.RELEASE) -> None:
+        """Make `run` end soon; safe in a signal handler. `ending` says what happens to the memory."""
+        self._ending = ending
         self._loop.stop()
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether the data plane ended and left its memory to its holders."""
+        return self._ending is Ending.HAND_OVER
+
     def close(self) -> None:
-        self._memory.index.header[H_CLOSED] = 1
         if self._prefault is not None:
             self._prefault.stop()
         if self._server is not None:
             self._server.close()
         if self._lmcache is not None:
-            self._lmcache.close()
-        self._replicas.close()
+            self._lmcache.close(hand_over=self._ending is Ending.HAND_OVER)
+        released = self._end_memory()
+        self._gpu_copies.close()
         self._devices.close()
         self._control.close()
         self._publisher.close()
@@ -303,34 +436,66 @@ class DataPlane:
         self._context.term()
         for url in self._endpoints:
             if url.startswith("ipc://"):
-                Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves it
+                Path(url.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq does not remove it
         self._loop.close()
         if self._memory.named is not None:
-            self._memory.named.remove()
+            if released:
+                self._memory.named.remove()
+            else:
+                atexit.unregister(self._memory.named.remove)
         self._memory.close()
-        self._remembrance.refresh()
+        self._snapshot_store.refresh()
         self._state.close()
+
+    def _end_memory(self) -> bool:
+        """Hand over the memory, or mark it as released. Return whether it was released."""
+        held = self._cache_record(exact=True)
+        if self._ending is Ending.HAND_OVER or (self._ending is Ending.KEEP and self._hand_to_keeper(held)):
+            self._state.record(held)
+            return False
+        self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
+        if not held.blocks:
+            return True
+        if self._ending is Ending.KEEP:
+            held.reason = "the memory keeper could not be started when the data plane stopped"
+        else:
+            asked = (
+                "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
+            )
+            held.reason = f"the data plane was stopped {asked}"
+            held.on_purpose = True
+        self._state.record(held)
+        return True
 
     def _tick(self) -> None:
         self.node.tick(self.clock())
-        self._replicas.step()
+        self._gpu_copies.step()
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
 
     def _acknowledged(self, snapshot: Snapshot) -> None:
-        """A snapshot is in force: written down, and seen in the node's state before its answer is."""
-        self._remembrance.acknowledged(snapshot)
+        """Save an applied snapshot, and publish the node's state before the answer is sent."""
+        self._snapshot_store.acknowledged(snapshot)
         self._publish_stats()
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
 
     def _drained(self, on: bool) -> None:
-        """The node takes nothing new, or takes it again: kept, and seen in its state before the answer is."""
+        """Save whether the node drains, and publish its state before the answer is sent."""
         log.info("node.draining" if on else "node.taking_again", node=self.node.options.name)
         self._state.keep_draining(on=on)
         self._publish_stats()
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
+
+    def _expel(self, server: EngineServer, message: Expel) -> Expelled:
+        """Expel an engine for an operator, and publish the node's stats before the answer is sent. Raises
+        ProtocolError."""
+        answer = server.expel(message)
+        self._publish_stats()
+        self._bus.publish(self.node.take_events())
+        self._bus.deliver()
+        return answer
 
     def _publish_stats(self) -> None:
         overflowed = self.node.pool.table.names.overflowed
@@ -344,16 +509,34 @@ class DataPlane:
                 effect="/dev/shm or the machine is full: what LMCache clients store evicts their own or is refused",
             )
         self._short = short
-        self.node.emit(self.node.stats(self.clock()))
+        self.node.emit(node_stats(self.node, self.clock()))
+
+    def _watch_name(self, named: NamedFile) -> None:
+        if named.restored:  # it was removed after the previous data plane ended
+            self.node.emit(GatewayNameLost(self.clock(), LMCACHE, "its name was removed"))
+            self.node.emit(GatewayNameRestored(self.clock(), LMCACHE))
+        elif named.problem:
+            self.node.emit(GatewayNameLost(self.clock(), LMCACHE, named.problem))
+        named.on_problem = self._name_changed
+        self._loop.every(NAME_INTERVAL_S, named.look)
+
+    def _name_changed(self, problem: str) -> None:
+        now = self.clock()
+        self.node.emit(
+            GatewayNameLost(now, LMCACHE, problem) if problem else GatewayNameRestored(now, LMCACHE)
+        )
+        self._publish_stats()
+        self._bus.publish(self.node.take_events())
+        self._bus.deliver()
 
     def _no_device_writes(self) -> bool:
-        """No client of the gateway may have given the named segment's pages to a device by address."""
+        """Return whether no client of the gateway may have registered the named segment's pages with a device."""
         return not any(
             engine.gateway and engine.spaces and may_pin(engine.pid) for engine in self.node.engines.values()
         )
 
     def _memory_made(self, kind: str, number: int, file: SharedFile) -> None:
-        if self._prefault is not None and kind in ("segment", "part"):
+        if self._prefault is not None and (kind == "segment" or (kind == "part" and self._prefault.locks)):
             self._prefault.submit(number, file)
         if self._server is not None and kind != "part":
             self._server.made(kind, number, file)
@@ -365,23 +548,41 @@ class DataPlane:
             self._server.dropped(kind, number)
 
 
-def serve(settings: Settings, handover: Handover | None = None) -> int:
-    """Run a data plane in this process until SIGTERM or SIGINT; the exit code."""
+def serve(settings: DataPlaneSettings, handover: Handover | None = None) -> int:
+    """Run a data plane in this process until SIGTERM or SIGINT, and return the exit code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:  # every engine and every segment takes a few descriptors
+    if soft < hard:  # every engine and every segment needs a few descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    plane = DataPlane(settings, handover=handover)
+    stops: list[Ending] = []
+    running: list[DataPlane] = []
+
+    def stop_as(ending: Ending) -> Callable[..., None]:
+        def stop(*_: object) -> None:
+            stops.append(ending)
+            for plane in running:
+                plane.stop(ending)
+
+        return stop
+
+    # Before the data plane listens: a process that sees its socket may stop it at once.
+    end = Ending.KEEP if settings.table.keep_memory_s else Ending.RELEASE
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: plane.stop())
+        signal.signal(number, stop_as(end))
+    signal.signal(HAND_OVER_SIGNAL, stop_as(Ending.HAND_OVER))
+    signal.signal(RELEASE_SIGNAL, stop_as(Ending.RELEASE))
+    plane = DataPlane(settings, handover=handover)
+    running.append(plane)
+    if stops:
+        plane.stop(stops[-1])
     plane.run()
-    return 0
+    return HANDED_OVER_EXIT_CODE if plane.handed_over else 0
 
 
 def _collect_young() -> None:
     gc.collect(1)
 
 
-def _prefault(settings: Settings) -> Prefault | None:
+def _prefault(settings: DataPlaneSettings) -> Prefault | None:
     table = settings.table
     if not table.prefault:
         return None
@@ -404,7 +605,7 @@ def _prefault_failed(name: str, error: OSError) -> None:
 
 
 def _is_tcp(url: str) -> bool:
-    """Sockets in the file system are guarded by its modes."""
+    """Return whether the endpoint is TCP. Access to other sockets is controlled by file permissions."""
     return url.startswith("tcp://")
 
 

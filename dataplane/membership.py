@@ -1,8 +1,8 @@
-"""To which fleet this node belongs: how it joins, what it keeps of it, and whom it lets in from then on.
+"""Fleet membership of this node: joining, the saved result of a join, and the managers that may connect.
 
-A node joins once, by a token. What it learned is kept beside its key, so that later starts need no token: it then only
-says where it can be reached, at once and now and then. Whoever refuses a node at its first join is right, and the data
-plane ends; a node that was in a fleet goes on serving engines, whatever it is told.
+A node joins once, with a token. The result is kept next to the node's key, so later starts need no token: the node then
+only announces its addresses, at once and periodically. If the first join is refused, the data plane ends. A node that
+has been in a fleet goes on serving engines, whatever the management plane answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import structlog
 import zmq
 
 from dataplane import __version__
+from dataplane.base.secret_file import SecretFileExposed, read_secret
+from dataplane.base.settings import SettingsError
 from dataplane.protocol.join import (
     MAX_ADDRESSES,
     MAX_MANAGERS,
@@ -32,55 +34,55 @@ from dataplane.protocol.join import (
     is_loopback,
     parse_token,
 )
-from dataplane.protocol.secret_file import OpenToOthers, read_secret
-from dataplane.protocol.settings import SettingsError
-from dataplane.settings import Settings, joined_file
-from dataplane.transport.curve import BadKeyFile, Gate, key_pair
-from dataplane.transport.join import JoinLink
+from dataplane.settings import DataPlaneSettings, joined_file
+from dataplane.sockets.curve import BadKeyFile, Gate, key_pair
+from dataplane.sockets.join import JoinLink
 
 STEP_S = 0.05
 ANSWER_S = 3.0
 FIRST_RETRY_S = 0.5
-MOST_RETRY_S = 30.0
+MAX_RETRY_S = 30.0
 ANNOUNCE_S = 300.0
-"""Between two times that a member says where it is: a management plane that lost its database learns of it again."""
+"""Interval at which a member announces its addresses, so that a management plane that lost its database learns of it
+again."""
 ASK_SOON_S = 0.5
-"""After a management plane went away: it may have forgotten this node, and has nobody to tell."""
+"""Delay before the node asks again after a management plane disconnected: it may have forgotten this node and has no
+way to tell it."""
 ASK_AGAIN_S = 5.0
-"""Between two such questions at least, however often connections come and go."""
+"""Minimum interval between two such requests, however often connections open and close."""
 MAX_TOKEN_FILE_BYTES = 16 * 1024
 
 log = structlog.stdlib.get_logger()
 
 
 class JoinFailed(Exception):
-    """The node was not let in, and has never been in a fleet."""
+    """The node's join was refused, and it has never been in a fleet."""
 
 
-class Fleet(msgspec.Struct, frozen=True):
-    """What is kept of a join, as JSON in the state directory."""
+class JoinedFleet(msgspec.Struct, frozen=True):
+    """Result of a join, kept as JSON in the state directory."""
 
     node: str
     key: str
     """Public key of the management plane's join socket."""
     addresses: list[str]
     managers: list[str]
-    """Public keys that may connect to this node."""
+    """Public keys of the managers that may connect to this node."""
     next_key: str = ""
-    """Of the join socket, when it is about to be changed; "" when it is not."""
+    """Next public key of the join socket, if a change is planned; otherwise ""."""
     refused: str = ""
-    """Why the management plane does not know this node any more; "" as long as it does."""
+    """Reason why the management plane no longer knows this node; "" while it does."""
 
 
 class Membership:
-    """Joins when told to begin, and moves on a little at each `step`."""
+    """Joins a fleet, or announces the node, after `begin`; each `step` makes some progress."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DataPlaneSettings,
         context: zmq.Context[zmq.Socket[bytes]],
         token: JoinToken | None,
-        fleet: Fleet | None,
+        fleet: JoinedFleet | None,
     ) -> None:
         self._settings = settings
         self._context = context
@@ -94,9 +96,9 @@ class Membership:
         self.gate = Gate(context, self._pair)
         self._by_token = token is not None and (fleet is None or fleet.key != token.key)
         self._kept = fleet
-        """As it stands in the file."""
+        """Contents of the file."""
         if token is not None and self._fleet is not None and not self._by_token:
-            # It is known there: the token is not needed, but it says where that is now.
+            # The node is already enrolled there, so it needs no token, but the token holds the current addresses.
             addresses = list(dict.fromkeys([*token.addresses, *self._fleet.addresses]))[:MAX_ADDRESSES]
             self._fleet = msgspec.structs.replace(self._fleet, addresses=addresses)
         self._admit()
@@ -105,11 +107,11 @@ class Membership:
         self._next_at = 0.0
         self._told = ""
         self._answered = False
-        """The management plane said yes or no since this process began."""
+        """The management plane has answered since this process began."""
         self._asked_at = 0.0
         self._departures: zmq.Socket[bytes] | None = None
         self._asked_key = ""
-        """Whose answer is waited for."""
+        """Public key of the management plane whose answer is awaited."""
         self._node = self._control_url = self._events_url = ""
         self._on_joined: Callable[[Joined], None] = lambda joined: None
         self._on_failed: Callable[[JoinFailed], None] = lambda error: None
@@ -122,7 +124,7 @@ class Membership:
         on_joined: Callable[[Joined], None],
         on_failed: Callable[[JoinFailed], None],
     ) -> None:
-        """The sockets are bound to these URLs: the first `step` says so to the management plane."""
+        """Set the URLs to which the sockets are bound; the first `step` sends them to the management plane."""
         table = self._settings.table
         self._node = node
         self._control_url = table.advertise_control_url or control_url
@@ -130,12 +132,12 @@ class Membership:
         self._on_joined, self._on_failed = on_joined, on_failed
 
     def watch(self, control: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """What tells when a connection of the control socket ends; `on_departure` reads it."""
+        """Return a monitor socket that reports disconnections of the control socket; `on_departure` reads it."""
         self._departures = control.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         return self._departures
 
     def on_departure(self) -> bool:
-        """Ask soon whether this node is still known; true: there may be more."""
+        """Read one disconnection and ask soon whether this node is still enrolled. Return True if there may be more."""
         assert self._departures is not None
         try:
             self._departures.recv_multipart(zmq.NOBLOCK)
@@ -147,7 +149,7 @@ class Membership:
         return True
 
     def step(self) -> None:
-        """Ask, take an answer, or give a question up. Never waits."""
+        """Send a request, process an answer, or give up a request. Never blocks."""
         now = time.monotonic()
         if self._link is None:
             if now >= self._next_at:
@@ -166,7 +168,7 @@ class Membership:
             self._later(
                 now,
                 "join.unanswered",
-                f"{url} did not answer: nobody is there, or it does not have the key that the token names",
+                f"{url} did not answer: it is unreachable, or does not hold the key in the token",
             )
 
     # ---- asking
@@ -201,17 +203,17 @@ class Membership:
 
     def _later(self, now: float, event: str, reason: str) -> None:
         self._tries += 1
-        self._next_at = now + min(FIRST_RETRY_S * 2 ** min(self._tries - 1, 16), MOST_RETRY_S)
-        if reason != self._told:  # a management plane that is away for a week is no news every half minute
+        self._next_at = now + min(FIRST_RETRY_S * 2 ** min(self._tries - 1, 16), MAX_RETRY_S)
+        if reason != self._told:  # log an outage once, not every half minute
             self._told = reason
-            log.warning(event, reason=reason, effect="asked again until it answers; engines are served")
+            log.warning(event, reason=reason, effect="retried until it answers; engines are served")
 
     # ---- answers
 
     def _joined(self, answer: Joined, now: float) -> None:
         managers = [key for key in answer.managers if is_key(key)]
         if not managers or len(answer.managers) > MAX_MANAGERS:
-            self._later(now, "join.failed", "the management plane named no key that may talk to this node")
+            self._later(now, "join.failed", "the management plane sent no valid manager key")
             return
         if self._by_token:
             assert self._token is not None
@@ -220,7 +222,7 @@ class Membership:
             assert self._fleet is not None
             addresses = self._fleet.addresses
         key = self._asked_key
-        fleet = Fleet(
+        fleet = JoinedFleet(
             node=self._node,
             key=key,
             addresses=addresses,
@@ -241,8 +243,8 @@ class Membership:
         self._admit()
         self._on_joined(answer)
 
-    def _keep(self, fleet: Fleet) -> None:
-        """A disk that does not take it costs the next start a token, not this one its fleet."""
+    def _keep(self, fleet: JoinedFleet) -> None:
+        """Save the join. If that fails, the next start needs a token, but this process stays in the fleet."""
         making = self._path.with_suffix(".new")
         try:
             fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -265,7 +267,7 @@ class Membership:
             and not self._by_token
             and not self._answered
         ):
-            self._answered = self._by_token = True  # forgotten, and started again with a token
+            self._answered = self._by_token = True  # forgotten, and restarted with a token
             self._admit()
             self._next_at = now
         elif self._fleet is None:
@@ -289,7 +291,7 @@ class Membership:
 
     @property
     def managers(self) -> list[str]:
-        """Public keys of the management planes that are let in."""
+        """Public keys of the managers that may connect."""
         return [] if self._fleet is None else self._fleet.managers
 
     def _admit(self) -> None:
@@ -307,8 +309,9 @@ class Membership:
         self.gate.close()
 
 
-def membership(settings: Settings, context: zmq.Context[zmq.Socket[bytes]]) -> Membership | None:
-    """What the settings and the state directory say; None for a node on its own. Raises SettingsError."""
+def membership(settings: DataPlaneSettings, context: zmq.Context[zmq.Socket[bytes]]) -> Membership | None:
+    """Return the membership from the settings and the state directory; None for a node without a fleet. Raises
+    SettingsError."""
     token, fleet = _token(settings), _fleet(settings)
     if token is None and fleet is None:
         return None
@@ -316,17 +319,17 @@ def membership(settings: Settings, context: zmq.Context[zmq.Socket[bytes]]) -> M
     return Membership(settings, context, token, fleet)
 
 
-def _token(settings: Settings) -> JoinToken | None:
+def _token(settings: DataPlaneSettings) -> JoinToken | None:
     path = settings.table.join_token_file
     if not path:
         return None
     try:
         return parse_token(read_secret(Path(path).expanduser(), MAX_TOKEN_FILE_BYTES).decode("ascii"))
-    except OpenToOthers as error:
+    except SecretFileExposed as error:
         raise SettingsError(f"dataplane.join_token_file: {error}") from None
     except FileNotFoundError:
         if joined_file(settings.common.state_dir).exists():
-            return None  # it was needed once
+            return None  # only the first start needs it
         raise SettingsError(f"dataplane.join_token_file: {path} does not exist") from None
     except OSError as error:
         raise SettingsError(f"dataplane.join_token_file: {path} cannot be read: {error.strerror}") from None
@@ -336,7 +339,7 @@ def _token(settings: Settings) -> JoinToken | None:
         raise SettingsError(f"dataplane.join_token_file: {path}: {error}") from None
 
 
-def _fleet(settings: Settings) -> Fleet | None:
+def _fleet(settings: DataPlaneSettings) -> JoinedFleet | None:
     path = joined_file(settings.common.state_dir)
     try:
         data = path.read_bytes()
@@ -345,7 +348,7 @@ def _fleet(settings: Settings) -> Fleet | None:
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        fleet = msgspec.json.decode(data, type=Fleet)
+        fleet = msgspec.json.decode(data, type=JoinedFleet)
     except (msgspec.DecodeError, ValueError, RecursionError):
         fleet = None
     keys = [] if fleet is None else [fleet.key, *fleet.managers, *filter(None, [fleet.next_key])]
@@ -358,8 +361,8 @@ def _fleet(settings: Settings) -> Fleet | None:
     raise SettingsError(f"{path}: does not say which fleet this node is in; remove it and give a join token")
 
 
-def _check_reachable(settings: Settings, addresses: list[str]) -> None:
-    """A management plane on another machine cannot reach what only this one can. Raises SettingsError."""
+def _check_reachable(settings: DataPlaneSettings, addresses: list[str]) -> None:
+    """Raise SettingsError if the management plane is on another machine and cannot reach the node's sockets."""
     if not any(host_of(address) and not is_loopback(address) for address in addresses):
         return
     common, table = settings.common, settings.table

@@ -1,4 +1,4 @@
-"""Settings of the data plane process: the shared names and the `[dataplane]` table."""
+"""Settings of the data plane process: the shared settings and the `[dataplane]` table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from dataplane.protocol import labels as label_rules
-from dataplane.protocol import settings as shared
-from dataplane.protocol.join import JOINED_FILE, is_loopback, url_fault
-from dataplane.protocol.layout import MAX_BLOCKS
-from dataplane.protocol.settings import Common, SettingsError
-from dataplane.tiers.named import MAX_NAME_CHARACTERS
-from dataplane.tiers.pages import (
+from dataplane.base import labels as label_rules
+from dataplane.base import settings as shared
+from dataplane.base.settings import Common, SettingsError
+from dataplane.memory.named import MAX_NAME_CHARACTERS
+from dataplane.memory.pages import (
     HUGE_BYTES,
     PAGE_BYTES,
     available_bytes,
@@ -26,74 +24,81 @@ from dataplane.tiers.pages import (
     huge_pages_reserved,
     lock_limit_bytes,
 )
+from dataplane.protocol.join import JOINED_FILE, is_loopback, url_fault
+from dataplane.protocol.layout import MAX_BLOCKS
 
-LEAST_GPU_POOL_BYTES = 2 << 20
+MIN_GPU_POOL_BYTES = 2 << 20
 _SHM_NAME = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
 class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Names of the `[dataplane]` table; in the environment `LARDER_DATAPLANE__<NAME>`."""
+    """Settings in the `[dataplane]` table; in the environment `LARDER_DATAPLANE__<NAME>`."""
 
     node: str = ""
-    """Name of this node; default the host's name and a few digits, kept in the state directory."""
+    """Name of this node; by default the host's name and a few digits, kept in the state directory."""
     labels: dict[str, str] = {}
-    """What is true of this machine, so that records can say where they hold: `gpu=h200,zone=a` in the environment."""
+    """Labels of this machine, by which records can select nodes: `gpu=h200,zone=a` in the environment."""
     join_token_file: str = ""
-    """File with the join token that lets this node into a fleet; needed once."""
+    """File with the join token that enrols this node in a fleet; needed once."""
     advertise_control_url: str = ""
-    """Where the management plane reaches the control socket; default its own URL, with the address it comes from
-    in place of 0.0.0.0."""
+    """URL at which the management plane reaches the control socket; by default the socket's own URL, with 0.0.0.0
+    replaced by the address from which the node connects."""
     advertise_events_url: str = ""
-    """The same for the events."""
+    """The same for the events socket."""
     segment_bytes: int = 64 << 20
     """Size of one memory segment, 2 MiB to 1 GiB; larger blocks get segments of their own size."""
     max_blocks: int = 0
-    """Number of block descriptors; 0 takes one for every 4 KiB of the pool, at most 1,048,576."""
+    """Number of block descriptors; 0 means one per 4 KiB of the pool, at most 1,048,576."""
     reservation_ttl_s: float = 30.0
-    """Seconds an engine may take between reserve and commit."""
+    """Seconds that an engine may take between reserve and commit."""
     pin_budget_ratio: float = 0.2
     """Share of the pool that guaranteed pins may hold."""
     max_clients: int = 1024
-    """Number of attached engine processes served at once."""
+    """Maximum number of attached engine processes."""
     allowed_uids: list[int] = []
-    """Uids besides the data plane's own (and root) whose processes may attach."""
+    """Uids whose processes may attach, in addition to the data plane's own uid and root."""
     prefault: bool = True
-    """Take segments' pages from the machine in the background."""
+    """Allocate the pages of segments in the background, before first use."""
     prefault_ahead_bytes: int = 1 << 30
-    """How much memory is kept ready for segments to come, within the pool; 0 for that of segments in use alone."""
+    """Memory to keep ready for future segments, within the pool; 0: only for segments in use."""
     huge_pages: bool = False
-    """Segments are made of 2 MiB pages, which the machine must have set aside (`sysctl vm.nr_hugepages`)."""
+    """Use 2 MiB pages for segments; the machine must have reserved them (`sysctl vm.nr_hugepages`)."""
     membarrier: bool = True
-    """Engines take leases in shared memory alone, where the kernel has `membarrier`; false: by message everywhere."""
+    """Let engines take leases in shared memory alone, where the kernel supports `membarrier`; false: always by
+    message."""
     mlock: bool = False
-    """Segments are locked into RAM, which RLIMIT_MEMLOCK must allow."""
+    """Lock segments into RAM, which RLIMIT_MEMLOCK must allow."""
     lmcache_host: str = "127.0.0.1"
-    """Address of the LMCache gateway. Its wire knows no authentication: whoever reaches it may read, write and clear
-    what is cached through it."""
+    """Address of the LMCache gateway. Its protocol has no authentication: any peer that reaches it may read, write and
+    clear what is cached through it."""
     lmcache_shm_name: str = ""
-    """Name of the memory that LMCache clients map, after `/dev/shm/lmcache_l1_pool_`; default one that no other
-    state directory and host has."""
+    """Name of the memory that LMCache clients map, after `/dev/shm/lmcache_l1_pool_`; the default is unique to the
+    state directory and host."""
     lmcache_pool_bytes: int = 0
-    """Size of that memory: the most of the pool that LMCache clients can fill. 0 for the size of the pool, or what
-    `/dev/shm` has free where that is less. Its pages are taken as they are needed."""
+    """Size of that memory: the part of the pool that LMCache clients can fill. 0 means the size of the pool, or the
+    free space of `/dev/shm` if that is less. Its pages are allocated as they are needed."""
     lmcache_allow_clear: bool | None = None
-    """Whether LMCache clients may clear what is cached through the gateway; default where it listens on loopback."""
-    lmcache_silent_s: float = 120.0
-    """Seconds after which a worker of an LMCache client that pinged once, or whose connection is gone, is taken for
-    lost."""
-    lmcache_never_pinged_s: float = 3600.0
+    """Whether LMCache clients may clear what is cached through the gateway; by default only if it listens on
+    loopback."""
+    lmcache_idle_timeout_s: float = 120.0
+    """Seconds after which a worker of an LMCache client that has pinged before, or whose connection is gone, is
+    considered lost."""
+    lmcache_first_ping_timeout_s: float = 3600.0
     """The same for a worker that never pinged."""
     gpu_pool_bytes: int = 0
-    """Memory of each GPU that replicas of pinned blocks may take (pins of the tier `gpu`): 2 MiB or more, or 0 for
-    none. It is taken from when the first engine asks for replicas, and engines must leave room for it."""
+    """Memory of each GPU for GPU copies of pinned blocks (pins of the tier `gpu`): 2 MiB or more, or 0 for none. It is
+    allocated once the first engine asks for GPU copies, and engines must leave room for it."""
+    keep_memory_s: float = 120.0
+    """Seconds for which the memory outlives a stop (SIGTERM, Ctrl-C): a small process holds it, and a data plane that
+    starts within this time has every block. 0 releases the memory when the data plane stops."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
     """Seconds between published states of the node."""
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """Everything the process is configured by."""
+class DataPlaneSettings(msgspec.Struct, frozen=True):
+    """All settings of the process."""
 
     common: Common
     table: DataPlaneTable
@@ -105,13 +110,13 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def lmcache_port(self) -> int:
-        """Port of the LMCache gateway; 0: there is none."""
+        """Port of the LMCache gateway; 0: no gateway."""
         port = self.common.lmcache_port
         return shared.DEFAULT_LMCACHE_PORT if port is None else port
 
     @property
     def lmcache_wanted(self) -> bool:
-        """Somebody asked for the gateway: a start without it is to fail. As a default it may be left out."""
+        """Whether a setting asks for the gateway. If so, a start without it fails; otherwise it may be left out."""
         table = self.table
         asked = self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
         return bool(self.lmcache_port and asked)
@@ -128,13 +133,13 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def lmcache_pool_bytes(self) -> int:
-        """Size of the memory that LMCache clients map, where `/dev/shm` has as much."""
+        """Size of the memory that LMCache clients map, if `/dev/shm` has that much."""
         return (self.table.lmcache_pool_bytes or self.pool_bytes) // 4096 * 4096
 
     @property
     def lmcache_shm_name(self) -> str:
-        """Its name, after the prefix that clients expect."""
-        # Containers may share /dev/shm, and in each of them the state directory has the same path.
+        """Name of that memory, after the prefix that clients expect."""
+        # Containers may share /dev/shm while each has its state directory at the same path.
         place = f"{socket.gethostname()}:{os.path.realpath(self.common.state_dir)}"
         return self.table.lmcache_shm_name or f"larder-{sha256(place.encode()).hexdigest()[:12]}"
 
@@ -143,7 +148,7 @@ class Settings(msgspec.Struct, frozen=True):
         return self.table.max_blocks or max(64, min(1 << 20, self.pool_bytes // 4096))
 
 
-def load(config: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+def load(config: str | None = None, environ: Mapping[str, str] | None = None) -> DataPlaneSettings:
     """Read and check the settings. Raises SettingsError."""
     common, table = shared.read("dataplane", DataPlaneTable, config=config, environ=environ)
     if common.pool_bytes is None:
@@ -151,15 +156,16 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
         if table.huge_pages:
             default -= default % HUGE_BYTES
         common = msgspec.structs.replace(common, pool_bytes=default)
-    settings = Settings(common, table)
+    settings = DataPlaneSettings(common, table)
     _check(settings)
     return settings
 
 
-def check_machine(settings: Settings, held_bytes: int = 0) -> None:
-    """Whether this machine has what was asked for; `held_bytes` of it are in memory taken over from a predecessor.
+def check_machine(settings: DataPlaneSettings, held_bytes: int = 0) -> None:
+    """Check that this machine has the required huge pages and may lock enough memory. `held_bytes` of the pool are
+    already in memory taken over from a predecessor.
 
-    Raises SettingsError: who asks for huge or locked pages wants to know that there are none, not to run without.
+    Raises SettingsError: a start that asks for huge or locked pages must not silently run without them.
     """
     needed = max(0, settings.pool_bytes - held_bytes)
     if settings.table.huge_pages and (has := huge_bytes_available()) < needed:
@@ -177,7 +183,7 @@ def check_machine(settings: Settings, held_bytes: int = 0) -> None:
         )
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: DataPlaneSettings) -> None:
     table = settings.table
     for name, value, low, high in (
         ("pool_bytes", settings.pool_bytes, 4096, 1 << 50),
@@ -189,9 +195,10 @@ def _check(settings: Settings) -> None:
         ("dataplane.max_clients", table.max_clients, 1, 100_000),
         ("lmcache_port", settings.lmcache_port, 0, 65_535),
         ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
-        ("dataplane.lmcache_silent_s", table.lmcache_silent_s, 0.1, 86_400),
-        ("dataplane.lmcache_never_pinged_s", table.lmcache_never_pinged_s, 0.1, 86_400),
+        ("dataplane.lmcache_idle_timeout_s", table.lmcache_idle_timeout_s, 0.1, 86_400),
+        ("dataplane.lmcache_first_ping_timeout_s", table.lmcache_first_ping_timeout_s, 0.1, 86_400),
         ("dataplane.gpu_pool_bytes", table.gpu_pool_bytes, 0, 1 << 50),
+        ("dataplane.keep_memory_s", table.keep_memory_s, 0, 86_400),
         ("dataplane.tick_s", table.tick_s, 0.001, 10),
         ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
     ):
@@ -202,9 +209,9 @@ def _check(settings: Settings) -> None:
     _check_lmcache(table)
     if table.segment_bytes % 4096:
         raise SettingsError("dataplane.segment_bytes: expected a multiple of 4096")
-    if 0 < table.gpu_pool_bytes < LEAST_GPU_POOL_BYTES:
+    if 0 < table.gpu_pool_bytes < MIN_GPU_POOL_BYTES:
         raise SettingsError(
-            f"dataplane.gpu_pool_bytes: expected 0, or {LEAST_GPU_POOL_BYTES} or more, got {table.gpu_pool_bytes}"
+            f"dataplane.gpu_pool_bytes: expected 0, or {MIN_GPU_POOL_BYTES} or more, got {table.gpu_pool_bytes}"
         )
     if table.huge_pages:
         for name, value in (
@@ -241,12 +248,13 @@ def _check_lmcache(table: DataPlaneTable) -> None:
 
 
 def joined_file(state_dir: str) -> Path:
-    """Where a data plane keeps what it learned when it joined a fleet."""
+    """Return the path of the file with the result of joining a fleet."""
     return Path(state_dir) / JOINED_FILE
 
 
-def _check_endpoints(settings: Settings) -> None:
-    """Off this machine, only sockets that know whom to let in: the node must have joined, or be about to."""
+def _check_endpoints(settings: DataPlaneSettings) -> None:
+    """Raise SettingsError if other machines can reach a socket that does not authenticate peers: the node must have
+    joined a fleet, or have a token to join one."""
     common, table = settings.common, settings.table
     joins = bool(table.join_token_file) or joined_file(common.state_dir).exists()
     for name, url in (("control_url", common.control_url), ("events_url", common.events_url)):
@@ -255,7 +263,7 @@ def _check_endpoints(settings: Settings) -> None:
         if not joins and not is_loopback(url):
             raise SettingsError(
                 f"{name}: {url!r} can be reached from other machines, and this node has not joined a fleet, so that it "
-                "would not know whom to let in. Give it a join token (`larder nodes token create` where the "
+                "cannot authenticate peers. Give it a join token (`larder nodes token create` where the "
                 "management plane runs, then LARDER_DATAPLANE__JOIN_TOKEN_FILE or --join-token-file here), or use "
                 "ipc:// or tcp://127.0.0.1"
             )

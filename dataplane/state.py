@@ -1,7 +1,7 @@
-"""The state directory: one data plane at a time, the node's name, and the snapshots that are in force.
+"""The state directory: its lock, the node's name, and the snapshots in force.
 
-A snapshot that was acknowledged is written down in the background (a temporary file, fsync, rename), so that a data
-plane that starts again is armed at once. What cannot be read is set aside under another name and told.
+Acknowledged snapshots are saved in the background (a temporary file, fsync, rename), so that a restarted data plane has
+its settings at once. A file that cannot be read is renamed, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import structlog
 
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control import Snapshot, SnapshotType
+from dataplane.recovery.record import CacheRecord, save
 
 LOCK_POLL_S = 0.005
 MAX_NAME_CHARACTERS = 128
@@ -33,33 +34,35 @@ class StateInUse(Exception):
     """Another data plane uses this state directory."""
 
 
-class Remembered(msgspec.Struct):
-    """A snapshot in force, with what it needs to be applied again."""
+class SavedSnapshot(msgspec.Struct):
+    """A snapshot in force, with the data needed to apply it again."""
 
     snapshot: Snapshot
     bodies: dict[str, bytes] = {}
     """Pin bodies by digest."""
     ends: dict[str, float] = {}
-    """Ends of pins that hits have moved, by name; Unix seconds."""
+    """Expiry of pins that hits have extended, by name; Unix seconds."""
 
 
-_decoder = msgspec.msgpack.Decoder(Remembered)
+_decoder = msgspec.msgpack.Decoder(SavedSnapshot)
 
 
 class StateDirectory:
-    """One process's hold of the directory, from `lock` to `close`."""
+    """Exclusive use of the directory, from `lock` to `close`."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
         self._lock_fd = -1
         self._changed = threading.Condition()
-        self._waiting: dict[SnapshotType, Remembered] = {}
+        self._waiting: dict[SnapshotType, SavedSnapshot] = {}
+        self._cache: CacheRecord | None = None
+        """Record of the cache's contents that is not written yet."""
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def lock(self, wait_s: float = 0.0) -> None:
-        """Be the only data plane here; a predecessor that is ending gets `wait_s`. Raises StateInUse."""
+        """Lock the directory. Waits up to `wait_s` seconds for a predecessor that is ending. Raises StateInUse."""
         fd = os.open(self._path / "dataplane.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + wait_s
         while True:
@@ -72,10 +75,13 @@ class StateDirectory:
                 time.sleep(LOCK_POLL_S)
             else:
                 self._lock_fd = fd
+                self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+                self._thread.start()
                 return
 
     def node_name(self) -> str:
-        """This node's name, made at the first start and kept; what is no name is set aside for a new one."""
+        """Return this node's name, which is created at the first start and kept. An invalid name is set aside and
+        replaced."""
         path = self._path / "node"
         try:
             name = path.read_bytes().decode().strip()
@@ -100,11 +106,11 @@ class StateDirectory:
     # ---- draining
 
     def draining(self) -> bool:
-        """Whether the node was draining when it was last told."""
+        """Return whether the node was draining when that was last saved."""
         return (self._path / "draining").exists()
 
     def keep_draining(self, *, on: bool) -> None:
-        """Remember it over a restart; a disk that does not take it is told of, and the node drains all the same."""
+        """Save whether the node drains. A failed write is logged, and the node drains all the same."""
         path = self._path / "draining"
         try:
             if on:
@@ -116,8 +122,8 @@ class StateDirectory:
 
     # ---- snapshots
 
-    def load(self, kind: SnapshotType) -> Remembered | None:
-        """The snapshot of a type that was in force last; None when there is none that can be read."""
+    def load(self, kind: SnapshotType) -> SavedSnapshot | None:
+        """Return the last snapshot of a type that was in force; None if none can be read."""
         path = self._file(kind)
         try:
             data = path.read_bytes()
@@ -143,17 +149,24 @@ class StateDirectory:
         return remembered
 
     def set_aside(self, kind: SnapshotType, reason: str) -> None:
-        """Keep a file that cannot be used under another name: somebody may want to look at it."""
+        """Rename a file that cannot be used, so that an operator can inspect it."""
         path = self._file(kind)
         _put_aside(path, path.with_suffix(".corrupt"), reason)
 
-    def remember(self, kind: SnapshotType, remembered: Remembered) -> None:
-        """Write a snapshot down soon, in place of the one before; never waits for the disk."""
+    def remember(self, kind: SnapshotType, remembered: SavedSnapshot) -> None:
+        """Save a snapshot in the background, replacing the previous one of its type; never waits for the disk."""
         with self._changed:
             self._waiting[kind] = remembered
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="state", daemon=True)
-                self._thread.start()
+            self._changed.notify()
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def record(self, cache: CacheRecord) -> None:
+        """Write the record of the cache in the background."""
+        with self._changed:
+            self._cache = cache
             self._changed.notify()
 
     def _file(self, kind: SnapshotType) -> Path:
@@ -162,11 +175,17 @@ class StateDirectory:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._cache or self._stopping)
+                cache, self._cache = self._cache, None
+                if cache is None and not self._waiting:
                     return
-                kind = next(iter(self._waiting))
-                remembered = self._waiting.pop(kind)
+                kind = next(iter(self._waiting), None)
+                remembered = None if kind is None else self._waiting.pop(kind)
+            if cache is not None:
+                with suppress(OSError):  # on a full disk, a cold start reports less
+                    save(self._path, cache)
+            if kind is None or remembered is None:
+                continue
             try:
                 self._write(kind, encode(remembered))
             except OSError as error:
@@ -176,7 +195,7 @@ class StateDirectory:
         self._replace(self._file(kind), _MAGIC + sha256(body).digest() + body)
 
     def _replace(self, path: Path, data: bytes) -> None:
-        """A file has these contents or those before, never half of them. Raises OSError."""
+        """Replace the contents of a file atomically. Raises OSError."""
         making = path.with_suffix(".new")
         try:
             fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -186,7 +205,7 @@ class StateDirectory:
                 os.fsync(file.fileno())
             making.replace(path)
         except OSError:
-            with suppress(OSError):  # what a full disk took of it
+            with suppress(OSError):  # remove what was written before the disk was full
                 making.unlink()
             raise
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -196,7 +215,7 @@ class StateDirectory:
             os.close(folder)
 
     def close(self) -> None:
-        """Write what waits, and let the directory go."""
+        """Write pending data and unlock the directory."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -208,7 +227,7 @@ class StateDirectory:
 
 
 def _put_aside(path: Path, aside: Path, reason: str) -> None:
-    """Give a file another name, and tell; where that cannot be, it stays."""
+    """Rename a file and log that; if renaming fails, the file stays."""
     kept_as = path
     with suppress(OSError):
         path.replace(aside)

@@ -11,8 +11,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))
 
-from dataplane.protocol.codes import Code, Outcome  # noqa: E402
-from dataplane.protocol.states import TRANSITIONS, State, Step  # noqa: E402
+from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
+from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
 from docs import settings_table  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
@@ -23,7 +23,8 @@ SECTIONS = (
     (40, 60, "A request contradicts the state"),
     (60, 80, "A key was refused although everything is well formed"),
     (80, 100, "Said by the client library alone"),
-    (100, 1000, "Snapshots of the management plane"),
+    (100, 110, "Requests and snapshots of the management plane"),
+    (110, 1000, "Expelling an engine"),
 )
 
 
@@ -45,7 +46,7 @@ def errors() -> str:
             if low <= code < high
         ]
     lines += ["", "## Outcomes of `reserve` that are no refusal", "", "| number | name |", "|---:|---|"]
-    lines += [f"| {int(outcome)} | `{outcome.name.lower()}` |" for outcome in Outcome]
+    lines += [f"| {int(outcome)} | `{outcome.name.lower()}` |" for outcome in ReserveOutcome]
     return "\n".join(lines) + "\n"
 
 
@@ -71,10 +72,10 @@ def block_states() -> str:
         f"    {before.name} --> {after.name}: {step.name.lower()}"
         for (before, step), after in TRANSITIONS.items()
     ]
-    lines += ["```", "", "| state | " + " | ".join(step.name.lower() for step in Step) + " |"]
-    lines += ["|---|" + "---|" * len(Step)]
+    lines += ["```", "", "| state | " + " | ".join(step.name.lower() for step in BlockStep) + " |"]
+    lines += ["|---|" + "---|" * len(BlockStep)]
     for state in State:
-        cells = [TRANSITIONS[state, step].name if (state, step) in TRANSITIONS else "" for step in Step]
+        cells = [TRANSITIONS[state, step].name if (state, step) in TRANSITIONS else "" for step in BlockStep]
         lines.append(f"| {state.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from app.settings import AppSettings
-from dataplane.protocol.settings import (
+from dataplane.base.settings import (
     CONFIG_VARIABLE,
     PREFIX,
     SETUP_VARIABLE,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import context
 
 from app.settings import load
-from app.store.database import Database
+from app.store.base.database import Database
 from app.store.tables import metadata
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests import require as requirement
+from tests.forked import end_servers
 from tests.golden_file import Golden
 from tests.postgres_cluster import PostgresCluster, find_binaries
+from tests.run_marks import short_folder
 
 if TYPE_CHECKING:  # Playwright takes a fifth of a second to import: only who drives a browser pays it
     from playwright.sync_api import Browser
@@ -34,6 +35,7 @@ QUIET_CHROMIUM = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+pytest_plugins = ["tests.run_limits", "tests.run_leftovers"]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
 
 
@@ -46,6 +48,10 @@ def pytest_configure() -> None:
     # interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish() -> None:
+    end_servers()  # before it is looked for processes that tests left
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,9 +101,8 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 @pytest.fixture
 def socket_dir() -> Iterator[Path]:
     """A private folder with a short path: a unix socket's path has at most 107 characters, and tmp_path is long."""
-    folder = Path(tempfile.mkdtemp(prefix="larder-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

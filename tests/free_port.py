@@ -9,12 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 FIRST, END = 10_000, 20_000
 """Above are the ports of `tests.fleet`."""
-LAST_GIVEN = Path(tempfile.gettempdir()) / f"larder-test-port-{os.getuid()}"
+LAST_GIVEN = Path(f"/tmp/larder-test-port-{os.getuid()}")
 
 
 def free_port() -> int:

@@ -37,7 +37,7 @@ class PostgresCluster:
         self._user = "nobody" if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         # Short, because a unix socket's path has at most 107 characters; its own, because `nobody` must own it.
-        self._root = Path(tempfile.mkdtemp(prefix="larder-pg-"))
+        self._root = Path(tempfile.mkdtemp(prefix="pg-"))
 
     def start(self) -> None:
         """Make it and run it."""

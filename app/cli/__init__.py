@@ -1,4 +1,5 @@
-"""The `larder` command. Each command is a module that is imported when it is called: `--help` must be fast."""
+"""The `larder` command. It imports the module of a command only when the command is called, so that `--help` is
+fast."""
 
 import sys
 from importlib import import_module
@@ -10,44 +11,65 @@ from app import __version__
 from app.observe.visible import plain
 
 _COMMANDS = {
-    "up": ("app.cli.up:up", "Start Larder: API, dashboard and data plane."),
-    "status": ("app.cli.status:status", "Show nodes, pool, tenants and pins."),
-    "quotas": ("app.cli.quotas:quotas", "A tenant's share of the pool."),
-    "tenants": ("app.cli.tenants:tenants", "Who keeps something, with or without a quota."),
-    "pins": ("app.cli.pins:pins", "Prefixes that must stay."),
-    "tokenizers": ("app.cli.tokenizers:tokenizers", "Tokenizers of models, for pins and look-ups by text."),
-    "policies": ("app.cli.policies:policies", "How victims are chosen."),
-    "prefixes": ("app.cli.prefixes:prefixes", "What was served most in the last hour."),
-    "login": ("app.cli.login:login", "Keep a token for a Larder."),
-    "logout": ("app.cli.login:logout", "Forget it."),
-    "whoami": ("app.cli.login:whoami", "Who Larder takes you for."),
-    "tokens": ("app.cli.tokens:tokens", "What callers prove themselves with."),
-    "ceilings": ("app.cli.ceilings:ceilings", "How far tenants may go by themselves."),
-    "events": ("app.cli.events:events", "What happened, newest first."),
-    "pushes": ("app.cli.pushes:pushes", "What was sent to nodes, and how they answered."),
-    "replicas": ("app.cli.replicas:replicas", "Management planes that share the database."),
-    "audit": ("app.cli.audit:audit", "Who did what, and whether the journal is whole."),
-    "blocks": ("app.cli.blocks:blocks", "What is cached, block by block."),
-    "lookup": ("app.cli.actions:lookup", "How much of a prefix each node would serve."),
-    "locate": ("app.cli.actions:locate", "Which nodes hold a prefix, best first."),
-    "invalidate": ("app.cli.actions:invalidate", "Make blocks unreadable at once."),
-    "demote": ("app.cli.actions:demote", "Make blocks the first victims."),
-    "verify": ("app.cli.actions:verify", "Hold blocks against their checksums."),
-    "clear": ("app.cli.actions:clear", "Drop everything that is cached."),
-    "export": ("app.cli.export:export", "Print records as a document."),
-    "diff": ("app.cli.diff:diff", "What applying documents would change."),
-    "apply": ("app.cli.apply:apply", "Make records what documents say."),
-    "nodes": ("app.cli.nodes:nodes", "Nodes: join tokens, labels, draining, size."),
-    "manager-key": ("app.cli.manager_key:manager_key", "The key by which nodes know this management plane."),
-    "dataplane": ("app.cli.passthrough:dataplane", "Run a data plane alone; it joins a fleet by a token."),
-    "usage": ("app.cli.usage:usage", "What tenants held, asked for and were spared."),
-    "rates": ("app.cli.usage:rates", "How fast a prefill is without the cache."),
-    "doctor": ("app.cli.doctor:doctor", "Look at this machine: what is wrong, and how to mend it."),
-    "db": ("app.cli.db:db", "The database: upgrade, check, backup."),
-    "trace": ("app.cli.trace:trace", "Record what engines asked for."),
-    "openapi": ("app.cli.openapi:openapi", "Print the API's description as JSON."),
-    "replay": ("app.cli.passthrough:replay", "Replay a request trace against a data plane."),
-    "demo": ("app.cli.passthrough:demo", "Start Larder with a real load to look at."),
+    "up": ("app.cli.commands.machine.up:up", "Start Larder: API, dashboard and data plane."),
+    "down": ("app.cli.commands.machine.down:down", "Stop Larder and release its cache."),
+    "restart": ("app.cli.commands.machine.restart:restart", "Replace the processes and keep the cache."),
+    "status": ("app.cli.commands.views.status:status", "Show nodes, pool, tenants and pins."),
+    "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
+    "tenants": ("app.cli.commands.records.tenants:tenants", "Tenants with cached blocks or a quota."),
+    "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
+    "tokenizers": (
+        "app.cli.commands.records.tokenizers:tokenizers",
+        "Tokenizers of models, for pins and look-ups by text.",
+    ),
+    "policies": ("app.cli.commands.records.policies:policies", "Manage eviction policies."),
+    "prefixes": (
+        "app.cli.commands.records.prefixes:prefixes",
+        "List the most served prefixes of the last hour.",
+    ),
+    "login": ("app.cli.commands.access.login:login", "Log in to a Larder and store the token."),
+    "logout": ("app.cli.commands.access.login:logout", "Delete the stored token."),
+    "whoami": ("app.cli.commands.access.login:whoami", "Show the current identity."),
+    "tokens": ("app.cli.commands.access.tokens:tokens", "Manage API tokens."),
+    "ceilings": ("app.cli.commands.records.ceilings:ceilings", "Manage the ceilings of tenants."),
+    "events": ("app.cli.commands.views.events:events", "List events, newest first."),
+    "pushes": ("app.cli.commands.fleet.pushes:pushes", "List pushes to nodes and their answers."),
+    "managers": ("app.cli.commands.fleet.managers:managers", "Management planes that share the database."),
+    "audit": ("app.cli.commands.access.audit:audit", "List, export and verify the audit log."),
+    "blocks": ("app.cli.commands.cache.blocks:blocks", "List cached blocks."),
+    "lookup": ("app.cli.commands.cache.actions:lookup", "How much of a prefix each node would serve."),
+    "locate": ("app.cli.commands.cache.actions:locate", "Which nodes hold a prefix, best first."),
+    "invalidate": ("app.cli.commands.cache.actions:invalidate", "Make blocks unreadable at once."),
+    "demote": ("app.cli.commands.cache.actions:demote", "Make blocks the first victims."),
+    "verify": ("app.cli.commands.cache.actions:verify", "Verify blocks against their checksums."),
+    "clear": ("app.cli.commands.cache.actions:clear", "Drop everything that is cached."),
+    "export": ("app.cli.commands.documents.export:export", "Print records as a document."),
+    "diff": ("app.cli.commands.documents.diff:diff", "What applying documents would change."),
+    "apply": ("app.cli.commands.documents.apply:apply", "Apply documents."),
+    "nodes": ("app.cli.commands.fleet.nodes:nodes", "Nodes: join tokens, labels, draining, size."),
+    "engines": (
+        "app.cli.commands.fleet.engines:engines",
+        "Processes that attached to nodes: list, expel, kill.",
+    ),
+    "manager-key": (
+        "app.cli.commands.fleet.manager_key:manager_key",
+        "The key by which nodes know this management plane.",
+    ),
+    "dataplane": (
+        "app.cli.commands.machine.passthrough:dataplane",
+        "Run a data plane alone; it joins a fleet by a token.",
+    ),
+    "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
+    "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
+    "doctor": (
+        "app.cli.commands.machine.doctor:doctor",
+        "Check this machine, and say how to fix what is wrong.",
+    ),
+    "db": ("app.cli.commands.machine.db:db", "The database: upgrade, check, backup."),
+    "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
+    "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
+    "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
+    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a real load to look at."),
 }
 
 
@@ -61,18 +83,26 @@ _ALIASES = {
     "tenant": "tenants",
     "token": "tokens",
     "ceiling": "ceilings",
+    "engine": "engines",
+    "manager": "managers",
 }
-"""What people type as well; not listed."""
+"""Aliases of commands, which the help does not list."""
+
+
+_RENAMED = {"replicas": "managers", "replica": "managers"}
+"""Current commands by their former names."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help; imports the one that is called."""
+    """A group that knows the name and the help of each command, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = _ALIASES.get(cmd_name, cmd_name)
+        if cmd_name in _RENAMED:
+            ctx.fail(f"`larder {cmd_name}` is called `larder {_RENAMED[cmd_name]}` now")
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
@@ -81,11 +111,11 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors repeat what others wrote."""
+        """Run a command, and escape control characters in errors, which may quote untrusted text."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its kind
+            error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its class
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -100,9 +130,10 @@ def larder() -> None:
 
 
 def main() -> None:
-    """Console entry: exit code 0, 1 for a failure told in one sentence, 2 for wrong usage."""
+    """Run the `larder` command. The exit code is 0 for success, 1 for a failure, which is reported in one sentence, and
+    2 for wrong usage."""
     try:
         larder.main(prog_name="larder", standalone_mode=True)
-    except BrokenPipeError:  # the reader of our output (head, less) went away
+    except BrokenPipeError:  # the reader of the output (head, less) exited
         sys.stderr.close()
         sys.exit(1)

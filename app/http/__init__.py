@@ -1,1 +1,4 @@
-"""HTTP: one file per noun, problems, health, metrics, the stream, the dashboard's files. Holds no rules of its own."""
+"""The HTTP layer: request decoding, principals, problem details, the middleware stack, the routes, the API description
+and the files of the dashboard.
+
+It holds no business rules; `app.services` does. Services and the layers below must not import it."""

@@ -1,9 +1,6 @@
-"""Request bodies: JSON, strictly. The framework alone would take `"5"` for 5, and the last of two equal keys."""
+"""Decode request bodies as strict JSON. Litestar alone would accept `"5"` for 5 and keep the last of two equal keys."""
 
-import asyncio
-import json
 import re
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,61 +9,34 @@ from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 
 from app.errors import BodyTooSlow, ClientGone, Invalid, Malformed, UnsupportedMediaType
-from app.http.wire import SLOW_BODY, TOO_SLOW
-from app.services.fields import MOST_SHOWN, field_error
+from app.http.decoding import decoded, decoded_in_pieces
+from app.http.middleware.server_protocol import SLOW_BODY, TOO_SLOW
+from app.http.principals import share
+from app.services.base.fields import field_error
+from app.services.base.large_work import LargeWork
 
 MERGE_PATCH = "application/merge-patch+json"
-MOST_AT_ONCE_BYTES = 64 * 1024
-"""Of a body that is looked through on the loop: less than a millisecond."""
-_NUMBERS = re.compile(rb"\[[\d,\s]+\]")
+MAX_AT_ONCE_BYTES = 64 * 1024
+"""Size of the largest body that is decoded on the event loop, which takes less than a millisecond."""
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";\s]*)', re.IGNORECASE)
 _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/json")}
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    """Raises Malformed."""
-    if len(dict(pairs)) == len(pairs):
-        return
-    keys = [key for key, _ in pairs]
-    twice = next(key for key in keys if keys.count(key) > 1)
-    raise Malformed(
-        f"expected each key once in an object, got {twice[:MOST_SHOWN]!r} {keys.count(twice)} times"
-    )
-
-
-def _look_through(body: bytes) -> None:
-    """Raises Malformed, RecursionError."""
-    # Numbers stay text: they have been read already, and some would be refused here.
-    read = partial(json.loads, object_pairs_hook=_once, parse_int=str, parse_float=str)
-    try:
-        read(_NUMBERS.sub(b"0", body))  # lists of tokens have no keys, and are most of a large body
-    except Malformed:
-        read(body)  # names that have such a list in them may have become the same
-
-
-async def check_keys(body: bytes) -> None:
-    """JSON lets a key stand twice in an object, and which of the two holds is anybody's guess. `body` is JSON. Some
-    microseconds for what people send; what takes longer is done beside the loop. Raises Malformed, RecursionError."""
-    if len(body) > MOST_AT_ONCE_BYTES:
-        await asyncio.to_thread(_look_through, body)
-    else:
-        _look_through(body)
-
-
 class StrictRequest(Request[Any, Any, State]):
-    """Decodes a body as the type that the handler names in `opt={"body": …}`."""
+    """A request that decodes its body as the type that the handler names in `opt={"body": …}`."""
 
     async def body(self) -> bytes:
-        """Raises ClientGone, BodyTooSlow."""
+        """Return the whole body. Raises ClientGone, BodyTooSlow."""
         try:
             return await super().body()
-        except InternalServerException as error:  # so the framework says it
+        except InternalServerException as error:  # Litestar's error for a disconnected client
             if self.scope["state"].get(TOO_SLOW):
                 raise BodyTooSlow(SLOW_BODY) from error
             raise ClientGone("the client went away before its body was here") from error
 
     async def json(self) -> Any:
-        """Raises UnsupportedMediaType, Malformed (not JSON, or a key twice), Invalid (not what was expected)."""
+        """Return the body as the struct that the route declares. Raises UnsupportedMediaType, Malformed (not JSON, or a
+        duplicate key), Invalid (a wrong field), TooManyRequests."""
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type not in _MEDIA_TYPES[self.method == "PATCH"]:
             expected = " or ".join(_MEDIA_TYPES[self.method == "PATCH"])
@@ -75,14 +45,23 @@ class StrictRequest(Request[Any, Any, State]):
         body = await self.body()
         kind = self.route_handler.opt.get("body", Any)
         try:
-            decoded = msgspec.json.decode(body, type=kind)
-            await check_keys(body)
+            return await self.decoded(body, kind)
         except msgspec.ValidationError as error:
             fault = field_error(str(error), kind)
             raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"the body is not JSON: {error}") from None
-        return decoded
+
+    async def decoded(self, body: bytes, kind: Any, *, check: bool = True) -> Any:
+        """Return a body as a struct; a thread decodes a large body. Raises TooManyRequests and the exceptions of
+        `decoding.decoded_in_pieces`."""
+        if len(body) <= MAX_AT_ONCE_BYTES:
+            return decoded(body, kind, check=check)
+        work: LargeWork = self.app.state["large_work"]
+        try:
+            return await work.run(share(), decoded_in_pieces, body, kind, check=check)
+        finally:
+            self._body = self._connection_state.body = b""  # free the bytes: handlers read the struct
 
     def _check_encoding(self) -> None:
         encoding = self.headers.get("content-encoding", "identity").strip().lower()

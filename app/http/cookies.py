@@ -1,4 +1,4 @@
-"""The cookie that holds a browser's session."""
+"""The cookie that holds the session of a browser."""
 
 import re
 
@@ -6,19 +6,20 @@ from litestar.datastructures import Cookie
 
 NAME = "larder_session"
 SECURE_NAME = f"__Host-{NAME}"
-"""Browsers take this one over HTTPS alone, for this host alone and for all of it."""
+"""Name over HTTPS. Browsers accept a `__Host-` cookie over HTTPS only, and bind it to this host and to all its
+paths."""
 _PLAIN = re.compile(rf"(?:^|;\s*){NAME}=([^;]*)", re.ASCII)
 _SECURE = re.compile(rf"(?:^|;\s*){SECURE_NAME}=([^;]*)", re.ASCII)
 
 
 def session_cookie(header: str, *, secure: bool) -> str:
-    """The session in a Cookie header; empty when there is none."""
+    """Return the session in a Cookie header, or an empty string."""
     match = (_SECURE if secure else _PLAIN).search(header)
     return "" if match is None else match[1].strip()
 
 
 def set_session(value: str, seconds: int, *, secure: bool) -> Cookie:
-    """What keeps a session in the browser; of 0 seconds: what takes it away."""
+    """Return the cookie that stores a session for `seconds`; 0 seconds deletes it."""
     return Cookie(
         key=SECURE_NAME if secure else NAME,
         value=value,

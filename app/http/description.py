@@ -1,7 +1,7 @@
-"""The API's description, completed: what all routes have in common is said here once, not in every handler.
+"""Complete the OpenAPI document with the parts that all routes share, so that handlers need not repeat them.
 
-The framework describes parameters, bodies and answers. Added here are the refusals that any route can answer, headers,
-who may call it and how to say who one is, the fields of merge patches, examples, and what the tags mean.
+Litestar describes parameters, bodies and answers. This module adds the problems that any route can answer, headers,
+required roles and authentication schemes, the fields of merge patches, examples, and the descriptions of tags.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from app.http.cookies import NAME as COOKIE
 from app.http.cookies import SECURE_NAME as SECURE_COOKIE
 from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
-from app.http.session import CSRF_HEADER
-from app.http.snapshot import INDEX_HEADER
+from app.http.routes.access.session import CSRF_HEADER
+from app.http.routes.views.snapshot import INDEX_HEADER
 
 Json = dict[str, Any]
 API = "/api/"
@@ -37,11 +37,11 @@ ABOUT = """Quotas, pins, policies and the state of a KV cache. Times are Unix se
 """
 TAGS = {
     "quotas": "A tenant's share of every node's pool.",
-    "tenants": "Who keeps something, with or without a quota.",
-    "pins": "Prefixes that must stay.",
+    "tenants": "Tenants with cached blocks or a quota.",
+    "pins": "Manage pinned prefixes.",
     "policies": "How victims are chosen, and on which nodes.",
-    "prefixes": "What was served most in the last hour.",
-    "blocks": "What is cached, block by block.",
+    "prefixes": "List the most served prefixes of the last hour.",
+    "blocks": "List cached blocks.",
     "actions": "Things that are done to blocks now.",
     "tokenizers": "Tokenizers of models, so that text can be pinned and looked up.",
     "nodes": "Data planes: what they should hold and what they hold.",
@@ -54,7 +54,7 @@ TAGS = {
     "tokens": "Who may call the API.",
     "ceilings": "The most that quotas may give.",
     "session": "Browsers that logged in.",
-    "replicas": "Management planes that share the database.",
+    "managers": "Management planes that share the database.",
     "joins": "Tokens with which nodes join.",
     "as code": "Records in files: apply and export.",
     "health": "Whether Larder works, for whatever looks after it.",
@@ -110,11 +110,11 @@ _OWN_HEADERS = {
     "createToken": ("Location",),
     "extendPin": ("ETag",),
 }
-"""Of good answers, besides those that follow from the method."""
+"""Headers of successful answers, by operation, beyond those that follow from the method."""
 
 
-class Described(JsonRenderPlugin):
-    """`/api/openapi.json`: made once, in a thread, because it takes half a second."""
+class DescribedOperation(JsonRenderPlugin):
+    """Serves `/api/openapi.json`. The document is built once, in a thread, because that takes half a second."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path=path)
@@ -122,7 +122,7 @@ class Described(JsonRenderPlugin):
         self._made = b""
 
     async def prepare(self, app: Litestar) -> None:
-        """Must have ended before `render` is called."""
+        """Build the document. Await this before `render` is called."""
         async with self._making:
             if not self._made:
                 self._made = await asyncio.to_thread(_encoded, app)
@@ -136,7 +136,7 @@ def _encoded(app: Litestar) -> bytes:
 
 
 def document(app: Litestar) -> Json:
-    """The whole description."""
+    """Return the complete OpenAPI document."""
     made = app.openapi_schema.to_schema()
     schemas: Json = made["components"]["schemas"]
     made["info"]["description"] = ABOUT
@@ -155,7 +155,7 @@ def document(app: Litestar) -> Json:
             _headers(path, method, operation, handler)
             _access(method, operation, handler)
     for name, example in EXAMPLES.items():
-        if name in schemas:  # a test holds both to each other
+        if name in schemas:  # a test checks that the names of EXAMPLES are names of schemas
             schemas[name]["examples"] = [example]
     used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
     made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
@@ -163,7 +163,7 @@ def document(app: Litestar) -> Json:
 
 
 def _apart(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
-    """What a route does under a name with `opt["suffix"]` behind it has a path of its own."""
+    """Give an operation with `opt["suffix"]` a path of its own: the path of its route followed by the suffix."""
     apart: Json = {}
     for path, item in paths.items():
         for method, operation in item.items():
@@ -183,7 +183,7 @@ def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
 
 
 def _parameters(operation: Json) -> None:
-    """What may be left out is never null: a header or a query has no such thing."""
+    """Remove null from the schemas of optional parameters: a header or a query parameter cannot be null."""
     for parameter in operation.get("parameters", ()):
         said: Json = parameter["schema"]
         choices = [choice for choice in said.get("oneOf", ()) if choice != {"type": "null"}]
@@ -196,8 +196,8 @@ def _parameters(operation: Json) -> None:
 
 
 def _patch_body(method: str, operation: Json, item: Json, schemas: Json, patch: Any) -> None:
-    """A merge patch has the fields of the record's PUT, all of them optional; null takes one back to its default.
-    Where there is no PUT, the route names the struct in `opt`."""
+    """Describe the body of a merge patch: the fields of the record's PUT, all of them optional; null resets a field to
+    its default. If there is no PUT, the route names the struct in `opt`."""
     content = operation.get("requestBody", {}).get("content", {}).get(MERGE_PATCH)
     if method != "patch" or content is None or "$ref" in content["schema"]:
         return
@@ -231,20 +231,20 @@ _SAID = ("default", "description", "examples")
 
 
 def _kinds(operation: Json, handler: HTTPRouteHandler) -> None:
-    """Other media types of the answer, which are text."""
+    """Add the other media types of the answer, all of them text."""
     for kind in handler.opt.get("produces", ()):
         operation["responses"]["200"]["content"][kind] = {"schema": {"type": "string"}}
 
 
 def _responses(path: str, method: str, operation: Json, handler: HTTPRouteHandler) -> None:
-    """The refusals that need no handler's word."""
+    """Add the problems that a route can answer without declaring them."""
     codes = ["malformed", "head-too-large", "stopping"]
-    if path.startswith(API):  # see negotiation
+    if path.startswith(API):  # see `negotiation`
         codes.append("invalid")
         if "204" not in operation["responses"]:
             codes.append("not-acceptable")
     if method == "put" or "201" in operation["responses"]:
-        codes.append("conflict")  # somebody else may be first
+        codes.append("conflict")  # another client may create it first
     if "requestBody" in operation:
         codes += ["too-large", "unsupported-media-type"]
     for code in codes:
@@ -261,14 +261,14 @@ def _refused(responses: Json, code: str) -> None:
     said = f"`{TYPE_PREFIX}{code}`: {kind.title}"
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     held = responses.setdefault(str(kind.status), {"description": "", "content": content})
-    if not held["description"].startswith("`"):  # the framework's own words for a refusal
+    if not held["description"].startswith("`"):  # Litestar's own description of the error
         held["description"], held["content"] = "", content
     if said not in held["description"].split("; "):
         held["description"] = "; ".join(filter(None, (held["description"], said)))
 
 
 def _has_etag(path: str, method: str, handler: HTTPRouteHandler) -> bool:
-    """Answers of the API whose end is known when they begin, see `answers`."""
+    """Return whether the answer has an ETag: a GET of the API that is not a stream, see `conditional`."""
     kind: Any = handler.parsed_fn_signature.return_type.annotation
     return method == "get" and path.startswith(API) and kind is not Stream
 

@@ -1,4 +1,4 @@
-"""/api/docs: the API's description to read and try, with nothing from outside."""
+"""/api/docs: Swagger UI for the API, served without any external resource."""
 
 from litestar import Response, get
 from litestar.di import NamedDependency
@@ -13,7 +13,7 @@ _NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Lar
 
 @get("/api/docs", include_in_schema=False, opt={"role": "anyone"})
 async def docs(web_files: NamedDependency[WebFiles]) -> Response[bytes]:
-    """Swagger UI, as `make web` put it beside the dashboard."""
+    """Return Swagger UI, which `make web` places beside the dashboard."""
     file = web_files.find("swagger/index.html")
     body = _NOT_BUILT if file is None else file.read_bytes()
     return Response(body, media_type="text/html", headers={"Cache-Control": "no-cache"})

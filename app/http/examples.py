@@ -1,4 +1,4 @@
-"""An example of every body, as the description shows it and Swagger UI fills it in."""
+"""An example of every request body, which the API description shows and Swagger UI fills in."""
 
 from typing import Any
 
@@ -27,13 +27,15 @@ EXAMPLES: dict[str, Any] = {
         "max_ttl_s": 604800,
         "strengths": ["soft", "guaranteed"],
     },
-    # One click would drop everything if it were true.
+    # With `True`, one click in Swagger UI would drop everything.
     "ClearPost": {"node": "node-1", "confirm": False},
     "DrainPost": {"on": True},
+    "ExpelPost": {"on": True, "force": False, "kill": True},
     "DryRunPost": {"quotas": {"acme": {"limit_bytes": "4GiB"}}},
     "JoinTokenPost": {"name": "rack-7", "labels": {"rack": "7"}, "uses": 1, "ttl_s": 3600},
     "LookupPost": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4},
     "NodePatch": {"labels": {"zone": "b"}},
+    "RestartPost": {"fresh": False, "dry_run": True},
     "PinExtend": {"ttl_s": 172800},
     "PinPatch": {"strength": "soft", "tier": "gpu", "note": "until the launch"},
     "PinPut": {"model": "llama", "tenant": "acme", "tokens": [1, 2, 3, 4], "chunk_tokens": 4, "ttl_s": 3600},

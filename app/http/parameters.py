@@ -1,4 +1,4 @@
-"""Query parameters that several nouns share."""
+"""Query parameters that several resources share."""
 
 import re
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from litestar.params import QueryParameter
 
 from app.errors import FieldError, Invalid
-from app.services.progress import MAX_WAIT_S
+from app.services.records.progress import MAX_WAIT_S
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many items.")]
 Cursor = Annotated[
@@ -26,7 +26,7 @@ _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
 
 
 def wait_seconds(text: str, most: float = MAX_WAIT_S) -> float:
-    """`"2s"`, `"500ms"` or `"2"` as seconds; empty is 0. Raises Invalid."""
+    """Return the seconds of `"2s"`, `"500ms"` or `"2"`; 0 for an empty text. Raises Invalid."""
     if not text:
         return 0.0
     match = _DURATION.fullmatch(text)

@@ -1,4 +1,4 @@
-"""`If-Match` and `If-None-Match` of a request."""
+"""The request headers `If-Match` and `If-None-Match`."""
 
 import re
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from litestar.params import HeaderParameter
 
 from app.errors import FieldError, Malformed
-from app.services.preconditions import MAX_TAGS, Expected
+from app.services.base.preconditions import MAX_TAGS, Precondition
 
 IfMatch = Annotated[
     str | None,
@@ -23,17 +23,17 @@ IfNoneMatch = Annotated[
 _TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*', re.ASCII)
 
 
-def expected(if_match: str | None, if_none_match: str | None = None) -> Expected:
-    """Raises Malformed."""
+def expected(if_match: str | None, if_none_match: str | None = None) -> Precondition:
+    """Return the precondition that the headers state. Raises Malformed."""
     if if_none_match is not None and if_none_match.strip() != "*":
         raise _wrong("If-None-Match", "expected *", if_none_match)
     if if_match is None:
-        return Expected(absent=if_none_match is not None)
+        return Precondition(absent=if_none_match is not None)
     if if_none_match is not None:
         raise _wrong("If-None-Match", "expected at most one of If-Match and If-None-Match", if_none_match)
     if if_match.strip() == "*":
-        return Expected(exists=True)
-    return Expected(tags=_tags(if_match))
+        return Precondition(exists=True)
+    return Precondition(tags=_tags(if_match))
 
 
 def _tags(text: str) -> frozenset[str]:

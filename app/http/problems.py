@@ -1,4 +1,4 @@
-"""Every failure as RFC 9457 problem details, by one table from codes to statuses."""
+"""Answer every failure with RFC 9457 problem details. One table maps error codes to statuses."""
 
 import math
 from collections.abc import Mapping
@@ -13,54 +13,57 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import FieldError, LarderError, NotReady, TooManyRequests
-from app.http.answers import with_head
-from app.schemas.prefixes import By
-from app.schemas.problems import Problem
-from app.schemas.pushes import PushStateName, TypeName
-from app.services.fields import sentence
+from app.http.middleware.conditional import with_head
+from app.http.middleware.negotiation import allowed
+from app.schemas.base.problems import Problem
+from app.schemas.fleet.pushes import PushStateName, TypeName
+from app.schemas.records.prefixes import By
+from app.services.base.fields import sentence
+from dataplane.base.units import format_size
 from dataplane.protocol.control import Algorithm, Mode, Strength, Tier
-from dataplane.protocol.units import format_size
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
 REFUSAL = "refusal"
-"""Where a request's state holds the failure that it was answered with."""
-CRASHED = "something went wrong inside; the log has the details under this request_id"
+"""Key in the state of a request for the error that it was answered with."""
+CRASHED = "internal error; the log has the details under this request_id"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProblemType:
     status: int
     title: str
 
 
-KINDS: dict[str, Kind] = {
-    "malformed": Kind(400, "The request could not be read"),
-    "foreign-origin": Kind(403, "The request comes from a page or a name that is not Larder's"),
-    "unauthorized": Kind(401, "It is not known who asks"),
-    "forbidden": Kind(403, "The caller may not do this"),
-    "not-found": Kind(404, "There is no such thing"),
-    "method-not-allowed": Kind(405, "The method does not fit the resource"),
-    "not-acceptable": Kind(406, "The answer is of no kind that the caller takes"),
-    "body-too-slow": Kind(408, "The body came too slowly"),
-    "floors-exceed-capacity": Kind(409, "The floors of all tenants are more than a node holds"),
-    "node-refused": Kind(409, "A node will not do what it was asked"),
-    "conflict": Kind(409, "Something that is there stands against it"),
-    "precondition-failed": Kind(412, "The record is in another state than expected"),
-    "too-large": Kind(413, "The body is too large"),
-    "unsupported-media-type": Kind(415, "The body is not JSON"),
-    "invalid": Kind(422, "Some fields have values that cannot be"),
-    "precondition-required": Kind(428, "The request must say which state of the record it knows"),
-    "too-many-requests": Kind(429, "Too many requests"),
-    "head-too-large": Kind(431, "The path, the query or the headers are too large"),
-    "client-gone": Kind(499, "The client did not wait for the answer"),
-    "internal": Kind(500, "Larder failed"),
-    "store-unavailable": Kind(503, "The database does not answer"),
-    "too-many-connections": Kind(503, "There are more connections than Larder holds"),
-    "not-ready": Kind(503, "Not every node has what it should have"),
-    "node-unreachable": Kind(503, "The node is not connected or does not answer"),
-    "stopping": Kind(503, "Larder stops"),
+KINDS: dict[str, ProblemType] = {
+    "malformed": ProblemType(400, "The request could not be read"),
+    "foreign-origin": ProblemType(403, "The request comes from a page or a name that is not Larder's"),
+    "unauthorized": ProblemType(401, "Authentication is required"),
+    "forbidden": ProblemType(403, "The caller may not do this"),
+    "not-found": ProblemType(404, "Not found"),
+    "method-not-allowed": ProblemType(405, "The method does not fit the resource"),
+    "not-acceptable": ProblemType(406, "The answer is of no kind that the caller takes"),
+    "body-too-slow": ProblemType(408, "The body came too slowly"),
+    "floors-exceed-capacity": ProblemType(409, "The floors of all tenants are more than a node holds"),
+    "node-refused": ProblemType(409, "A node will not do what it was asked"),
+    "conflict": ProblemType(409, "Conflicts with an existing resource"),
+    "precondition-failed": ProblemType(412, "The record is in another state than expected"),
+    "too-large": ProblemType(413, "The body is too large"),
+    "unsupported-media-type": ProblemType(415, "The body is not JSON"),
+    "invalid": ProblemType(422, "One or more fields are invalid"),
+    "precondition-required": ProblemType(428, "The request must say which state of the record it knows"),
+    "too-many-requests": ProblemType(429, "Too many requests"),
+    "head-too-large": ProblemType(431, "The path, the query or the headers are too large"),
+    "client-gone": ProblemType(499, "The client did not wait for the answer"),
+    "internal": ProblemType(500, "Larder failed"),
+    "store-unavailable": ProblemType(503, "The database does not answer"),
+    "too-many-connections": ProblemType(503, "There are more connections than Larder holds"),
+    "not-ready": ProblemType(503, "Not every node has what it should have"),
+    "node-unreachable": ProblemType(503, "The node is not connected or does not answer"),
+    "stopping": ProblemType(503, "Larder stops"),
 }
+RENAMED = {"/api/v1/replicas": "/api/v1/managers"}
+"""Current paths by their former names."""
 _BY_STATUS = {
     400: "malformed",
     404: "not-found",
@@ -69,7 +72,7 @@ _BY_STATUS = {
     415: "unsupported-media-type",
 }
 
-# Parameters whose names here cannot be those of the API.
+# Query parameters whose names in the API are reserved words or builtins in Python.
 _AS_SENT = {"kind": "type", "push_state": "state"}
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "kind": get_args(TypeName),
@@ -87,7 +90,7 @@ AnyRequest = Request[Any, Any, State]
 def problem(
     code: str, detail: str, path: str, request_id: str, errors: list[FieldError] | None = None
 ) -> Problem:
-    """The body for a code of `app.errors`."""
+    """Return the problem for a code of `app.errors`."""
     kind = KINDS[code]
     return Problem(TYPE_PREFIX + code, kind.title, kind.status, detail, path, request_id, errors or [])
 
@@ -97,7 +100,7 @@ def encode(body: Problem) -> bytes:
 
 
 def headers_of(error: LarderError | None, status: int) -> dict[str, str]:
-    """What an answer with a problem says besides it."""
+    """Return the headers of an answer with a problem."""
     if status == 401:
         return {"WWW-Authenticate": 'Bearer realm="larder"'}
     if isinstance(error, TooManyRequests):
@@ -125,8 +128,13 @@ def on_larder_error(request: AnyRequest, error: LarderError) -> Response[bytes]:
     return _respond(request, error.code, error.message, error.errors, error)
 
 
+def _nothing_at(path: str) -> str:
+    new = RENAMED.get(path.rstrip("/"))
+    return f"there is nothing at {path}" if new is None else f"{path} is called {new} now"
+
+
 def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
-    """What the framework refuses by itself: unknown routes, methods, query parameters."""
+    """Answer an error of Litestar: unknown routes, methods, query parameters."""
     if isinstance(error, ValidationException):
         extra = error.extra if isinstance(error.extra, list) else []
         errors = [_parameter_error(item, request.query_params) for item in extra]
@@ -135,13 +143,12 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     code = _BY_STATUS.get(error.status_code)
     if code is None:
         return on_crash(request, error)
-    headers = {
-        name: with_head(value) if name.lower() == "allow" else value
-        for name, value in (error.headers or {}).items()
-    }
+    headers = dict(error.headers or {})
+    if code == "method-not-allowed":
+        headers = {"allow": with_head(allowed(request.app, request.scope["path"]))}
     details = {
-        "not-found": f"there is nothing at {request.url.path}",
-        "method-not-allowed": f"expected one of {headers.get('allow', 'other methods')} at {request.url.path}, "
+        "not-found": _nothing_at(request.url.path),
+        "method-not-allowed": f"expected one of {headers.get('allow')} at {request.url.path}, "
         f"got {request.method}",
     }
     if code == "too-large":
@@ -165,18 +172,18 @@ def _parameter_error(item: dict[str, Any], query: Mapping[str, str]) -> FieldErr
         name = _AS_SENT.get(key, key)
         got = f", got {query[name][:40]!r}" if name in query else ""
         return FieldError(name, f"expected one of {', '.join(_ALLOWED[key])}{got}")
-    said = str(item.get("message", "")).replace(" | null", "")  # left out, not sent as null
+    said = str(item.get("message", "")).replace(" | null", "")  # a query parameter cannot be null
     return FieldError(_AS_SENT.get(key, key), sentence(said))
 
 
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
-    """A defect: told in the log, not to the client."""
+    """Log an unexpected exception and answer without its details."""
     structlog.get_logger().error("request.crashed", path=request.url.path, exc_info=error)
     return _respond(request, "internal", CRASHED)
 
 
 def declared(*codes: str) -> dict[int, ResponseSpec]:
-    """OpenAPI declarations of the problems that a route can answer, besides those that every route can."""
+    """Return the OpenAPI declarations of the problems `codes` and of those that every route can answer."""
     by_status: dict[int, list[str]] = {}
     every = (
         "unauthorized",

@@ -1,4 +1,4 @@
-"""The built dashboard: its files, and index.html for every page of it."""
+"""Serve the built dashboard: its files, and index.html for each of its pages."""
 
 import mimetypes
 from pathlib import Path
@@ -13,17 +13,17 @@ from app.http.body import StrictRequest
 
 
 class WebFiles(msgspec.Struct, frozen=True):
-    """Where the built dashboard is."""
+    """The folder of the built dashboard."""
 
     folder: Path
 
     def find(self, path: str) -> Path | None:
-        """The file under the folder, or None; never one outside of it."""
+        """Return a file below the folder, or None. Never returns a file outside of the folder."""
         root = self.folder.resolve()
         try:
             file = (root / path.lstrip("/")).resolve()
             return file if file.is_relative_to(root) and file.is_file() else None
-        except (OSError, ValueError):  # no name of a file: too long, or not text to the system
+        except (OSError, ValueError):  # not a file name: too long, or not encodable
             return None
 
 
@@ -32,13 +32,13 @@ NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Lard
 <p>The API is at <a href="/api/v1/overview">/api/v1/overview</a>.</html>
 """
 IMMUTABLE = "public, max-age=31536000, immutable"
-# File names of modules are fixed by us: some machines map .js to text/plain.
+# Fixed here because some machines map .js to text/plain.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
 @get("/", include_in_schema=False, opt={"role": "anyone"})
 async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> Response[bytes]:
-    """The dashboard."""
+    """Return the start page of the dashboard."""
     return serve(request, web_files, "/")
 
 
@@ -46,17 +46,17 @@ async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> 
 async def page(
     request: StrictRequest, web_files: NamedDependency[WebFiles], path: FromPath[str]
 ) -> Response[bytes]:
-    """A file of the dashboard or one of its pages."""
+    """Return a file or a page of the dashboard."""
     return serve(request, web_files, path)
 
 
 def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[bytes]:
-    """A file; else the index, for what a browser opens; else 404."""
+    """Return a file if there is one, otherwise index.html for requests that accept HTML. Raises NotFoundException."""
     if path.startswith("/api/") or path == "/api":
         raise NotFoundException
     file = web_files.find(path) if path != "/" else None
     if file is not None and file.name != "index.html":
-        # Vite names assets by their content.
+        # Vite puts a hash of the content into the names of assets.
         cache = IMMUTABLE if path.startswith("/assets/") else "no-cache"
         return _file(file, cache)
     is_page = path == "/" or "text/html" in request.headers.get("accept", "")

@@ -1,4 +1,4 @@
-"""What nodes tell, kept in memory: the fleet as it is now, the last hour, and facts for those who watch.
+"""Reports of nodes, kept in memory: the current fleet, the last hour, and events for watchers.
 
-Nothing a node sends raises past `subscriber`: what cannot be read is counted.
+Messages of nodes raise no exception beyond `subscriber`: unreadable ones are counted.
 """

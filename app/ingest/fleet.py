@@ -1,7 +1,8 @@
-"""The nodes as they are now. Written by the push worker (hello, answers) and the subscriber (events); read by all.
+"""Current state of the nodes. The push worker (hello, answers) and the subscriber (events) write it; all others read
+it.
 
-`seen` is when a node was last heard (monotonic seconds); a node that was silent too long is lost, which is a normal
-state with an owner: `sweep` finds it, the worker keeps saying hello until it answers.
+`seen` is the time of the last message of a node (monotonic seconds). A node that was silent for too long is lost. This
+is a normal state: `sweep` detects it, and the worker repeats its hello until the node answers.
 """
 
 import time
@@ -9,26 +10,26 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from app.pulse import Pulse
+from app.change_signal import ChangeSignal
 from dataplane.protocol.control import Fault, Observed, SnapshotType, Welcome
-from dataplane.protocol.events import NodeStats, ReplicaPoolStats
+from dataplane.protocol.events import GpuCopyPoolStats, NodeStats, PinStats
 
 ACK_SETTLES_S = 1.0
-"""A heartbeat may have left the node before its ack did: for this long after an ack it cannot contradict it."""
+"""Seconds after an ack for which heartbeats cannot contradict it: they may have left the node before the ack."""
 
 
 OFFSETS = 10
-OFFSET_LEAST_S = 5.0
-"""Clocks that are nearer than this are near enough."""
+OFFSET_MIN_S = 5.0
+"""Clock offsets below this number of seconds are ignored."""
 MAX_ACKS = 64
 _UNARMED = ("unarmed", "")
 Address = tuple[str, str]
-"""Control URL, and the public key that answers there; "" for a socket of this machine."""
+"""Control URL, and the public key of the node there; "" for a socket on this machine."""
 
 
 @dataclass
-class Refusal:
-    """The last NACK of a type that is still true."""
+class SnapshotRefusal:
+    """Last NACK of a type, while it is still valid."""
 
     generation: int
     at: float
@@ -36,8 +37,8 @@ class Refusal:
 
 
 @dataclass
-class Node:
-    """One node. `observed` and `refused` are by snapshot type."""
+class FleetNode:
+    """State of one node. `observed` and `refused` are by snapshot type."""
 
     name: str
     control_url: str
@@ -52,35 +53,41 @@ class Node:
     welcomed: bool = False
     lost: bool = False
     observed: dict[str, Observed] = field(default_factory=dict)
-    refused: dict[str, Refusal] = field(default_factory=dict)
+    refused: dict[str, SnapshotRefusal] = field(default_factory=dict)
     acked: dict[str, float] = field(default_factory=dict)
     """Monotonic time of the last ack, by type."""
     stats: NodeStats | None = None
     public_key: str = ""
-    """Z85; empty for a node on this machine's own sockets."""
+    """Public key in Z85; empty for a node on this machine's own sockets."""
     joined_by: str = ""
-    """The join token that let it in."""
+    """Join token with which the node was admitted."""
     told_labels: dict[str, str] = field(default_factory=dict)
-    """As the node itself says."""
+    """Labels that the node reports."""
     own_labels: dict[str, str] = field(default_factory=dict)
-    """Laid over them by operators."""
+    """Labels that operators set; they override the reported ones."""
     draining: bool = False
-    """An operator wants it to take nothing new in."""
+    """Whether an operator wants the node to accept no new blocks."""
     applied: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
-    """Last generations that it applied and when (Unix seconds), by type, oldest first."""
+    """Last generations that the node applied, with Unix seconds, by type, oldest first."""
     since: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Unix seconds, by our clock, from which what keeps records from their effect was told: (`over_limit`, tenant),
-    (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`no_replica_pool`, pin), (`unreplicated`, pin),
-    (`unarmed`, "")."""
+    """Start (Unix seconds, manager's clock) of each condition that keeps records from taking effect.
+
+    Keys: (`over_limit`, tenant), (`floor_reduced`, tenant), (`expired`, pin), (`degraded`, pin), (`empty`, pin),
+    (`no_gpu_copy_pool`, pin), (`lacks_gpu_copies`, pin), (`unarmed`, "").
+    """
+    pins: dict[str, PinStats] = field(default_factory=dict)
+    """Pins of `stats`, by name."""
     offsets: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
-    """By how much its clock was ahead of ours when it told, in seconds; the way here makes it look less ahead."""
+    """Seconds by which the node's clock was ahead of the manager's in recent stats; transit time makes them smaller."""
     clock_told_off: bool = False
     pin_ends: dict[str, float] = field(default_factory=dict)
-    """Unix seconds at which pins end, by name, as the process last told: hits may have moved them. Kept when another
-    process takes its place, because that one does not know."""
+    """Unix seconds at which pins end, by name, as last reported by the process: hits may have moved them.
+
+    Kept when another process replaces it, because the new process does not know them.
+    """
 
     def acks(self, kind: SnapshotType) -> Iterable[tuple[int, float]]:
-        """Generations of a type that it applied, and when."""
+        """Return the generations of a type that the node applied, with their times."""
         return self.applied.get(kind, ())
 
     def note_applied(self, kind: str, generation: int, at: float) -> None:
@@ -96,49 +103,60 @@ class Node:
 
     @property
     def clock_offset_s(self) -> float:
-        """By how much its clock is ahead of ours, in whole seconds; 0 when it is near enough."""
+        """Seconds, rounded, by which the node's clock is ahead of the manager's; 0 if the difference is small."""
         offset = max(self.offsets, default=0.0)
-        return float(round(offset)) if abs(offset) >= OFFSET_LEAST_S else 0.0
+        return float(round(offset)) if abs(offset) >= OFFSET_MIN_S else 0.0
 
     @property
     def live_stats(self) -> NodeStats | None:
-        """Its stats, unless it is lost: old numbers must not look like the present."""
+        """Stats of the node, or None if it is lost: old numbers must not look current."""
         return None if self.lost else self.stats
 
 
 class Fleet:
-    """All known nodes by name. `pulse` beats when something that a waiter may care about changed."""
+    """All known nodes by name. `change_signal` notifies waiters of relevant changes."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.pulse = Pulse()
+        self.nodes: dict[str, FleetNode] = {}
+        self.change_signal = ChangeSignal()
 
-    def at(self, address: Address) -> Node | None:
+    def at(self, address: Address) -> FleetNode | None:
         return next((node for node in self.nodes.values() if node.address == address), None)
 
-    def living(self) -> list[Node]:
+    def living(self) -> list[FleetNode]:
         return [node for node in self.nodes.values() if not node.lost]
 
     def stats(self) -> list[NodeStats]:
-        """Latest stats of the nodes that are not lost."""
+        """Return the latest stats of the nodes that are not lost."""
         return [node.live_stats for node in self.nodes.values() if node.live_stats is not None]
 
-    def connected(self) -> list[Node]:
-        """Nodes that can be asked for something now, by name."""
+    def empty_pins(self) -> list[str]:
+        """Return the sorted names of pins that should keep their blocks and hold none on any node that is not lost."""
+        held: dict[str, bool] = {}
+        for node in self.living():
+            for pin in node.pins.values():
+                held[pin.name] = held.get(pin.name, False) or not is_empty(pin)
+        return sorted(name for name, holds in held.items() if not holds)
+
+    def connected(self) -> list[FleetNode]:
+        """Return the nodes that can be sent requests now, by name."""
         return sorted((n for n in self.nodes.values() if n.welcomed and not n.lost), key=lambda n: n.name)
 
-    def welcome(self, message: Welcome, address: Address, now: float, at: float) -> Node:
-        """A node said who it is: what it has applied is adopted. It replaces any other at its address."""
+    def welcome(self, message: Welcome, address: Address, now: float, at: float) -> FleetNode:
+        """Apply a node's answer to a hello, with its applied state. Remove any other node at its address."""
         control_url, public_key = address
         for other in [n for n in self.nodes.values() if n.address == address and n.name != message.node]:
             del self.nodes[other.name]
-        node = self.nodes.setdefault(message.node, Node(message.node, control_url, public_key=public_key))
+        node = self.nodes.setdefault(
+            message.node, FleetNode(message.node, control_url, public_key=public_key)
+        )
         if node.epoch != message.epoch:
             node.stats = None
+            node.pins = {}
             node.refused.clear()
             node.offsets.clear()
         node.control_url = control_url
-        if not node.public_key:  # of a node that joined it is known better from where it was seen to come
+        if not node.public_key:  # for a node that joined, its enrolment determines the URL
             node.events_url = message.events_url
         node.told_labels = dict(message.labels)
         node.epoch = message.epoch
@@ -150,16 +168,17 @@ class Fleet:
         node.acked.clear()
         node.welcomed = True
         self._heard(node, now, at)
-        self.pulse.beat()
+        self.change_signal.notify()
         return node
 
     def heartbeat(self, name: str, stats: NodeStats, now: float, at: float) -> None:
-        """Stats came in. Another epoch than that of the hello means that the process is another one: say hello."""
+        """Apply stats of a node. An epoch other than the hello's means that the process has changed: greet it again."""
         node = self.nodes.get(name)
         if node is None:
             return
         changed = self._heard(node, now, at)
         node.stats = stats
+        node.pins = {pin.name: pin for pin in stats.pins}
         node.offsets.append(stats.at - at)
         just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
         node.since = {
@@ -178,9 +197,9 @@ class Fleet:
                 if pin.expires_at is not None and not pin.expired
             }
         if changed:
-            self.pulse.beat()
+            self.change_signal.notify()
 
-    def _compare(self, node: Node, stats: NodeStats, now: float) -> bool:
+    def _compare(self, node: FleetNode, stats: NodeStats, now: float) -> bool:
         changed = False
         for kind in set(stats.observed) | set(node.observed):
             told = stats.observed.get(kind)
@@ -195,55 +214,62 @@ class Fleet:
         return changed
 
     def heard(self, name: str, now: float, at: float) -> None:
-        """Any event of a node is a sign of life."""
+        """Record a sign of life, which any event of a node is."""
         node = self.nodes.get(name)
         if node is not None and self._heard(node, now, at):
-            self.pulse.beat()
+            self.change_signal.notify()
 
-    def _heard(self, node: Node, now: float, at: float) -> bool:
+    def _heard(self, node: FleetNode, now: float, at: float) -> bool:
         node.seen, node.seen_at = now, at
         was_lost, node.lost = node.lost, False
         return was_lost
 
-    def acked(self, node: Node, kind: SnapshotType, observed: Observed, now: float) -> None:
+    def acked(self, node: FleetNode, kind: SnapshotType, observed: Observed, now: float) -> None:
         node.observed[kind] = observed
         node.refused.pop(kind, None)
         node.acked[kind] = now
         if kind == "quotas":
             node.since.pop(_UNARMED, None)
         node.note_applied(kind, observed.generation, time.time())
-        self.pulse.beat()
+        self.change_signal.notify()
 
-    def nacked(self, node: Node, kind: SnapshotType, refusal: Refusal, observed: Observed | None) -> None:
+    def nacked(
+        self, node: FleetNode, kind: SnapshotType, refusal: SnapshotRefusal, observed: Observed | None
+    ) -> None:
         node.refused[kind] = refusal
         if observed is not None:
             node.observed[kind] = observed
-        self.pulse.beat()
+        self.change_signal.notify()
 
     def left(self, control_url: str) -> None:
-        """The process behind a URL of this machine is known to have ended: its successor must be greeted."""
+        """Record that the process behind a URL of this machine has ended: its successor must be greeted."""
         node = self.at((control_url, ""))
         if node is not None:
             node.welcomed = False
-            self.pulse.beat()
+            self.change_signal.notify()
 
-    def sweep(self, now: float, lost_after_s: float) -> list[Node]:
-        """Mark nodes that were silent too long; returns those that were not lost before."""
+    def sweep(self, now: float, lost_after_s: float) -> list[FleetNode]:
+        """Mark nodes that were silent for too long as lost. Return those that were not lost before."""
         gone = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
         for node in gone:
             node.lost, node.welcomed = True, False
         if gone:
-            self.pulse.beat()
+            self.change_signal.notify()
         return gone
 
 
-def keep_replicas(pools: Sequence[ReplicaPoolStats]) -> bool:
-    """Whether any of a node's GPUs can have replicas: one that was refused is told of as well, with its problem."""
+def keeps_gpu_copies(pools: Sequence[GpuCopyPoolStats]) -> bool:
+    """Return whether any GPU of a node can have GPU copies. A refused pool is listed too, with its problem."""
     return any(pool.readers or not pool.problem for pool in pools)
 
 
+def is_empty(pin: PinStats) -> bool:
+    """Return whether a pin that should keep its blocks on a node keeps none there."""
+    return pin.strength != "soft" and not pin.expired and pin.resolved > 0 and pin.resident == 0
+
+
 def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
-    """What keeps applied records from having their effect."""
+    """Yield the conditions that keep applied records from taking effect."""
     if not stats.armed:
         yield _UNARMED
     for tenant in stats.tenants:
@@ -256,7 +282,9 @@ def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
             yield "expired", pin.name
         if pin.degraded:
             yield "degraded", pin.name
-        if pin.tier == "gpu" and not keep_replicas(stats.replica_pools):
-            yield "no_replica_pool", pin.name
-        elif pin.tier == "gpu" and pin.replicas < pin.replicas_wanted:
-            yield "unreplicated", pin.name
+        if is_empty(pin):
+            yield "empty", pin.name
+        if pin.tier == "gpu" and not keeps_gpu_copies(stats.gpu_copy_pools):
+            yield "no_gpu_copy_pool", pin.name
+        elif pin.tier == "gpu" and pin.gpu_copies < pin.gpu_copies_wanted:
+            yield "lacks_gpu_copies", pin.name

@@ -1,4 +1,4 @@
-"""The last hour in points of one second, for the charts; kept in memory, gone with the process."""
+"""The last hour in points of one second, for the charts. Kept in memory only."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,39 +12,39 @@ RATE_S = 5.0
 HIT_RATIO_S = 60.0
 
 
-class Point(msgspec.Struct, frozen=True):
-    """The fleet at one moment; counters only grow, whatever nodes restart."""
+class HistoryPoint(msgspec.Struct, frozen=True):
+    """State of the fleet at one moment. Counters only grow, even when nodes restart."""
 
     at: float
     used_bytes: int = 0
     capacity_bytes: int = 0
     requested_blocks: int = 0
     hit_blocks: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+    stored_bytes: int = 0
+    read_bytes: int = 0
     evicted_blocks: int = 0
 
 
-_COUNTERS = ("requested_blocks", "hit_blocks", "bytes_in", "bytes_out", "evicted_blocks")
+_COUNTERS = ("requested_blocks", "hit_blocks", "stored_bytes", "read_bytes", "evicted_blocks")
 
 
-class Rates(msgspec.Struct, frozen=True):
-    """What happened lately; a ratio is null when nothing was requested."""
+class RecentRates(msgspec.Struct, frozen=True):
+    """Recent activity. A ratio is null if nothing was requested."""
 
     hit_ratio: float | None
-    """Of the last 60 s."""
+    """Hit ratio of the last 60 s."""
     hit_ratio_total: float | None
-    """Since the nodes started."""
-    bytes_in_per_s: float
-    bytes_out_per_s: float
+    """Hit ratio since the nodes started."""
+    stored_bytes_per_s: float
+    read_bytes_per_s: float
     evicted_blocks_per_s: float
 
 
 class History:
-    """Takes a sample a second; answers rates and series."""
+    """Takes a sample per second; returns rates and series."""
 
     def __init__(self) -> None:
-        self._points: deque[Point] = deque(maxlen=KEPT)
+        self._points: deque[HistoryPoint] = deque(maxlen=KEPT)
         self._last: dict[tuple[str, str], dict[str, int]] = {}
         self._sums = dict.fromkeys(_COUNTERS, 0)
 
@@ -55,13 +55,13 @@ class History:
             used += node.pool.used_bytes
             capacity += node.pool.capacity_bytes
             self._count(node)
-        self._points.append(Point(at, used, capacity, **self._sums))
+        self._points.append(HistoryPoint(at, used, capacity, **self._sums))
 
     def _count(self, node: NodeStats) -> None:
         now = {name: getattr(node.totals, name) for name in _COUNTERS}
         before = self._last.get((node.node, node.epoch))
         if before is None:
-            # The first look at a process: what it did before is no news, unless its predecessor was watched.
+            # First sample of a process: ignore its earlier activity, unless its predecessor was sampled.
             known = [key for key in self._last if key[0] == node.node]
             before = dict.fromkeys(_COUNTERS, 0) if known else now
             for key in known:
@@ -70,35 +70,35 @@ class History:
             self._sums[name] += max(now[name] - before[name], 0)
         self._last[node.node, node.epoch] = now
 
-    def rates(self, stats: Iterable[NodeStats]) -> Rates:
-        """Of the newest seconds; totals come from the nodes' own counters."""
+    def rates(self, stats: Iterable[NodeStats]) -> RecentRates:
+        """Return the rates of the most recent seconds. Totals come from the nodes' own counters."""
         stats = list(stats)
         requested = sum(node.totals.requested_blocks for node in stats)
         hit = sum(node.totals.hit_blocks for node in stats)
         if not self._points:
-            return Rates(None, _ratio(hit, requested), 0.0, 0.0, 0.0)
+            return RecentRates(None, _ratio(hit, requested), 0.0, 0.0, 0.0)
         newest = self._points[-1]
         recent = self._before(newest.at - RATE_S)
         minute = self._before(newest.at - HIT_RATIO_S)
         span = newest.at - recent.at
-        return Rates(
+        return RecentRates(
             hit_ratio=_ratio(
                 newest.hit_blocks - minute.hit_blocks, newest.requested_blocks - minute.requested_blocks
             ),
             hit_ratio_total=_ratio(hit, requested),
-            bytes_in_per_s=_per_s(newest.bytes_in - recent.bytes_in, span),
-            bytes_out_per_s=_per_s(newest.bytes_out - recent.bytes_out, span),
+            stored_bytes_per_s=_per_s(newest.stored_bytes - recent.stored_bytes, span),
+            read_bytes_per_s=_per_s(newest.read_bytes - recent.read_bytes, span),
             evicted_blocks_per_s=_per_s(newest.evicted_blocks - recent.evicted_blocks, span),
         )
 
-    def _before(self, at: float) -> Point:
+    def _before(self, at: float) -> HistoryPoint:
         for point in reversed(self._points):
             if point.at <= at:
                 return point
         return self._points[0]
 
-    def thinned(self, seconds: float, most: int) -> list[Point]:
-        """Points of the newest `seconds`, oldest first, at most `most` of them, evenly spaced, the newest included."""
+    def thinned(self, seconds: float, most: int) -> list[HistoryPoint]:
+        """Return points of the newest `seconds`, oldest first: at most `most`, evenly spaced, including the newest."""
         if not self._points:
             return []
         since = self._points[-1].at - seconds
@@ -108,19 +108,19 @@ class History:
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Arrays of equal length for charts; rates are of the step that ends at `at`."""
+    """Arrays of equal length for charts. Rates are for the step that ends at `at`."""
 
     at: list[float]
     used_bytes: list[int]
     capacity_bytes: list[int]
     hit_ratio: list[float | None]
     """Null where nothing was requested."""
-    bytes_in_per_s: list[float]
-    bytes_out_per_s: list[float]
+    stored_bytes_per_s: list[float]
+    read_bytes_per_s: list[float]
 
 
-def series(points: list[Point]) -> Series:
-    """Charts' arrays; the first point has no step of its own and takes rate 0."""
+def series(points: list[HistoryPoint]) -> Series:
+    """Return the arrays for charts. The first point has no preceding step, so its rates are 0."""
     steps = list(zip(points[:1] + points[:-1], points, strict=True))
     return Series(
         at=[point.at for point in points],
@@ -129,8 +129,8 @@ def series(points: list[Point]) -> Series:
         hit_ratio=[
             _ratio(b.hit_blocks - a.hit_blocks, b.requested_blocks - a.requested_blocks) for a, b in steps
         ],
-        bytes_in_per_s=[_per_s(b.bytes_in - a.bytes_in, b.at - a.at) for a, b in steps],
-        bytes_out_per_s=[_per_s(b.bytes_out - a.bytes_out, b.at - a.at) for a, b in steps],
+        stored_bytes_per_s=[_per_s(b.stored_bytes - a.stored_bytes, b.at - a.at) for a, b in steps],
+        read_bytes_per_s=[_per_s(b.read_bytes - a.read_bytes, b.at - a.at) for a, b in steps],
     )
 
 

@@ -1,13 +1,13 @@
-"""Busy events summed up: a node under load stores and evicts thousands of times a second, and nobody reads that.
+"""Aggregation of frequent events: a busy node stores and evicts thousands of times per second.
 
-Events of one kind about one tenant (and reason) become one fact per window, with sums and the number of events.
+Events of one kind for one tenant (and reason) become one event per window, with sums and the number of events.
 """
 
 from typing import Any
 
 import msgspec
 
-from app.observe.facts import FactHub
+from app.observe.events import EventBus
 from dataplane.protocol.events import (
     BlocksEvicted,
     BlocksRefused,
@@ -25,12 +25,12 @@ _DROPPED = ("at", "client", *_SUMMED)
 class Rollup:
     """Sums since the last `flush`."""
 
-    def __init__(self, hub: FactHub) -> None:
-        self._hub = hub
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
         self._sums: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def add(self, node: str, event: Event) -> bool:
-        """Take a busy event; False when it is not one and should be told as it is."""
+        """Add a frequent event. Return False for any other event, which is then published individually."""
         if not isinstance(event, BUSY):
             return False
         fields = msgspec.structs.asdict(event)
@@ -45,5 +45,5 @@ class Rollup:
 
     def flush(self) -> None:
         for (node, name, *_), fields in self._sums.items():
-            self._hub.publish(name, node, **fields)
+            self._bus.publish(name, node, **fields)
         self._sums.clear()

@@ -1,4 +1,4 @@
-"""One node's events: receive, check the numbers, decode strictly, hand on. What cannot be read is counted."""
+"""Subscription to one node's events: receive, check sequence numbers, decode strictly, pass on."""
 
 import asyncio
 import struct
@@ -14,10 +14,10 @@ import zmq.asyncio
 
 from app.ingest.fleet import Fleet
 from app.ingest.rollup import Rollup
-from app.observe.facts import FactHub
+from app.observe.events import EventBus
 from dataplane.protocol.codec import decode
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.events import Event, NodeStats, name_of
+from dataplane.protocol.events import CacheCold, Event, NodeStats, name_of
 
 Resync = Callable[[], Awaitable[None]]
 Secure = Callable[[zmq.Socket[Any]], None]
@@ -25,57 +25,62 @@ _SEQ = struct.Struct("<Q")
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 MAX_EVENT_BYTES = 16 << 20
 GIVE_UP_S = 10.0
-"""A secured connection that brings nothing for so long is made anew."""
+"""Seconds without a message after which a secured connection is renewed."""
 
 
 @dataclass
 class IngestCounts:
-    """Since the process started."""
+    """Counts since the process started."""
 
     events: int = 0
     malformed: int = 0
     gaps: int = 0
     lost: int = 0
-    """Events that the numbers say were sent and that did not come."""
+    """Events that were sent, according to the sequence numbers, but did not arrive."""
 
 
 class Subscriber:
-    """Listens to one node's publisher until cancelled; `resync` is asked for after a gap."""
+    """Listens to one node's publisher until cancelled. Calls `resync` after a gap."""
 
     def __init__(
         self,
         node: str,
         fleet: Fleet,
-        hub: FactHub,
+        bus: EventBus,
         rollup: Rollup,
         counts: IngestCounts,
         resync: Callable[[], Awaitable[None]],
+        compare: Callable[[str, NodeStats], None],
         secure: Callable[[zmq.Socket[Any]], None] | None = None,
     ) -> None:
-        """`secure` makes the socket one that connects to the node's key alone."""
+        """Create it. `compare` is called with the node's name and each of its stats; it must not block.
+
+        `secure` makes the socket connect only to the holder of the node's key.
+        """
         self._node = node
         self._fleet = fleet
-        self._hub = hub
+        self._bus = bus
         self._rollup = rollup
         self._counts = counts
         self._resync = resync
+        self._compare = compare
         self._secure = secure
         self._last_seq: int | None = None
         self._quiet: tuple[object, ...] | None = None
         self._log = structlog.get_logger().bind(node=node)
 
     async def run(self, url: str, context: zmq.asyncio.Context) -> None:
-        """Never returns by itself; ZeroMQ reconnects when the node comes back, unless the node turned it away once."""
+        """Listen until cancelled. ZeroMQ reconnects when the node comes back, unless the node has once rejected it."""
         while True:
             await self._follow(url, context)
 
     async def _follow(self, url: str, context: zmq.asyncio.Context) -> None:
-        """Until cancelled; a secured connection on which nothing comes is given up."""
+        """Listen until cancelled, or until a secured connection has brought no message for GIVE_UP_S seconds."""
         socket = context.socket(zmq.SUB)
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_EVENT_BYTES)
-            socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)  # constant: a returning node is reached at once
             socket.setsockopt(zmq.IPV6, int("[" in url))
             if self._secure is not None:
                 self._secure(socket)
@@ -83,7 +88,8 @@ class Subscriber:
             socket.connect(url)
             while True:
                 try:
-                    # Not `wait_for`: before Python 3.12 it swallows a cancellation when a message came meanwhile.
+                    # Not `wait_for`: before Python 3.12 it swallows a cancellation if a message arrives at the same
+                    # time.
                     async with asyncio.timeout(None if self._secure is None else GIVE_UP_S):
                         frames = await socket.recv_multipart()
                 except TimeoutError:
@@ -94,7 +100,7 @@ class Subscriber:
             socket.close()
 
     def take(self, frames: list[bytes], now: float, at: float) -> bool:
-        """Digest one message; True when something was missed and a resync is due."""
+        """Process one message. Return True if messages were missed and a resync is due."""
         try:
             topic, seq_frame, payload = frames
             (seq,) = _SEQ.unpack(seq_frame)
@@ -111,20 +117,20 @@ class Subscriber:
         return missed
 
     def _tell_clock(self) -> None:
-        """When it is wrong and when it is right again, not how far it drifts meanwhile."""
+        """Publish when the node's clock becomes wrong and when it is right again, but not how it drifts in between."""
         node = self._fleet.nodes.get(self._node)
         if node is None or node.clock_told_off == bool(node.clock_offset_s):
             return
         node.clock_told_off = not node.clock_told_off
         name = "node.clock_off" if node.clock_told_off else "node.clock_right"
         self._log.warning(name, ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
-        self._hub.publish(name, self._node, ahead_s=node.clock_offset_s)
+        self._bus.publish(name, self._node, ahead_s=node.clock_offset_s)
 
     def _missed(self, seq: int) -> bool:
         last, self._last_seq = self._last_seq, seq
         if last is None or seq == last + 1:
             return False
-        if seq <= last:  # the process behind the publisher is a new one; its hello tells the rest
+        if seq <= last:  # the publisher's process is a new one; its hello brings the rest
             return True
         self._counts.gaps += 1
         self._counts.lost += seq - last - 1
@@ -135,17 +141,20 @@ class Subscriber:
         if isinstance(event, NodeStats):
             self._fleet.heartbeat(self._node, event, now, at)
             self._tell_clock()
+            self._compare(self._node, event)
             quiet = _without_clock(event)
             if quiet != self._quiet:
                 self._quiet = quiet
-                self._hub.touch()
+                self._bus.touch()
             return
         self._fleet.heard(self._node, now, at)
+        if isinstance(event, CacheCold):  # `CacheWatch` takes it from the node's stats, which repeat it
+            return
         if not self._rollup.add(self._node, event):
             fields = msgspec.structs.asdict(event)
             fields.pop("at")
             fields.pop("node", None)
-            self._hub.publish(name_of(event), self._node, at=event.at, **fields)
+            self._bus.publish(name_of(event), self._node, at=event.at, **fields)
 
 
 def _without_clock(stats: NodeStats) -> tuple[object, ...]:

@@ -1,12 +1,12 @@
-"""Counters of usage on their way from nodes to the ledger, kept while the database is away. Pure: time is an argument.
+"""Usage counters on their way from nodes to the ledger, kept while the database is unavailable. Time is an argument.
 
-Of each account and hour the last numbers that were told wait here. They are totals, not differences: whatever was
-missed in between is in the next ones, and what is written twice counts once.
+For each account and hour, the last reported numbers are kept. They are totals, not differences: numbers that were
+missed are contained in the next ones, and numbers that are written twice count once.
 """
 
 from collections.abc import Sequence
 
-from app.store.usage import Told
+from app.store.usage.ledger import ReportedUsage
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 from dataplane.protocol.usage import OTHERS, UsageCounters
@@ -15,32 +15,32 @@ HOUR_S = 3600
 MAX_MODEL_CHARACTERS = 256
 MAX_SPACE_CHARACTERS = 128
 MAX_WAITING = 1_000_000
-"""Numbers that wait for the database at most: then the oldest hours are told as part of the next one."""
-_MOST = 2**63 - 1
+"""Maximum number of pending reports; beyond it the oldest hours are merged into the next one."""
+_MAX = 2**63 - 1
 Account = tuple[str, str, int]
-"""Node, epoch, number."""
+"""Node, epoch, number of the account."""
 
 
-class Waiting:
-    """What was told and is not written."""
+class PendingUsage:
+    """Reports that are yet to be written."""
 
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
-        self._told: dict[int, dict[Account, Told]] = {}
+        self._told: dict[int, dict[Account, ReportedUsage]] = {}
         self._seen: dict[str, dict[Account, tuple[int, ...]]] = {}
-        """What each node told last, to leave out what did not change."""
+        """Last report of each account by node, to skip unchanged ones."""
         self._seeing: dict[str, dict[Account, tuple[int, ...]]] = {}
-        """The same of the reading that goes on."""
+        """The same for the reading that is in progress."""
 
     def __len__(self) -> int:
         return sum(map(len, self._told.values()))
 
     def begin(self, node: str) -> None:
-        """A reading of a node begins."""
+        """Begin a reading of a node."""
         self._seeing[node] = {}
 
     def take(self, node: str, epoch: str, accounts: Sequence[UsageCounters], now: float) -> int:
-        """Numbers of a reading, told now; returns how many were left out because they cannot be."""
+        """Add the accounts of a reading. Return the number of accounts that were skipped because they are invalid."""
         hour = int(now // HOUR_S) * HOUR_S
         seen, seeing = self._seen.get(node, {}), self._seeing.setdefault(node, {})
         wrong = 0
@@ -52,13 +52,15 @@ class Waiting:
             key = (node, epoch, account.number)
             seeing[key] = counts
             if seen.get(key) != counts:
-                told = Told(node, epoch, account.number, salt, account.model, account.space, now, counts)
+                told = ReportedUsage(
+                    node, epoch, account.number, salt, account.model, account.space, now, counts
+                )
                 self._told.setdefault(hour, {})[key] = told
         self._bound()
         return wrong
 
     def end(self, node: str) -> None:
-        """The reading is whole: what it did not tell is not there any more."""
+        """Complete a reading: accounts that it did not contain no longer exist."""
         self._seen[node] = self._seeing.pop(node, {})
 
     def _bound(self) -> None:
@@ -67,27 +69,27 @@ class Waiting:
             oldest = self._told.pop(first)
             self._told[second] = oldest | self._told[second]
 
-    def out(self) -> list[tuple[int, Told]]:
-        """Everything that waits, oldest first; it waits no more unless it is put `back`."""
+    def out(self) -> list[tuple[int, ReportedUsage]]:
+        """Remove and return all pending reports, oldest first. Use `back` if they cannot be written."""
         told = [(hour, each) for hour in sorted(self._told) for each in self._told[hour].values()]
         told.sort(key=lambda pair: pair[1].at)
         self._told.clear()
         return told
 
-    def back(self, told: Sequence[tuple[int, Told]]) -> None:
-        """It could not be written. What was told meanwhile is newer."""
+    def back(self, told: Sequence[tuple[int, ReportedUsage]]) -> None:
+        """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
         for hour, each in told:
             self._told.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number), each)
 
     def forget(self) -> None:
-        """Somebody else writes from now on."""
+        """Discard everything: another manager writes the ledger from now on."""
         self._told.clear()
         self._seen.clear()
         self._seeing.clear()
 
 
 def _counts(account: UsageCounters) -> tuple[int, ...] | None:
-    """As the ledger has them; None for what no node of ours tells."""
+    """Return the counters as in the ledger; None if they are invalid."""
     counts = (
         account.held_kib_s,
         account.requested_tokens,
@@ -99,7 +101,7 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
         sum(account.refused.values()),
     )
     numbers = (account.number, *account.refused.values(), *counts)
-    if not all(0 <= number <= _MOST for number in numbers):
+    if not all(0 <= number <= _MAX for number in numbers):
         return None
     for name, most in ((account.model, MAX_MODEL_CHARACTERS), (account.space, MAX_SPACE_CHARACTERS)):
         if not 0 < len(name) <= most or not name.isprintable():
@@ -108,7 +110,7 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
 
 
 def _salt(account: UsageCounters) -> str | None:
-    """As the ledger has it; None for what is no tenant."""
+    """Return the salt as in the ledger; None if the name is not a tenant's."""
     if account.tenant == OTHERS:
         return OTHERS
     try:

@@ -1,1 +1,3 @@
-"""What the process tells about itself: facts for the dashboard, metrics, logs, spans. Decides nothing."""
+"""Observability of the management plane: the event bus, metrics, logs and spans.
+
+It makes no decisions. Every layer above `app.store` may import it."""

@@ -1,11 +1,11 @@
-"""LMCache's Prometheus names, for what means the same here, so that its dashboards and alerts go on working.
+"""Metrics under LMCache's Prometheus names, so that its dashboards and alerts keep working.
 
-Each has LMCache's labels where their values are known, and `node`. Those that LMCache leaves empty while engines copy
-by themselves (stores, retrieves, loaded chunks) are filled here for both ways. What has no counterpart is not there: a
-name with another meaning would be worse than none.
+Each metric has LMCache's labels where their values are known, and `node`. LMCache leaves some metrics empty while
+engines copy by themselves (stores, retrieves, loaded chunks); Larder fills them in both modes. Metrics of LMCache
+without an exact counterpart are omitted: the same name with another meaning would be worse than none.
 """
 
-from app.observe.page import C, Declared, G, Page
+from app.observe.page import C, G, MetricDeclaration, MetricsPage
 from dataplane.protocol.events import GatewayOperation, GatewayStats, NodeStats
 
 _L1 = ("node", "l1_tag")
@@ -15,12 +15,12 @@ _NODE = ("node",)
 TAG, BACKEND, DEVICE = "_default", "dram", "cpu"
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...] = _NODE) -> Declared:
-    return Declared(f"lmcache_mp_{name}", C, text, labels)
+def _counter(name: str, text: str, labels: tuple[str, ...] = _NODE) -> MetricDeclaration:
+    return MetricDeclaration(f"lmcache_mp_{name}", C, text, labels)
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = _NODE) -> Declared:
-    return Declared(f"lmcache_mp_{name}", G, text, labels)
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _NODE) -> MetricDeclaration:
+    return MetricDeclaration(f"lmcache_mp_{name}", G, text, labels)
 
 
 WRITTEN = _counter("l1_write_chunks", "Chunks that clients stored (LMCache's name).", _L1)
@@ -43,8 +43,8 @@ STAGING = _gauge("l1_staging_bytes", "Bytes being written (LMCache's name).", _L
 JOBS = _gauge("active_prefetch_jobs", "Look-ups under way (LMCache's name).")
 
 
-def add(page: Page, stats: NodeStats, gateway: GatewayStats) -> None:
-    """One node's samples."""
+def add(page: MetricsPage, stats: NodeStats, gateway: GatewayStats) -> None:
+    """Add the samples of one node."""
     node, pool = stats.node, stats.pool
     l1, memory = (node, TAG), (node, TAG, BACKEND)
     page.add(WRITTEN, gateway.chunks_in, *l1)
@@ -62,7 +62,7 @@ def add(page: Page, stats: NodeStats, gateway: GatewayStats) -> None:
     page.add(JOBS, gateway.lookups, node)
     done = {each.operation: each for each in gateway.operations}
     page.add(LOOKUPS, _begun(done, "lookup"), node)
-    # A prepared store that finds everything there is never committed, and no store.
+    # A prepared store that finds all chunks cached is never committed and does not count as a store.
     page.add(STORES, _begun(done, "store", "commit_store") + _failed(done, "prepare_store"), node, DEVICE)
     page.add(STORED, _succeeded(done, "store", "commit_store"), node, DEVICE)
     page.add(RETRIEVES, _begun(done, "retrieve", "prepare_retrieve"), node, DEVICE)

@@ -9,13 +9,14 @@ from typing import Any, Literal, TextIO
 import structlog
 
 from app.observe.visible import plain
-from app.observe.writer import LogWriter
+from dataplane.base.log_writer import LogWriter
 
 Level = Literal["debug", "info", "warning", "error"]
 
 
 def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWriter:
-    """Set logging up for this process; the command that starts it calls this once and closes the answer at its end."""
+    """Configure logging for this process. The command that starts the process calls this once and closes the returned
+    writer at the end."""
     writer = LogWriter(sys.stderr.fileno())
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     shared: list[Any] = [
@@ -26,7 +27,8 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
     if as_json:
         final: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # The default would write the values of all variables along with a traceback: tokens, passwords, whole bodies.
+        # The default formatter would write the values of all variables along with a traceback: tokens, passwords, whole
+        # bodies.
         final = [_seen, structlog.dev.ConsoleRenderer(exception_formatter=_traceback)]
     structlog.configure(
         processors=[*shared, *final],
@@ -34,7 +36,7 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
         logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # it only writes and flushes
         cache_logger_on_first_use=False,
     )
-    # Libraries that use the standard library's logging are heard only when something is wrong.
+    # Log only warnings and errors of libraries that use the standard library's logging.
     handler = logging.StreamHandler(writer)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -49,7 +51,8 @@ def configure(level: Level, style: Literal["auto", "json", "console"]) -> LogWri
 
 
 def _seen(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A terminal obeys what it is shown, and paths, names and reasons are written by others."""
+    """Escape control characters in the values of a log line: a terminal interprets them, and clients choose paths,
+    names and reasons."""
     return {name: plain(value) if isinstance(value, str) and value else value for name, value in line.items()}
 
 

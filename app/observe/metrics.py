@@ -1,166 +1,265 @@
-"""All metrics of this process, declared once. Numbers are read when a scrape asks; nothing is counted twice.
+"""All metrics of this process, declared once. A scrape reads the current numbers from their owners; this module keeps
+no counters.
 
-A node's metrics carry its name. Tenants are bounded: the largest 50 by bytes, the rest as `other`; so are spaces (the
-largest 50), engines (100) and pins with replicas on GPUs (50).
+Metrics of a node carry its name. The number of label values is bounded: the 50 largest tenants by bytes, and `other`
+for the rest; the 50 largest spaces, 100 engines, 50 pins with GPU copies and 50 pins that hold nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.observe import gateway_metrics, lmcache_metrics, replica_metrics
-from app.observe.page import C, Declared, G, Page
+from app.observe import gateway_metrics, gpu_copy_metrics, lmcache_metrics
+from app.observe.page import C, G, MetricDeclaration, MetricsPage
 from dataplane.protocol.events import NodeStats, TenantStats
 
 TENANT_LABELS = 50
 SPACE_LABELS = 50
 ENGINE_LABELS = 100
+PIN_LABELS = 50
 OTHER = "other"
 
 
 POOL = {
-    "capacity_bytes": Declared("larder_pool_capacity_bytes", G, "Size of the pool.", ("node",)),
-    "used_bytes": Declared(
+    "capacity_bytes": MetricDeclaration("larder_pool_capacity_bytes", G, "Size of the pool.", ("node",)),
+    "used_bytes": MetricDeclaration(
         "larder_pool_used_bytes", G, "Bytes that are ready, reserved or quarantined.", ("node",)
     ),
-    "ready_bytes": Declared("larder_pool_ready_bytes", G, "Bytes of blocks that can be read.", ("node",)),
-    "reserved_bytes": Declared("larder_pool_reserved_bytes", G, "Bytes being written.", ("node",)),
-    "quarantined_bytes": Declared(
+    "ready_bytes": MetricDeclaration(
+        "larder_pool_ready_bytes", G, "Bytes of blocks that can be read.", ("node",)
+    ),
+    "reserved_bytes": MetricDeclaration("larder_pool_reserved_bytes", G, "Bytes being written.", ("node",)),
+    "quarantined_bytes": MetricDeclaration(
         "larder_pool_quarantined_bytes",
         G,
         "Bytes held back because a process could still touch them.",
         ("node",),
     ),
-    "pinned_bytes": Declared("larder_pool_pinned_bytes", G, "Bytes that guaranteed pins keep.", ("node",)),
-    "committed_bytes": Declared("larder_pool_committed_bytes", G, "Memory given to segments.", ("node",)),
-    "blocks": Declared("larder_pool_blocks", G, "Blocks in the pool.", ("node",)),
-    "pin_budget_bytes": Declared(
+    "pinned_bytes": MetricDeclaration(
+        "larder_pool_pinned_bytes", G, "Bytes that guaranteed pins keep.", ("node",)
+    ),
+    "committed_bytes": MetricDeclaration(
+        "larder_pool_committed_bytes", G, "Memory given to segments.", ("node",)
+    ),
+    "blocks": MetricDeclaration("larder_pool_blocks", G, "Blocks in the pool.", ("node",)),
+    "pin_budget_bytes": MetricDeclaration(
         "larder_pool_pin_budget_bytes", G, "Bytes that guaranteed pins may keep.", ("node",)
     ),
-    "padding_bytes": Declared(
+    "padding_bytes": MetricDeclaration(
         "larder_pool_padding_bytes",
         G,
         "Internal fragmentation: bytes of slots beyond their blocks.",
         ("node",),
     ),
-    "free_slot_bytes": Declared(
+    "free_slot_bytes": MetricDeclaration(
         "larder_pool_free_slot_bytes",
         G,
         "External fragmentation: free slots in committed segments.",
         ("node",),
     ),
-    "prefaulted_bytes": Declared(
+    "prefaulted_bytes": MetricDeclaration(
         "larder_pool_prefaulted_bytes", G, "Committed memory that was taken ahead of use.", ("node",)
     ),
-    "huge_pages": Declared("larder_pool_huge_pages", G, "1 when memory is in huge pages.", ("node",)),
-    "locked": Declared("larder_pool_locked", G, "1 when memory is locked into RAM.", ("node",)),
+    "huge_pages": MetricDeclaration(
+        "larder_pool_huge_pages", G, "1 when memory is in huge pages.", ("node",)
+    ),
+    "locked": MetricDeclaration("larder_pool_locked", G, "1 when memory is locked into RAM.", ("node",)),
 }
 TOTALS = {
-    "requested_blocks": Declared("larder_requested_blocks", C, "Blocks that engines asked for.", ("node",)),
-    "hit_blocks": Declared("larder_hit_blocks", C, "Blocks that were there when asked for.", ("node",)),
-    "bytes_in": Declared("larder_bytes_in", C, "Bytes of committed blocks.", ("node",)),
-    "bytes_out": Declared("larder_bytes_out", C, "Bytes of blocks that engines acquired.", ("node",)),
-    "stored_blocks": Declared("larder_stored_blocks", C, "Blocks committed.", ("node",)),
-    "evicted_blocks": Declared("larder_evicted_blocks", C, "Blocks evicted.", ("node",)),
-    "evicted_bytes": Declared("larder_evicted_bytes", C, "Bytes evicted.", ("node",)),
-    "put_back_blocks": Declared("larder_put_back_blocks", C, "Evictions called off for a lease.", ("node",)),
-    "aborted_blocks": Declared("larder_aborted_blocks", C, "Reserved blocks that were given up.", ("node",)),
-    "quarantined_blocks": Declared(
+    "requested_blocks": MetricDeclaration(
+        "larder_requested_blocks", C, "Blocks that engines asked for.", ("node",)
+    ),
+    "hit_blocks": MetricDeclaration(
+        "larder_hit_blocks", C, "Blocks that were there when asked for.", ("node",)
+    ),
+    "stored_bytes": MetricDeclaration("larder_stored_bytes", C, "Bytes of committed blocks.", ("node",)),
+    "read_bytes": MetricDeclaration(
+        "larder_read_bytes", C, "Bytes of blocks that engines acquired.", ("node",)
+    ),
+    "stored_blocks": MetricDeclaration("larder_stored_blocks", C, "Blocks committed.", ("node",)),
+    "evicted_blocks": MetricDeclaration("larder_evicted_blocks", C, "Blocks evicted.", ("node",)),
+    "evicted_bytes": MetricDeclaration("larder_evicted_bytes", C, "Bytes evicted.", ("node",)),
+    "evictions_cancelled": MetricDeclaration(
+        "larder_evictions_cancelled", C, "Evictions called off for a lease.", ("node",)
+    ),
+    "aborted_blocks": MetricDeclaration(
+        "larder_aborted_blocks", C, "Reserved blocks that were given up.", ("node",)
+    ),
+    "quarantined_blocks": MetricDeclaration(
         "larder_quarantined_blocks", C, "Blocks that had to wait for the end of a process.", ("node",)
     ),
-    "invalidated_blocks": Declared("larder_invalidated_blocks", C, "Blocks invalidated.", ("node",)),
-    "corrupt_blocks": Declared(
+    "invalidated_blocks": MetricDeclaration("larder_invalidated_blocks", C, "Blocks invalidated.", ("node",)),
+    "corrupt_blocks": MetricDeclaration(
         "larder_corrupt_blocks",
         C,
         "Blocks dropped because their bytes do not match their checksum.",
         ("node",),
     ),
-    "false_reports": Declared(
+    "false_reports": MetricDeclaration(
         "larder_false_corruption_reports", C, "Reports of corrupt blocks that were whole.", ("node",)
     ),
-    "ring_dropped": Declared(
+    "ring_dropped": MetricDeclaration(
         "larder_ring_dropped", C, "Accesses that full rings of engines did not take.", ("node",)
     ),
-    "ring_invalid": Declared("larder_ring_invalid", C, "Accesses that named nothing that is.", ("node",)),
-    "malformed_messages": Declared(
+    "ring_entries_rejected": MetricDeclaration(
+        "larder_ring_entries_rejected", C, "Ring entries that reference no live block.", ("node",)
+    ),
+    "malformed_messages": MetricDeclaration(
         "larder_node_malformed_messages", C, "Messages that a node could not read.", ("node",)
     ),
-    "events_dropped": Declared(
+    "events_dropped": MetricDeclaration(
         "larder_node_events_dropped", C, "Events that a node could not publish.", ("node",)
     ),
 }
-REFUSED = Declared("larder_refused_blocks", C, "Blocks refused, by reason.", ("node", "code"))
-ENGINES = Declared("larder_engines", G, "Attached engines.", ("node",))
+REFUSED = MetricDeclaration("larder_refused_blocks", C, "Blocks refused, by reason.", ("node", "code"))
+ENGINES = MetricDeclaration("larder_engines", G, "Attached engines.", ("node",))
 _ENGINE = ("node", "client", "group", "pid")
 ENGINE_BYTES = {
-    "reserved_bytes": Declared("larder_engine_reserved_bytes", G, "Bytes that the engine writes.", _ENGINE),
-    "quarantined_bytes": Declared(
+    "reserved_bytes": MetricDeclaration(
+        "larder_engine_reserved_bytes", G, "Bytes that the engine writes.", _ENGINE
+    ),
+    "quarantined_bytes": MetricDeclaration(
         "larder_engine_quarantined_bytes",
         G,
         "Bytes held back until the engine's processes are gone.",
         _ENGINE,
     ),
-    "leased_blocks": Declared("larder_engine_leased_blocks", G, "Blocks that the engine holds.", _ENGINE),
+    "leased_blocks": MetricDeclaration(
+        "larder_engine_leased_blocks", G, "Blocks that the engine holds.", _ENGINE
+    ),
 }
-WAITS_FOR = Declared(
+WAITS_FOR = MetricDeclaration(
     "larder_engine_waits_for_processes",
     G,
     "Processes that must be gone before the bytes of a closed engine come back.",
     _ENGINE,
 )
-POLICY = Declared("larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm"))
-GATE = Declared("larder_admission_gate_closed", G, "1 while a second sighting is asked for.", ("node",))
-VICTIM_IDLE = Declared(
+POLICY = MetricDeclaration(
+    "larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm")
+)
+GATE = MetricDeclaration(
+    "larder_admission_gate_closed", G, "1 while a second sighting is asked for.", ("node",)
+)
+VICTIM_IDLE = MetricDeclaration(
     "larder_victim_idle_seconds", G, "How long victims had been idle, on average.", ("node",)
 )
-ADMITTED = Declared("larder_admission_admitted_blocks", C, "Blocks let in by a closed gate.", ("node",))
-DECLINED = Declared("larder_admission_declined_blocks", C, "Blocks turned away by a closed gate.", ("node",))
+ADMITTED = MetricDeclaration(
+    "larder_admission_admitted_blocks", C, "Blocks let in by a closed gate.", ("node",)
+)
+DECLINED = MetricDeclaration(
+    "larder_admission_declined_blocks", C, "Blocks turned away by a closed gate.", ("node",)
+)
 _SPACE = ("node", "space", "model", "dtype", "rank")
 SPACES = {
-    "bytes": Declared("larder_space_bytes", G, "Bytes of the space's blocks.", _SPACE),
-    "blocks": Declared("larder_space_blocks", G, "Blocks of the space.", _SPACE),
-    "padding_bytes": Declared(
+    "bytes": MetricDeclaration("larder_space_bytes", G, "Bytes of the space's blocks.", _SPACE),
+    "blocks": MetricDeclaration("larder_space_blocks", G, "Blocks of the space.", _SPACE),
+    "padding_bytes": MetricDeclaration(
         "larder_space_padding_bytes", G, "Bytes of its slots beyond its blocks.", _SPACE
     ),
 }
-SWEEPS = Declared("larder_sweeps", G, "Invalidations and demotions under way.", ("node", "kind"))
-SWEEP_LEASED = Declared(
+SWEEPS = MetricDeclaration("larder_sweeps", G, "Invalidations and demotions under way.", ("node", "kind"))
+SWEEP_LEASED = MetricDeclaration(
     "larder_sweep_leased_blocks", G, "Invalidated blocks that wait for a lease.", ("node",)
 )
-ADOPTED = Declared("larder_adopted_blocks", G, "Blocks taken over from the process before.", ("node",))
-ARMED = Declared("larder_node_armed", G, "1 when the node enforces quotas.", ("node",))
-DRAINING = Declared(
+ADOPTED = MetricDeclaration(
+    "larder_adopted_blocks", G, "Blocks taken over from the process before.", ("node",)
+)
+START_KINDS = ("unknown", "first", "warm", "cold", "released")
+START = MetricDeclaration(
+    "larder_cache_start",
+    G,
+    "1 for the way in which the cache began: first, warm, cold, released (on purpose) or unknown; 0 for the others.",
+    ("node", "kind"),
+)
+STARTS = {
+    "blocks": MetricDeclaration(
+        "larder_cache_start_kept_blocks", G, "Blocks that the data plane took over at its start.", ("node",)
+    ),
+    "bytes": MetricDeclaration(
+        "larder_cache_start_kept_bytes", G, "Bytes that the data plane took over at its start.", ("node",)
+    ),
+    "lost_blocks": MetricDeclaration(
+        "larder_cache_start_lost_blocks",
+        G,
+        "Blocks of the previous data plane that were lost when this one started.",
+        ("node",),
+    ),
+    "lost_bytes": MetricDeclaration(
+        "larder_cache_start_lost_bytes",
+        G,
+        "Bytes of the previous data plane that were lost when this one started.",
+        ("node",),
+    ),
+}
+COLD = MetricDeclaration(
+    "larder_cache_cold",
+    G,
+    "1 while a cache that lost its blocks at its start, not on purpose, holds less than half of the lost bytes.",
+    ("node",),
+)
+EMPTY_PINS = MetricDeclaration(
+    "larder_pin_holds_nothing",
+    G,
+    "1 for each guaranteed or permanent pin of which no node caches a block.",
+    ("pin",),
+)
+ARMED = MetricDeclaration("larder_node_armed", G, "1 when the node enforces quotas.", ("node",))
+DRAINING = MetricDeclaration(
     "larder_node_draining", G, "1 when the node takes no new engines and stores nothing more.", ("node",)
 )
-NODES = Declared("larder_nodes", G, "Known nodes by their state.", ("state",))
-UP = Declared("larder_node_up", G, "1 when the node was heard within the last seconds.", ("node",))
-OBSERVED = Declared("larder_observed_generation", G, "Generation that the node applied.", ("node", "type"))
-DESIRED = Declared("larder_desired_generation", G, "Newest generation in the database.", ("type",))
+ID_JOURNAL = {
+    "id_journal_bytes": MetricDeclaration(
+        "larder_id_journal_bytes",
+        G,
+        "Size of the records of segments, and of tenants with blocks, in the id journal.",
+        ("node",),
+    ),
+    "id_journal_capacity_bytes": MetricDeclaration(
+        "larder_id_journal_capacity_bytes",
+        G,
+        "Largest size of these records; stores of a tenant that does not fit are refused.",
+        ("node",),
+    ),
+}
+NODES = MetricDeclaration("larder_nodes", G, "Known nodes by their state.", ("state",))
+UP = MetricDeclaration("larder_node_up", G, "1 when the node was heard within the last seconds.", ("node",))
+OBSERVED = MetricDeclaration(
+    "larder_observed_generation", G, "Generation that the node applied.", ("node", "type")
+)
+DESIRED = MetricDeclaration("larder_desired_generation", G, "Newest generation in the database.", ("type",))
 TENANTS = {
-    "bytes": Declared("larder_tenant_bytes", G, "Bytes that the tenant keeps.", ("node", "tenant")),
-    "limit_bytes": Declared("larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")),
-    "floor_bytes": Declared("larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")),
-    "effective_floor_bytes": Declared(
+    "bytes": MetricDeclaration("larder_tenant_bytes", G, "Bytes that the tenant keeps.", ("node", "tenant")),
+    "limit_bytes": MetricDeclaration(
+        "larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")
+    ),
+    "floor_bytes": MetricDeclaration(
+        "larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")
+    ),
+    "effective_floor_bytes": MetricDeclaration(
         "larder_tenant_effective_floor_bytes", G, "What of it is guaranteed.", ("node", "tenant")
     ),
-    "pinned_bytes": Declared(
+    "pinned_bytes": MetricDeclaration(
         "larder_tenant_pinned_bytes", G, "Bytes that its guaranteed pins keep.", ("node", "tenant")
     ),
-    "would_refuse_blocks": Declared(
+    "would_refuse_blocks": MetricDeclaration(
         "larder_tenant_would_refuse_blocks",
         C,
         "Blocks that enforcing would have refused.",
         ("node", "tenant"),
     ),
-    "requested_blocks": Declared(
+    "requested_blocks": MetricDeclaration(
         "larder_tenant_requested_blocks", C, "Blocks asked for.", ("node", "tenant")
     ),
-    "hit_blocks": Declared("larder_tenant_hit_blocks", C, "Blocks found.", ("node", "tenant")),
-    "evicted_blocks": Declared("larder_tenant_evicted_blocks", C, "Blocks evicted.", ("node", "tenant")),
-    "refused_blocks": Declared("larder_tenant_refused_blocks", C, "Blocks refused.", ("node", "tenant")),
+    "hit_blocks": MetricDeclaration("larder_tenant_hit_blocks", C, "Blocks found.", ("node", "tenant")),
+    "evicted_blocks": MetricDeclaration(
+        "larder_tenant_evicted_blocks", C, "Blocks evicted.", ("node", "tenant")
+    ),
+    "refused_blocks": MetricDeclaration(
+        "larder_tenant_refused_blocks", C, "Blocks refused.", ("node", "tenant")
+    ),
 }
 _SUMMED = (
     "bytes",
@@ -175,44 +274,50 @@ _SUMMED = (
     "evicted_blocks",
     "refused_blocks",
 )
-REQUESTS = Declared("larder_http_requests", C, "Answered HTTP requests.", ("method", "status"))
-PUSHES = Declared("larder_pushes", C, "Pushes to nodes, by how they ended.", ("state",))
-EVENTS = Declared("larder_events_received", C, "Events received from nodes.")
-EVENTS_MALFORMED = Declared("larder_events_malformed", C, "Messages from nodes that could not be read.")
-EVENTS_LOST = Declared("larder_events_lost", C, "Events that were sent and did not come.")
-STREAMS = Declared("larder_event_streams", G, "Open dashboard streams.")
-FACTS_DROPPED = Declared("larder_facts_dropped", C, "Facts that slow streams lost.")
-EVENTS_UNKEPT = Declared("larder_events_unkept", C, "Facts that came too fast to be kept in the history.")
-AUTH_FAILURES = Declared(
+REQUESTS = MetricDeclaration("larder_http_requests", C, "Answered HTTP requests.", ("method", "status"))
+PUSHES = MetricDeclaration("larder_pushes", C, "Pushes to nodes, by how they ended.", ("state",))
+EVENTS = MetricDeclaration("larder_events_received", C, "Events received from nodes.")
+EVENTS_MALFORMED = MetricDeclaration(
+    "larder_events_malformed", C, "Messages from nodes that could not be read."
+)
+EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that were sent and did not come.")
+STREAMS = MetricDeclaration("larder_event_streams", G, "Open dashboard streams.")
+STREAM_EVENTS_DROPPED = MetricDeclaration("larder_stream_events_dropped", C, "Facts that slow streams lost.")
+EVENTS_UNKEPT = MetricDeclaration(
+    "larder_events_unkept", C, "Facts that came too fast to be kept in the history."
+)
+AUTH_FAILURES = MetricDeclaration(
     "larder_auth_failures",
     C,
     "Requests of nobody known: missing, malformed, unknown or expired token, or a session that is over.",
     ("reason",),
 )
-CONNECTIONS_ENDED = Declared(
+CONNECTIONS_ENDED = MetricDeclaration(
     "larder_http_connections_ended",
     C,
     "Connections that were refused (all: too many; address: too many of one) or given up (slow_head, slow_body).",
     ("reason",),
 )
-AUDIT_LEFT_OUT = Declared(
-    "larder_audit_left_out", C, "Refusals that came too fast for the audit to keep each of them."
+AUDIT_LEFT_OUT = MetricDeclaration(
+    "larder_audit_suppressed", C, "Refusals that came too fast for the audit to keep each of them."
 )
-APPLY_FILE = Declared(
+APPLY_FILE = MetricDeclaration(
     "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
 )
-APPLY_FILE_REFUSED = Declared("larder_apply_file_refused", C, "Times that the file could not be applied.")
-RESTARTS = Declared("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
-
-REPLICA_PUSHING = Declared(
-    "larder_replica_pushing", G, "1 when this management plane is the one that pushes to nodes."
+APPLY_FILE_REFUSED = MetricDeclaration(
+    "larder_apply_file_refused", C, "Times that the file could not be applied."
 )
-DATABASE_UP = Declared("larder_database_up", G, "1 while the database answers and takes changes.")
+RESTARTS = MetricDeclaration("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
+
+MANAGER_PUSHING = MetricDeclaration(
+    "larder_manager_pushing", G, "1 when this management plane is the one that pushes to nodes."
+)
+DATABASE_UP = MetricDeclaration("larder_database_up", G, "1 while the database answers and takes changes.")
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where a scrape reads; every call answers with numbers of now."""
+class MetricSources:
+    """Sources of a scrape; every call returns current numbers."""
 
     stats: Callable[[], Iterable[NodeStats]]
     nodes_up: Callable[[], Mapping[str, bool]]
@@ -223,29 +328,36 @@ class Sources:
     pushes: Mapping[str, int]
     auth_failures: Mapping[str, int]
     connections_ended: Mapping[str, int]
+    cold: Callable[[], Mapping[str, bool]]
+    """Whether the cache is cold, by node."""
+    empty_pins: Callable[[], Sequence[str]]
+    """Sorted names of pins that should keep their blocks and hold none."""
     numbers: Callable[[], Mapping[str, float]]
-    """By metric name, for metrics without labels."""
+    """Values by metric name, for metrics without labels."""
     lmcache_names: bool = False
-    """Also LMCache's names, for what means the same."""
+    """Whether to add metrics under LMCache's names."""
 
 
 class LarderCollector(Collector):
-    """Makes families from the sources at each scrape."""
+    """Builds the metric families from the sources at each scrape."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
 
     def collect(self) -> Iterable[Metric]:
-        page = Page()
+        page = MetricsPage()
         for node in self._sources.stats():
             _node(page, node)
-            replica_metrics.add(page, node)
+            gpu_copy_metrics.add(page, node)
             if node.gateway is not None:
                 gateway_metrics.add(page, node.node, node.gateway)
                 if self._sources.lmcache_names:
                     lmcache_metrics.add(page, node, node.gateway)
         for name, up in self._sources.nodes_up().items():
             page.add(UP, up, name)
+        for name, cold in self._sources.cold().items():
+            page.add(COLD, cold, name)
+        _empty_pins(page, self._sources.empty_pins())
         for state, count in self._sources.node_states().items():
             page.add(NODES, count, state)
         for kind, generation in self._sources.desired().items():
@@ -264,20 +376,20 @@ class LarderCollector(Collector):
             EVENTS_MALFORMED,
             EVENTS_LOST,
             STREAMS,
-            FACTS_DROPPED,
+            STREAM_EVENTS_DROPPED,
             EVENTS_UNKEPT,
             RESTARTS,
             AUDIT_LEFT_OUT,
         ):
             page.add(declared, numbers.get(declared.name, 0))
-        for declared in (REPLICA_PUSHING, DATABASE_UP):
+        for declared in (MANAGER_PUSHING, DATABASE_UP):
             page.add(declared, numbers.get(declared.name, 0))
         for declared in (APPLY_FILE, APPLY_FILE_REFUSED):
             page.add(declared, numbers.get(declared.name, 0))
         return page.families.values()
 
 
-def _node(page: Page, stats: NodeStats) -> None:
+def _node(page: MetricsPage, stats: NodeStats) -> None:
     for name, declared in POOL.items():
         page.add(declared, getattr(stats.pool, name), stats.node)
     for name, declared in TOTALS.items():
@@ -288,6 +400,9 @@ def _node(page: Page, stats: NodeStats) -> None:
     page.add(ARMED, stats.armed, stats.node)
     page.add(DRAINING, stats.draining, stats.node)
     page.add(ADOPTED, stats.adopted_blocks, stats.node)
+    _start(page, stats)
+    for name, declared in ID_JOURNAL.items():
+        page.add(declared, getattr(stats, name), stats.node)
     for engine in stats.engines[:ENGINE_LABELS]:
         labels = (stats.node, str(engine.client), engine.group, str(engine.pid))
         for name, declared in ENGINE_BYTES.items():
@@ -307,7 +422,25 @@ def _node(page: Page, stats: NodeStats) -> None:
                 page.add(declared, value, stats.node, tenant.tenant)
 
 
-def _policy(page: Page, stats: NodeStats) -> None:
+def _start(page: MetricsPage, stats: NodeStats) -> None:
+    began = "released" if stats.start.kind == "cold" and stats.start.released else stats.start.kind
+    for kind in START_KINDS:
+        page.add(START, kind == began, stats.node, kind)
+    for name, declared in STARTS.items():
+        page.add(declared, getattr(stats.start, name), stats.node)
+
+
+def _empty_pins(page: MetricsPage, names: Sequence[str]) -> None:
+    """Add the first PIN_LABELS pins by name, and as `other` the number of the rest, which includes a pin named
+    `other`."""
+    named = [name for name in names if name != OTHER]
+    for name in named[:PIN_LABELS]:
+        page.add(EMPTY_PINS, 1, name)
+    if rest := len(names) - len(named[:PIN_LABELS]):
+        page.add(EMPTY_PINS, rest, OTHER)
+
+
+def _policy(page: MetricsPage, stats: NodeStats) -> None:
     policy = stats.policy
     page.add(POLICY, 1, stats.node, policy.algorithm)
     page.add(GATE, policy.gate_closed, stats.node)
@@ -321,7 +454,7 @@ def _policy(page: Page, stats: NodeStats) -> None:
 
 
 def bounded(tenants: list[TenantStats], rest: TenantStats | None) -> list[TenantStats]:
-    """The largest tenants, and one `other` that sums up the rest (a tenant of that name joins it)."""
+    """Return the largest tenants, and one `other` with the sum of the rest, which includes a tenant named `other`."""
     largest = sorted((t for t in tenants if t.tenant != OTHER), key=lambda t: -t.bytes)
     kept, folded = largest[:TENANT_LABELS], largest[TENANT_LABELS:]
     folded += [t for t in tenants if t.tenant == OTHER] + ([rest] if rest is not None else [])
@@ -333,8 +466,8 @@ def bounded(tenants: list[TenantStats], rest: TenantStats | None) -> list[Tenant
     return [*kept, other]
 
 
-def registry_of(sources: Sources) -> CollectorRegistry:
-    """A registry of its own: two applications in one process do not share numbers."""
+def registry_of(sources: MetricSources) -> CollectorRegistry:
+    """Return a new registry: two applications in one process must not share metrics."""
     registry = CollectorRegistry()
     registry.register(LarderCollector(sources))
     return registry

@@ -1,4 +1,4 @@
-"""What a metric is declared as, and the families of one scrape."""
+"""Declarations of metrics, and the metric families of one scrape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 @dataclass(frozen=True)
-class Declared:
+class MetricDeclaration:
     """A metric's name (counters without `_total`), kind, labels and help text."""
 
     name: str
@@ -19,23 +19,28 @@ class Declared:
     labels: tuple[str, ...] = ()
 
 
-class Page:
+class MetricsPage:
     """Families of one scrape, in the order of their first sample."""
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {}
 
-    def add(self, declared: Declared, value: float, *labels: str) -> None:
-        """A sample of a counter or gauge."""
+    def add(self, declared: MetricDeclaration, value: float, *labels: str) -> None:
+        """Add a sample of a counter or gauge."""
         family = self._family(declared)
         assert not isinstance(family, HistogramMetricFamily)
         family.add_metric(labels, float(value))
 
     def add_histogram(
-        self, declared: Declared, bounds: Sequence[float], counts: Sequence[int], total: float, *labels: str
+        self,
+        declared: MetricDeclaration,
+        bounds: Sequence[float],
+        counts: Sequence[int],
+        total: float,
+        *labels: str,
     ) -> None:
-        """A histogram: `counts` has one more than `bounds`, each of what is up to its bound and above the one before;
-        `total` is the sum of all that was observed."""
+        """Add a histogram. `counts` has one item more than `bounds`: each counts the observations up to its bound and
+        above the previous one; the last counts those above all bounds. `total` is the sum of the observed values."""
         family = self._family(declared)
         assert isinstance(family, HistogramMetricFamily)
         buckets, below = [], 0
@@ -44,7 +49,7 @@ class Page:
             buckets.append((bound, float(below)))
         family.add_metric(labels, buckets, total)
 
-    def _family(self, declared: Declared) -> Family:
+    def _family(self, declared: MetricDeclaration) -> Family:
         family = self.families.get(declared.name)
         if family is None:
             family = declared.kind(declared.name, declared.help, labels=declared.labels)

@@ -1,4 +1,4 @@
-"""Spans through the OpenTelemetry API: nothing happens unless the process is started with an SDK."""
+"""Spans through the OpenTelemetry API. They have no effect unless the process runs with an OpenTelemetry SDK."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ _SCOPE = "larder.app"
 
 @contextmanager
 def span(name: str, **attributes: str | int | float | bool) -> Iterator[trace.Span]:
-    """A span around a block of work; an exception marks it as failed."""
+    """Run a block of work in a span. An exception marks the span as failed."""
     with trace.get_tracer(_SCOPE).start_as_current_span(name, attributes=attributes) as current:
         yield current
 
 
 def traceparent() -> str:
-    """The current span as a W3C traceparent, empty when there is none."""
+    """Return the current span as a W3C traceparent; empty without a span."""
     carrier: dict[str, str] = {}
     inject(carrier)
     return carrier.get("traceparent", "")

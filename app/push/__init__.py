@@ -1,6 +1,6 @@
-"""From a committed generation to a node's answer.
+"""Delivery of committed generations to nodes, up to the nodes' answers.
 
-`plan` decides (pure), `states` says what a push and a node can be, `desired` knows what should be, `link` talks,
-`worker` joins them for one node, `operations` asks nodes for everything else, `supervisor` keeps an embedded data plane
-running.
+`plan` decides the next step (pure), `states` defines the states of pushes and nodes, `desired` builds the wanted
+snapshots, `link` talks to a node's control socket, `worker` combines them for one node, and `operations` sends all
+other requests to nodes.
 """

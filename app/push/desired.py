@@ -1,7 +1,7 @@
-"""What every node should hold: the newest generation of each type as a ready snapshot for its labels.
+"""Wanted state of every node: the newest generation of each type, as a ready snapshot for the node's labels.
 
-Records and generation are read at one moment, so a snapshot is exactly what some commit left behind. Nodes whose labels
-match the same selectors share a snapshot, which is built at most once.
+Records and generation are read in one transaction, so a snapshot is exactly the state that some commit produced. Nodes
+whose labels match the same selectors share a snapshot, which is built at most once.
 """
 
 import asyncio
@@ -12,9 +12,11 @@ from typing import Any, cast
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.push.plan import Wanted
-from app.store import generations, identity, pins, policies, quotas
-from app.store.database import Database
+from app.push.plan import WantedSnapshot
+from app.store.base import identity
+from app.store.base.database import Database
+from app.store.records import generations, pins, policies, quotas
+from dataplane.base.labels import matches
 from dataplane.protocol.control import (
     POLICY_IN_FORCE,
     SNAPSHOT_TYPES,
@@ -28,18 +30,17 @@ from dataplane.protocol.control import (
     encode_policies,
     encode_quotas,
 )
-from dataplane.protocol.labels import matches
 
 FEW = 1000
-"""Records that are made at once."""
+"""Largest number of records that are built without a thread."""
 Labels = Mapping[str, str]
 Group = tuple[bool, ...]
-"""Which of the selectors of a type match."""
+"""For each selector of a type, whether it matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What nodes that match the selector are told; None matches all."""
+    """A record for the nodes that match the selector; None matches all nodes."""
 
     selector: dict[str, str] | None
     spec: Any
@@ -47,25 +48,25 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class Built:
-    """A snapshot's body and what it is called."""
+class BuiltSnapshot:
+    """A snapshot's body and its identification."""
 
-    wanted: Wanted
+    wanted: WantedSnapshot
     body: bytes
 
 
 @dataclass
 class _Generation:
-    """The records of a type at one generation, and the snapshots that were made of them."""
+    """Records of a type at one generation, and the snapshots built from them."""
 
     number: int
     records: Sequence[_Record]
     selectors: list[dict[str, str]]
-    built: dict[Group, Built] = field(default_factory=dict)
+    built: dict[Group, BuiltSnapshot] = field(default_factory=dict)
 
 
-class Desired:
-    """Cache over the database; `refresh` is cheap when nothing changed."""
+class DesiredState:
+    """Cache over the database. `refresh` is cheap when nothing has changed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -76,31 +77,33 @@ class Desired:
 
     @property
     def generations(self) -> dict[SnapshotType, int]:
-        """The newest of each type, as of the last refresh."""
+        """Newest generation of each type, as of the last refresh."""
         return {kind: newest.number for kind, newest in self._newest.items()}
 
-    def wanted(self, labels: Labels) -> dict[SnapshotType, Wanted]:
-        """What a node with these labels should hold, as of the last refresh."""
+    def wanted(self, labels: Labels) -> dict[SnapshotType, WantedSnapshot]:
+        """Return the wanted snapshots of a node with these labels, as of the last refresh."""
         return {kind: self.built(kind, labels).wanted for kind in self._newest}
 
-    def built(self, kind: SnapshotType, labels: Labels) -> Built:
+    def built(self, kind: SnapshotType, labels: Labels) -> BuiltSnapshot:
         newest = self._newest[kind]
         group = tuple(matches(labels, selector) for selector in newest.selectors)
         known = newest.built.get(group)
         if known is None:
             body = _ENCODE[kind]([record for record in newest.records if matches(labels, record.selector)])
-            known = newest.built[group] = Built(Wanted(self.store, newest.number, digest_of(body)), body)
+            known = newest.built[group] = BuiltSnapshot(
+                WantedSnapshot(self.store, newest.number, digest_of(body)), body
+            )
         return known
 
     def policy_for(self, labels: Labels) -> str | None:
-        """Name of the policy record that is in force on a node with these labels; None: the node's defaults."""
+        """Return the name of the policy that applies to a node with these labels; None for the node's defaults."""
         records = self._newest["policies"].records
         return in_force(
             [(each.spec.name, each.priority) for each in records if matches(labels, each.selector)]
         )
 
     async def refresh(self) -> None:
-        """Look at the database; read what is newer than what is known. Raises StoreUnavailable."""
+        """Load everything that is newer in the database. Raise StoreUnavailable."""
         async with self._lock, self._database.read() as session:
             if not self.store:
                 self.store = await identity.store_id(session)
@@ -117,7 +120,7 @@ class Desired:
                 self._newest[kind] = _Generation(heads[kind], records, selectors)
 
     async def bodies(self, digests: list[str]) -> dict[str, bytes]:
-        """Pin bodies by digest; those that nobody knows (any more) are missing."""
+        """Return pin bodies by digest. Unknown digests are missing."""
         async with self._database.read() as session:
             return await pins.bodies(session, digests)
 
@@ -131,15 +134,18 @@ async def _pins(session: AsyncSession) -> list[_Record]:
 
 
 def _pin(tier: str, **spec: Any) -> PinSpec:
-    """The encoder leaves out the default itself alone, not an equal text out of the database; and a node of a release
-    without tiers refuses a snapshot that names one."""
+    """Make a PinSpec that omits the default tier.
+
+    The encoder omits only the default object itself, not an equal string from the database, and nodes of releases
+    without tiers refuse a snapshot that names one.
+    """
     return PinSpec(**spec) if tier == "host" else PinSpec(**spec, tier=cast(Tier, tier))
 
 
 async def _made(
     make: Callable[..., Any], rows: Sequence[tuple[dict[str, str] | None, dict[str, Any]]]
 ) -> list[_Record]:
-    """Very many are made in a thread: others get their turn."""
+    """Build records; in a thread if there are many, so that the event loop is not blocked."""
 
     def made() -> list[_Record]:
         return [_Record(selector, make(**spec)) for selector, spec in rows]
@@ -159,14 +165,16 @@ async def _policies(session: AsyncSession) -> list[_Record]:
 
 
 def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:
-    """Which of the policies that match a node, by (name, priority): the highest priority, then the first name; the one
-    for every node comes last."""
+    """Return the policy that applies among those that match a node, given as (name, priority).
+
+    The highest priority wins, then the first name. The policy for every node has the lowest precedence.
+    """
     ordered = sorted(candidates, key=lambda each: (each[0] == POLICY_IN_FORCE, -each[1], each[0]))
     return ordered[0][0] if ordered else None
 
 
 def _encode_policies(records: Sequence[_Record]) -> bytes:
-    """A node knows one policy, by the name that means `in force`."""
+    """Encode the one policy that a node has, under the name that means `in force`."""
     chosen = in_force([(record.spec.name, record.priority) for record in records])
     return encode_policies(
         [

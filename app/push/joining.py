@@ -1,7 +1,7 @@
-"""The join socket: nodes of other machines ask here to be let in. Who connects has proved a key of their own.
+"""Join socket for the enrolment of nodes on other machines. CURVE authenticates each client by its own key.
 
-CURVE alone: this socket proves the key that stands in join tokens, and tells us the key of who asks. What a node may do
-is decided elsewhere.
+The socket uses only CURVE: it proves the key named in join tokens, and learns the client's key. What a node may do is
+decided elsewhere.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,25 +12,25 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from app.push.descriptors import allow_descriptors
-from app.push.keys import KeyPair
-from app.push.visitors import Visitors
+from app.push.connection_guard import ConnectionGuard
+from app.push.keys import ManagerKeyPair
+from app.supervisor.descriptors import allow_descriptors
+from dataplane.base.settings import SettingsError
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply, url_fault
-from dataplane.protocol.settings import SettingsError
 
 ZAP_URL = "inproc://zeromq.zap.01"
 HANDSHAKE_MS = 5000
 _decoder: "msgspec.msgpack.Decoder[Join]" = msgspec.msgpack.Decoder(Join)
 
 Decide = Callable[[Join, str, str], Awaitable[JoinReply]]
-"""The answer to a question of the holder of a public key (Z85), from an address ("" on this machine's own sockets)."""
+"""Decides on a request, given the client's public key (Z85) and its address ("" on this machine's own sockets)."""
 log = structlog.get_logger()
 
 
 def check_url(url: str) -> None:
-    """Whether a join socket can be bound there, before anything else is begun. Raises SettingsError."""
+    """Check that a join socket can be bound to `url`, before anything else starts. Raise SettingsError."""
     any_port = url.startswith("tcp://") and url.endswith((":*", ":0"))
     if fault := url_fault(f"{url[:-1]}1" if any_port else url):
         raise SettingsError(f"app.join_url: {fault}")
@@ -43,11 +43,11 @@ def check_url(url: str) -> None:
         raise not_bound(url, error) from None
     finally:
         probe.close()
-        context.term()  # the address is free again when this returns
+        context.term()  # afterwards the address is free again
 
 
 def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
-    """What to tell of a join socket that cannot be bound."""
+    """Return the error for a join socket that cannot be bound."""
     why = zmq.strerror(error.errno or 0)
     return SettingsError(
         f"app.join_url: {url} cannot be bound: {why}; set LARDER_APP__JOIN_URL to an address of this "
@@ -55,24 +55,24 @@ def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
     )
 
 
-class Joining:
-    """Answers one question after the other."""
+class EnrolmentServer:
+    """Answers join requests one at a time."""
 
-    def __init__(self, url: str, keys: KeyPair, decide: Decide) -> None:
-        """Raises ZMQError when the socket cannot be bound."""
+    def __init__(self, url: str, keys: ManagerKeyPair, decide: Decide) -> None:
+        """Bind the socket. Raise ZMQError when that fails."""
         self._decide = decide
         allow_descriptors()
-        # Its own thread of libzmq: whatever strangers keep it busy with, talk with nodes goes on in another one.
+        # A separate libzmq thread, so that load from strangers does not affect the connections to nodes.
         self._context = zmq.asyncio.Context()
         self._zap = self._context.socket(zmq.REP)
         self._zap.linger = 0
         self._zap.bind(ZAP_URL)
         self._socket = self._context.socket(zmq.ROUTER)
-        self._visitors: Visitors | None = None
+        self._visitors: ConnectionGuard | None = None
         try:
             self._socket.linger = 200
             self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_JOIN_BYTES)
-            self._socket.setsockopt(zmq.RCVHWM, 2)  # of each connection: its identity, and what it asks
+            self._socket.setsockopt(zmq.RCVHWM, 2)  # per connection: its identity, and its request
             self._socket.setsockopt(zmq.IPV6, int("[" in url))
             self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
             self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -81,13 +81,13 @@ class Joining:
             self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             self._socket.bind(url)
             self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-            self._visitors = Visitors(self._socket, self.url)
+            self._visitors = ConnectionGuard(self._socket, self.url)
         except zmq.ZMQError:
             self.close()
             raise
 
     async def greet(self) -> None:
-        """Answer libzmq's questions who may connect: anybody who has a key, for the key is what nodes are known by."""
+        """Answer libzmq's authentication requests (ZAP). Accept every CURVE key: keys identify nodes."""
         while True:
             (
                 version,
@@ -105,18 +105,18 @@ class Joining:
             await self._zap.send_multipart([version, request, *verdict])
 
     async def watch(self) -> None:
-        """Send away who stays or says too much, for ever."""
+        """Close connections that stay too long or send too much. Runs forever."""
         assert self._visitors is not None
         await self._visitors.run()
 
     async def run(self) -> None:
-        """For ever."""
+        """Answer requests forever."""
         while True:
             frames = await self._socket.recv_multipart(copy=False)
             reply = await self._answer(frames)
             try:
                 await self._socket.send_multipart([frames[0].bytes, encode(reply)], zmq.NOBLOCK)
-            except zmq.ZMQError as error:  # the node asks again
+            except zmq.ZMQError as error:  # the node repeats its request
                 log.warning("join.not_answered", reason=str(error))
 
     async def _answer(self, frames: list[zmq.Frame]) -> JoinReply:
@@ -137,7 +137,7 @@ class Joining:
 
 
 def _told(frame: zmq.Frame, name: str) -> str:
-    """What libzmq knows of who sent a frame."""
+    """Return libzmq's metadata about the sender of a frame."""
     try:
         return str(frame.get(name))
     except zmq.ZMQError:

@@ -1,8 +1,8 @@
-"""The management plane's own CURVE key pair: nodes let in connections that prove it, and join whoever holds it.
+"""The manager's own CURVE key pair. Nodes accept connections only from its holder, and join the manager that holds it.
 
-A key is changed in two steps, so that no node is lost on the way: the next one is made beside the present one and told
-to every node that says where it is; when all let it in, it takes the present one's place, and the management plane is
-started again.
+A key is rotated in two steps, so that no node is lost on the way. First, the next key is created beside the current one
+and announced to every node that reports its address. When all nodes accept it, it replaces the current key, and the
+manager is restarted.
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import Any
 
 import zmq
 
-from dataplane.protocol.secret_file import OpenToOthers, read_secret
-from dataplane.protocol.settings import SettingsError
+from dataplane.base.secret_file import SecretFileExposed, read_secret
+from dataplane.base.settings import SettingsError
 
 KEY_FILE = "manager.key"
 NEXT = ".next"
@@ -22,14 +22,14 @@ _MAX_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPair:
-    """Both keys in Z85."""
+class ManagerKeyPair:
+    """Both keys, encoded in Z85."""
 
     public: str
     secret: bytes = field(repr=False)
 
     def secure(self, socket: zmq.Socket[Any], server_key: str) -> None:
-        """Make a socket that will connect to `server_key`, and to nobody else."""
+        """Configure a socket that will connect only to the holder of `server_key`."""
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public.encode())
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret)
@@ -38,12 +38,12 @@ class KeyPair:
 
 
 def key_path(state_dir: Path, given: str = "") -> Path:
-    """The file that the settings name, else that of the state directory."""
+    """Return the key file named in the settings, or else the one in the state directory."""
     return Path(given).expanduser() if given else state_dir / KEY_FILE
 
 
-def key_pair(state_dir: Path, given: str = "") -> KeyPair:
-    """What is in the key's file; that of the state directory is made at the first call. Raises SettingsError."""
+def key_pair(state_dir: Path, given: str = "") -> ManagerKeyPair:
+    """Return the key pair in the key file. Create the file in the state directory if missing. Raise SettingsError."""
     path = key_path(state_dir, given)
     try:
         if not given and not path.exists():
@@ -54,13 +54,16 @@ def key_pair(state_dir: Path, given: str = "") -> KeyPair:
 
 
 def next_path(path: Path) -> Path:
-    """Where the key lies that will take the place of that in a file."""
+    """Return the path of the key that will replace the one in a file."""
     return path.with_name(path.name + NEXT)
 
 
 def next_key(path: Path, present: str) -> str:
-    """The public key that will take the place of the present one, "" when none is planned: what lies beside its file,
-    or in it since the switch, for a process that was not started again yet. Raises SettingsError."""
+    """Return the public key that will replace the present one; "" if no change is planned.
+
+    It is in the file beside the key file, or after the switch in the key file itself, for a process that was not
+    restarted yet. Raises SettingsError.
+    """
     for each in (next_path(path), path):
         if each.exists() and (public := _read(each).public) != present:
             return public
@@ -68,7 +71,7 @@ def next_key(path: Path, present: str) -> str:
 
 
 def make_next(path: Path) -> str:
-    """Plan a change of the key in a file; the public key that will come. Raises FileExistsError, OSError."""
+    """Create the key that will replace the one in a file. Return its public key. Raise FileExistsError, OSError."""
     path = next_path(path)
     if path.exists():
         raise FileExistsError(path)
@@ -76,31 +79,31 @@ def make_next(path: Path) -> str:
 
 
 def switch(path: Path) -> Path:
-    """The next key takes the place of the present one, which is put aside; where. Raises OSError."""
+    """Replace the present key by the next one. Return the path under which the old key is kept. Raise OSError."""
     old = path.with_name(path.name + OLD)
     old.unlink(missing_ok=True)
-    os.link(path, old)  # at no moment is there no key
+    os.link(path, old)  # a key file exists at every moment
     next_path(path).replace(path)
     return old
 
 
-def _read(path: Path) -> KeyPair:
-    """Raises SettingsError, also for a file that others can reach."""
+def _read(path: Path) -> ManagerKeyPair:
+    """Read a key file. Raise SettingsError, also if other users can access the file."""
     try:
         secret = read_secret(path, _MAX_BYTES).strip()
     except OSError as error:
         raise SettingsError(f"app.curve_key_file: {path} cannot be read: {error.strerror}") from None
-    except OpenToOthers as error:
+    except SecretFileExposed as error:
         raise SettingsError(f"app.curve_key_file: {error}: 'larder manager-key next' plans one") from None
     try:
-        return KeyPair(zmq.curve_public(secret).decode(), secret)
+        return ManagerKeyPair(zmq.curve_public(secret).decode(), secret)
     except (ValueError, zmq.ZMQError):
         raise SettingsError(
             f"app.curve_key_file: {path}: expected a CURVE secret key, 40 characters in Z85"
         ) from None
 
 
-def _make(path: Path) -> KeyPair:
+def _make(path: Path) -> ManagerKeyPair:
     public, secret = zmq.curve_keypair()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     making = path.with_suffix(".new")
@@ -111,4 +114,4 @@ def _make(path: Path) -> KeyPair:
         file.flush()
         os.fsync(fd)
     making.replace(path)
-    return KeyPair(public.decode(), secret)
+    return ManagerKeyPair(public.decode(), secret)

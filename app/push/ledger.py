@@ -1,7 +1,7 @@
-"""Writes down what nodes answered, so that it is seen by every replica and after a restart.
+"""Records the answers of nodes in the database, so that every manager sees them, also after a restart.
 
-Pushing does not wait for it: what nodes said is put in a queue that `run` writes down, much at once if much came. While
-the database is away the queue grows, up to a bound.
+Pushes do not wait for this: answers are queued, and `run` writes them in batches. While the database is unavailable,
+the queue grows up to a limit.
 """
 
 import asyncio
@@ -15,30 +15,32 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.ingest.fleet import Fleet, Node, Refusal
-from app.store import generations, nodes, notify, pins, pushes
-from app.store.database import Database
-from app.store.notify import Told
+from app.ingest.fleet import Fleet, FleetNode, SnapshotRefusal
+from app.store.base import notify
+from app.store.base.database import Database
+from app.store.base.notify import Notification
+from app.store.fleet import nodes, pushes
+from app.store.records import generations, pins
 from dataplane.protocol.control import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
 
-MOST_WAITING = 1_000
-"""Answers that wait for the database; the oldest go first when there are more."""
+MAX_WAITING = 1_000
+"""Maximum number of queued answers; beyond it the oldest are dropped."""
 AT_ONCE = 100
 
 
 @dataclass(frozen=True)
 class _Said:
-    """A node's answer that is not written down yet. What the node holds is taken from it when it is written."""
+    """A node's answer that is yet to be written. The node's state is read when the answer is written."""
 
-    node: Node
+    node: FleetNode
     kinds: Sequence[SnapshotType]
     push: dict[str, Any] | None = None
-    """Columns of the push that was answered; None when it said hello."""
-    fact: Told | None = None
+    """Columns of the answered push; None for an answer to a hello."""
+    event: Notification | None = None
 
 
 class Ledger:
-    """Nodes, what they observed, and pushes, in the database."""
+    """Database records of nodes, their observations, and pushes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -46,11 +48,11 @@ class Ledger:
         self._came = asyncio.Event()
         self._writing = asyncio.Lock()
         self._doubtful = False
-        """The last attempt may have written them."""
+        """Whether the last attempt to write the queue may have succeeded."""
         self._log = structlog.get_logger()
 
     async def load(self, fleet: Fleet, now: float) -> None:
-        """Nodes of earlier runs: joining until they answer, lost when they don't."""
+        """Load the nodes of earlier runs. They are joining until they answer, and lost if they do not."""
         async with self._database.read() as session:
             for row in await nodes.all_nodes(session):
                 fleet.nodes[row.name] = known_node(row, now)
@@ -63,7 +65,7 @@ class Ledger:
                     node.refused[seen.type] = _refusal(seen)
 
     async def catch_up(self, fleet: Fleet, now: float) -> None:
-        """What was written of nodes since: those that joined, moved or were forgotten, their labels and draining."""
+        """Load changes of nodes since: nodes that joined, moved or were forgotten, and their labels and draining."""
         async with self._database.read() as session:
             rows = {row.name: row for row in await nodes.all_nodes(session)}
         changed = False
@@ -80,38 +82,41 @@ class Ledger:
             del fleet.nodes[node.name]
             changed = True
         if changed:
-            fleet.pulse.beat()
+            fleet.change_signal.notify()
 
     async def run(self) -> None:
-        """Write down what comes, for ever. Raises StoreUnavailable when the database is away; start it again."""
+        """Write queued answers forever.
+
+        Raises StoreUnavailable when the database is unavailable; the caller then starts it again.
+        """
         while True:
             if not self._waiting:
                 await self._came.wait()
             self._came.clear()
             await self.flush()
 
-    def joined(self, node: Node) -> None:
-        """It said hello, and what it holds."""
+    def joined(self, node: FleetNode) -> None:
+        """Queue the answer to a hello, with the node's observed state."""
         self._add(_Said(node, SNAPSHOT_TYPES))
 
     async def wanted_capacity(self, name: str) -> int | None:
-        """What the node's pool was last made to grow to, in bytes."""
+        """Return the capacity in bytes to which the node's pool was last resized, if it was."""
         async with self._database.read() as session:
             return await nodes.wanted_capacity(session, name)
 
-    def ended(self, node: Node, kind: SnapshotType, push: pushes.PushRow, fact: Told) -> None:
-        """A push and what it left the node with, of which the other replicas hear `fact`."""
-        self._add(_Said(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, fact))
+    def ended(self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification) -> None:
+        """Queue the end of a push and the resulting state. The other managers are notified with the event `event`."""
+        self._add(_Said(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
 
     def _add(self, said: _Said) -> None:
         self._waiting.append(said)
-        if len(self._waiting) > MOST_WAITING:
+        if len(self._waiting) > MAX_WAITING:
             lost = self._waiting.popleft()
-            self._log.warning("push.forgotten", node=lost.node.name, waiting=MOST_WAITING)
+            self._log.warning("push.forgotten", node=lost.node.name, waiting=MAX_WAITING)
         self._came.set()
 
     async def flush(self) -> None:
-        """Write down what waits. Raises StoreUnavailable; nothing is lost."""
+        """Write all queued answers. Raise StoreUnavailable; nothing is lost."""
         async with self._writing:
             while self._waiting:
                 batch = list(self._waiting)[:AT_ONCE]
@@ -120,14 +125,14 @@ class Ledger:
                     await self._write(session, batch, doubtful)
                 self._doubtful = False
                 for said in batch:
-                    if self._waiting and self._waiting[0] is said:  # else it was forgotten meanwhile
+                    if self._waiting and self._waiting[0] is said:  # otherwise it was dropped meanwhile
                         self._waiting.popleft()
 
     async def _write(self, session: AsyncSession, batch: list[_Said], doubtful: bool) -> None:
         for said in batch:
             if said.push is not None and not (doubtful and await pushes.known(session, **said.push)):
                 await pushes.add(session, pushes.PushRow(**said.push))
-        holding: dict[str, tuple[Node, set[SnapshotType]]] = {}
+        holding: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
         for said in batch:
             holding.setdefault(said.node.name, (said.node, set()))[1].update(said.kinds)
         for node, kinds in holding.values():
@@ -135,21 +140,23 @@ class Ledger:
                 continue
             for kind in kinds:
                 await nodes.save_observation(session, _observation(node, kind))
-        await notify.post(session, [said.fact for said in batch if said.fact is not None])
+        await notify.post(session, [said.event for said in batch if said.event is not None])
 
-    async def learn_refusals(self, fleet: Fleet, node: Node) -> None:
-        """Learn which refusals of the node whoever pushes has written down. Raises StoreUnavailable."""
+    async def learn_refusals(self, fleet: Fleet, node: FleetNode) -> None:
+        """Load the node's refusals that the leader has recorded. Raise StoreUnavailable."""
         async with self._database.read() as session:
             rows = await nodes.observations(session, node.name)
         refused = {row.type: _refusal(row) for row in rows if row.nacked_generation is not None}
         if refused != node.refused:
             node.refused = refused
-            fleet.pulse.beat()
+            fleet.change_signal.notify()
 
     async def move_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> list[str]:
-        """Write down the ends of pins that hits have moved, as a new generation: a process that starts later knows no
-        hits. `ends` are Unix seconds by name, as of `heard_at`; `least_s` is how far an end must have moved, or half of
-        the pin's own refresh time if that is more (0: any). Names of the pins that were moved."""
+        """Record pin ends that hits have moved, as a new generation, because a process that starts later knows no hits.
+
+        `ends` are Unix seconds by pin name, as of `heard_at`. An end must have moved by `least_s`, or by half of the
+        pin's own refresh time if that is more (0: any distance). Returns the names of the updated pins.
+        """
         async with self._database.read() as session:
             if not _moved(await pins.refreshing(session), ends, heard_at, least_s):
                 return []
@@ -163,20 +170,22 @@ class Ledger:
         return [row.name for row, _ in moved]
 
     async def overtake(self, kind: SnapshotType, generation: int) -> None:
-        """Our database was set back: number its state above what the node has seen."""
+        """Advance a type's generation beyond one that a node has seen. Needed after a database was restored."""
         async with self._database.write() as session:
             if await generations.lock(session, kind) < generation:
                 await generations.advance(session, kind, generation + 1, time.time())
 
 
-def _refusal(row: nodes.ObservationRow) -> Refusal:
+def _refusal(row: nodes.ObservationRow) -> SnapshotRefusal:
     faults = msgspec.convert(row.faults or [], list[Fault])
-    return Refusal(row.nacked_generation or 0, row.nacked_at or 0.0, faults)
+    return SnapshotRefusal(row.nacked_generation or 0, row.nacked_at or 0.0, faults)
 
 
-async def _save(session: AsyncSession, node: Node) -> bool:
-    """Whether the node is still known: one that joined is written down by who lets it in, and may be forgotten while
-    its answer is on its way."""
+async def _save(session: AsyncSession, node: FleetNode) -> bool:
+    """Save a node and return whether it is still known.
+
+    A node that joined is first recorded by its enrolment, and may be forgotten while its answer is on the way.
+    """
     row = _node_row(node)
     if node.public_key and await session.get(nodes.NodeRow, node.name) is None:
         return False
@@ -187,7 +196,7 @@ async def _save(session: AsyncSession, node: Node) -> bool:
 def _moved(
     rows: Sequence[pins.PinRow], ends: dict[str, float], heard_at: float, least_s: float
 ) -> list[tuple[pins.PinRow, float]]:
-    """Rows and their later ends. No hit can have moved an end further than the refresh time from when it was told."""
+    """Return rows with their later ends. A hit cannot have moved an end beyond `heard_at` plus the refresh time."""
     found = []
     for row in rows:
         if (
@@ -203,7 +212,7 @@ def _moved(
     return found
 
 
-def _node_row(node: Node) -> nodes.NodeRow:
+def _node_row(node: FleetNode) -> nodes.NodeRow:
     return nodes.NodeRow(
         name=node.name,
         control_url=node.control_url,
@@ -221,9 +230,9 @@ def _node_row(node: Node) -> nodes.NodeRow:
     )
 
 
-def known_node(row: nodes.NodeRow, now: float) -> Node:
-    """A node as the database has it."""
-    node = Node(
+def known_node(row: nodes.NodeRow, now: float) -> FleetNode:
+    """Return a node as recorded in the database."""
+    node = FleetNode(
         name=row.name,
         control_url=row.control_url,
         events_url=row.events_url,
@@ -242,8 +251,8 @@ def known_node(row: nodes.NodeRow, now: float) -> Node:
     return node
 
 
-def follow(node: Node, row: nodes.NodeRow) -> bool:
-    """Take over what others may have written of a node; whether anything is new."""
+def follow(node: FleetNode, row: nodes.NodeRow) -> bool:
+    """Apply other managers' changes of a node. Return whether anything changed."""
     before = (node.address, node.events_url, node.own_labels, node.draining)
     if row.public_key:
         node.control_url, node.events_url = row.control_url, row.events_url
@@ -253,7 +262,7 @@ def follow(node: Node, row: nodes.NodeRow) -> bool:
     return before != (node.address, node.events_url, node.own_labels, node.draining)
 
 
-def _observation(node: Node, kind: SnapshotType) -> nodes.ObservationRow:
+def _observation(node: FleetNode, kind: SnapshotType) -> nodes.ObservationRow:
     observed = node.observed.get(kind) or Observed(0, "", "")
     refusal = node.refused.get(kind)
     return nodes.ObservationRow(

@@ -1,7 +1,7 @@
-"""One node's control socket. Talks and matches answers to questions; decides nothing.
+"""Connection to one node's control socket. Matches answers to requests; makes no decisions.
 
-Questions carry a nonce, so an answer that comes after its question was given up is recognised and dropped. Nothing is
-queued for a node that is not connected: what it should hold may be another thing when it comes back.
+Requests carry a nonce, so that an answer that arrives after its request has timed out is recognised and dropped.
+Nothing is queued for a node that is not connected: its wanted state may have changed when it comes back.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from app.ingest.fleet import Address
-from app.push.keys import KeyPair
+from app.push.keys import ManagerKeyPair
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
@@ -27,18 +27,19 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
-    Count,
+    CountBlocks,
     Demote,
-    Describe,
+    DescribeNode,
     Description,
     DigestEngine,
     Drain,
+    Expel,
     Fault,
     Hello,
     Invalidate,
     ListBlocks,
     ListPrefixes,
-    Lookup,
+    LookupChain,
     Nack,
     NeedBodies,
     PrefixKeys,
@@ -52,11 +53,12 @@ from dataplane.protocol.control import (
 from dataplane.protocol.usage import ReadUsage
 
 BODIES_AT_ONCE = 64
-"""Bodies in one message: at most 8 MiB with the largest pins."""
+"""Number of bodies in one message: at most 8 MiB with the largest pins."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
 Question = (
     Drain
-    | Describe
+    | Expel
+    | DescribeNode
     | Invalidate
     | Demote
     | ListPrefixes
@@ -67,8 +69,8 @@ Question = (
     | Clear
     | ClearGateway
     | DigestEngine
-    | Count
-    | Lookup
+    | CountBlocks
+    | LookupChain
     | ListBlocks
     | Verify
     | Verification
@@ -77,15 +79,15 @@ Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 
 
 class NoAnswer(Exception):
-    """The node did not answer in time, or cannot be reached."""
+    """The node did not answer in time, or is unreachable."""
 
 
 class NotUnderstood(Exception):
-    """The node answered that it did not understand; the sentence is its own."""
+    """The node rejected a request (the message is the node's), or answered with an unexpected type."""
 
 
-class Link:
-    """A DEALER to one control URL."""
+class NodeLink:
+    """A DEALER socket connected to one control URL."""
 
     def __init__(
         self,
@@ -93,9 +95,9 @@ class Link:
         manager: str,
         context: zmq.asyncio.Context,
         server_key: str = "",
-        keys: KeyPair | None = None,
+        keys: ManagerKeyPair | None = None,
     ) -> None:
-        """With a `server_key`, whoever answers proves it, and we prove `keys`."""
+        """Open the socket. With a `server_key`, CURVE authenticates the node by it, and this process by `keys`."""
         self.url = url
         self.address: Address = (url, server_key)
         self._context = context
@@ -113,18 +115,18 @@ class Link:
             self._socket.setsockopt(zmq.LINGER, 0)
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
             self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
-            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # each time: a node that comes back is met at once
+            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # constant: a returning node is reached at once
             self._socket.setsockopt(zmq.IPV6, int("[" in url))
             if server_key and self._keys is not None:
                 self._keys.secure(self._socket, server_key)
             self._socket.connect(url)
         except zmq.ZMQError:
-            self._socket.close()  # an open socket would make the context's end wait for ever
+            self._socket.close()  # an open socket would block the context's termination forever
             raise
         self._reader = asyncio.create_task(self._read(), name=f"link {url}")
 
     async def renew(self) -> None:
-        """Begin anew: libzmq never comes back to a peer that turned it away."""
+        """Reconnect with a new socket: libzmq never reconnects to a peer that rejected it."""
         await self.close()
         self._open_socket()
 
@@ -138,7 +140,7 @@ class Link:
         self._socket.close()
 
     async def hello(self, timeout_s: float) -> Welcome:
-        """Raises NoAnswer, NotUnderstood (a node that speaks another version)."""
+        """Greet the node and return its answer. Raise NoAnswer, or NotUnderstood for another protocol version."""
         async with _Talk(self, "", timeout_s) as talk:
             await talk.say(Hello(version=VERSION, manager=self._manager))
             reply = await talk.hear()
@@ -153,8 +155,11 @@ class Link:
     async def push(
         self, snapshot: Snapshot, fetch: Fetch, on_need: Callable[[int], None], timeout_s: float
     ) -> Ack | Nack:
-        """Send a snapshot and the bodies that are asked for; the node's verdict. `timeout_s` is for each answer. What
-        no node would read is not sent, and refused here."""
+        """Send a snapshot and the bodies that the node requests. Return the node's verdict.
+
+        `timeout_s` applies to each answer. A snapshot that exceeds the size limit of nodes is not sent; the returned
+        Nack says so. Raises NoAnswer, NotUnderstood.
+        """
         if (size := len(snapshot.body)) > MAX_SNAPSHOT_BYTES:
             message = f"the snapshot has {size:,} bytes, and nodes read at most {MAX_SNAPSHOT_BYTES:,}"
             fault = Fault(snapshot.type, Code.TOO_MANY.name.lower(), message)
@@ -174,13 +179,13 @@ class Link:
                     await talk.say(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
 
     async def ask(self, question: Question, timeout_s: float) -> ControlReply:
-        """The answer to one question. Raises NoAnswer, NotUnderstood."""
+        """Return the answer to one request. Raise NoAnswer, NotUnderstood."""
         async with _Talk(self, question.nonce, timeout_s) as talk:
             await talk.say(question)
             return await talk.hear()
 
     async def describe(self, timeout_s: float) -> Description:
-        reply = await self.ask(Describe(nonce=new_nonce()), timeout_s)
+        reply = await self.ask(DescribeNode(nonce=new_nonce()), timeout_s)
         if not isinstance(reply, Description):
             raise NotUnderstood(f"describe was answered with {type(reply).__name__}")
         return reply
@@ -197,15 +202,15 @@ class Link:
             nonce = "" if isinstance(reply, Welcome) else reply.nonce
             queue = self._open.get(nonce)
             if queue is None and nonce == "" and len(self._open) == 1:
-                (queue,) = self._open.values()  # a refusal of something unreadable cannot say of what
+                (queue,) = self._open.values()  # the refusal of an unreadable request carries no nonce
             if queue is not None:
                 queue.put_nowait(reply)
 
 
 class _Talk:
-    """One conversation: its nonce is open from the first word to the last."""
+    """One conversation. Its nonce is registered from the first message to the last."""
 
-    def __init__(self, link: Link, nonce: str, timeout_s: float) -> None:
+    def __init__(self, link: NodeLink, nonce: str, timeout_s: float) -> None:
         self._link, self._nonce, self._timeout_s = link, nonce, timeout_s
         self._queue: asyncio.Queue[ControlReply] = asyncio.Queue()
 
@@ -224,7 +229,7 @@ class _Talk:
 
     async def hear(self) -> ControlReply:
         try:
-            # Not `wait_for`: before Python 3.12 it swallows a cancellation when the answer came meanwhile.
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation if the answer arrives at the same time.
             async with asyncio.timeout(self._timeout_s):
                 reply = await self._queue.get()
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""What nodes are asked to do or to tell besides holding snapshots: one question, one answer, on the node's only link.
+"""Requests to nodes other than snapshots: one request, one answer, on the node's only link.
 
-A node that is not connected, does not answer in time, or does not understand is a failure with a sentence; what it
-sends raises nothing else.
+If a node is not connected, does not answer in time, or does not understand, the request fails with an error message.
+Answers raise no other errors.
 """
 
 import asyncio
@@ -12,52 +12,52 @@ from typing import Generic, TypeVar
 import msgspec
 
 from app.errors import LarderError, NodeRefused, NodeUnreachable
-from app.ingest.fleet import Address, Fleet, Node
-from app.push.link import Fetch, Link, NoAnswer, NotUnderstood, Question, new_nonce
+from app.ingest.fleet import Address, Fleet, FleetNode
+from app.push.link import Fetch, NoAnswer, NodeLink, NotUnderstood, Question, new_nonce
 from dataplane.protocol.control import Ack, ControlReply, Nack, Snapshot
 
 R = TypeVar("R", bound=ControlReply)
 
 
 @dataclass(frozen=True)
-class Told(Generic[R]):
-    """What one node said: an answer, or why there is none."""
+class NodeReply(Generic[R]):
+    """One node's answer, or the reason why there is none."""
 
     node: str
     answer: R | None
     error: str = ""
 
 
-class Operations:
-    """Asks nodes by name. Links are known while they are open."""
+class NodeRequests:
+    """Sends requests to nodes by name, over the links that are currently open."""
 
     def __init__(self, fleet: Fleet, timeout_s: float) -> None:
         self._fleet = fleet
         self._timeout_s = timeout_s
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, NodeLink] = {}
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: NodeLink) -> None:
         self._links[link.address] = link
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: NodeLink) -> None:
         self._links.pop(link.address, None)
 
-    def connected(self) -> list[Node]:
-        """Nodes that can be asked, by name. Raises NodeUnreachable when there is none."""
+    def connected(self) -> list[FleetNode]:
+        """Return the nodes that can be asked, by name. Raise NodeUnreachable when there is none."""
         nodes = [node for node in self._fleet.connected() if node.address in self._links]
         if not nodes:
             raise NodeUnreachable("no node is connected; try again when one is")
         return nodes
 
-    def check(self, node: Node) -> Link:
-        """Raises NodeUnreachable when the node cannot be asked now."""
+    def check(self, node: FleetNode) -> NodeLink:
+        """Return the node's link. Raise NodeUnreachable when the node cannot be asked now."""
         link = self._links.get(node.address)
         if link is None or not node.welcomed or node.lost:
             raise NodeUnreachable(f"{node.name} is not connected; try again when it is")
         return link
 
-    async def ask(self, node: Node, message: Callable[[str], Question], kind: type[R]) -> R:
-        """The node's answer to `message(nonce)`. Raises NodeUnreachable, NodeRefused."""
+    async def ask(self, node: FleetNode, message: Callable[[str], Question], kind: type[R]) -> R:
+        """Return the node's answer to `message(nonce)`. Raise NodeUnreachable, NodeRefused."""
         link = self.check(node)
         try:
             reply = await link.ask(message(new_nonce()), self._timeout_s)
@@ -69,8 +69,8 @@ class Operations:
             raise NodeRefused(f"{node.name} answered with {type(reply).__name__}, expected {kind.__name__}")
         return reply
 
-    async def try_out(self, node: Node, snapshot: Snapshot, fetch: Fetch) -> Ack | Nack:
-        """What the node would answer to a snapshot. It applies nothing. Raises NodeUnreachable, NodeRefused."""
+    async def try_out(self, node: FleetNode, snapshot: Snapshot, fetch: Fetch) -> Ack | Nack:
+        """Return the node's answer to a dry run of a snapshot. Raise NodeUnreachable, NodeRefused."""
         link = self.check(node)
         trial = msgspec.structs.replace(snapshot, dry_run=True, nonce=new_nonce())
         try:
@@ -80,13 +80,13 @@ class Operations:
         except NotUnderstood as error:
             raise NodeRefused(f"{node.name}: {error}") from None
 
-    async def ask_all(self, message: Callable[[str], Question], kind: type[R]) -> list[Told[R]]:
-        """Every connected node's answer, by name. Raises NodeUnreachable when there is none to ask."""
+    async def ask_all(self, message: Callable[[str], Question], kind: type[R]) -> list[NodeReply[R]]:
+        """Return every connected node's answer, by name. Raise NodeUnreachable when no node is connected."""
 
-        async def one(node: Node) -> Told[R]:
+        async def one(node: FleetNode) -> NodeReply[R]:
             try:
-                return Told(node.name, await self.ask(node, message, kind))
+                return NodeReply(node.name, await self.ask(node, message, kind))
             except LarderError as error:
-                return Told(node.name, None, error.message)
+                return NodeReply(node.name, None, error.message)
 
         return list(await asyncio.gather(*(one(node) for node in self.connected())))

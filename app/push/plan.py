@@ -1,11 +1,12 @@
-"""What to do next about one type on one node. Pure: time and everything else is an argument.
+"""Next step for one type on one node. Pure: time and all other inputs are arguments.
 
-- A node that holds what is wanted is left alone: a restarted management plane adopts it.
-- Only the newest generation is ever sent, so what came together or was missed is pushed together.
-- A generation that was refused is sent again slowly: the node will say the same, unless it was upgraded meanwhile.
-- Silence is answered with growing pauses.
-- A database in which nobody ever said anything (generation 0) must not wipe what a node got from another one.
-- A node ahead of us holds generations that our database forgot (restored from a backup): ours must overtake first.
+- A node that has the wanted state is left alone: a restarted manager adopts it.
+- Only the newest generation is sent, so changes that arrived together or were missed are pushed together.
+- A refused generation is retried slowly: the answer will be the same unless the node has been upgraded.
+- Missing answers cause increasing pauses between attempts.
+- A database without any records yet (generation 0) must not wipe the state that a node got from another database.
+- A node ahead of this manager has generations that the database lost (restored from a backup): its generation must
+  first be advanced beyond the node's.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from dataplane.protocol.control import Observed
 Reason = Literal["joined", "change", "drift", "retry"]
 
 BACKOFF_FIRST_S = 0.25
-BACKOFF_MOST_S = 15.0
+BACKOFF_MAX_S = 15.0
 NACK_RETRY_S = 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The newest state of a type."""
+class WantedSnapshot:
+    """Newest state of a type."""
 
     store: str
     generation: int
@@ -30,21 +31,21 @@ class Wanted:
 
 
 @dataclass
-class Memory:
-    """What the worker remembers about a type since the node joined."""
+class PushMemory:
+    """State of the worker for one type since the node joined."""
 
     acked: Observed | None = None
     pushed: bool = False
     failures: int = 0
     not_before: float = 0.0
-    nacked: Wanted | None = None
+    nacked: WantedSnapshot | None = None
 
     def failed(self, now: float) -> None:
-        """No answer came: wait, longer each time."""
+        """Record a missing answer: the next attempt waits longer each time."""
         self.failures += 1
-        self.not_before = now + min(BACKOFF_FIRST_S * 2 ** (self.failures - 1), BACKOFF_MOST_S)
+        self.not_before = now + min(BACKOFF_FIRST_S * 2 ** (self.failures - 1), BACKOFF_MAX_S)
 
-    def refused(self, wanted: Wanted, now: float) -> None:
+    def refused(self, wanted: WantedSnapshot, now: float) -> None:
         self.pushed = True
         self.nacked = wanted
         self.not_before = now + NACK_RETRY_S
@@ -63,21 +64,24 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Overtake:
-    """Make our generation larger than this before pushing."""
+class Supersede:
+    """Advance the manager's own generation beyond this one before the next push."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do; look again at `until` (None: when something changes)."""
+    """Do nothing until `until` (monotonic seconds; None: until something changes)."""
 
     until: float | None = None
 
 
-def holds(wanted: Wanted, observed: Observed | None) -> bool:
-    """Whether the node has applied what is wanted (or nobody ever wanted anything and it has something)."""
+def holds(wanted: WantedSnapshot, observed: Observed | None) -> bool:
+    """Return whether the node has applied the wanted state.
+
+    Also true if nothing was ever wanted (generation 0) and the node has state from another database.
+    """
     if observed is None:
         return False
     if wanted.generation == 0 and observed.store != wanted.store:
@@ -89,12 +93,14 @@ def holds(wanted: Wanted, observed: Observed | None) -> bool:
     )
 
 
-def plan(wanted: Wanted, observed: Observed | None, memory: Memory, now: float) -> Push | Overtake | Wait:
-    """The next step for one type on one node."""
+def plan(
+    wanted: WantedSnapshot, observed: Observed | None, memory: PushMemory, now: float
+) -> Push | Supersede | Wait:
+    """Return the next step for one type on one node."""
     if holds(wanted, observed):
         return Wait()
     if observed is not None and observed.store == wanted.store and observed.generation > wanted.generation:
-        return Overtake(observed.generation)
+        return Supersede(observed.generation)
     refused = memory.nacked == wanted
     if (refused or memory.failures) and now < memory.not_before:
         return Wait(memory.not_before)

@@ -1,18 +1,18 @@
-"""What a push can be, and what a node can be.
+"""States of a push, and states of a node.
 
     SENT ──need bodies──► FILLING
-      │ ack                 │ ack           any of both: nack ─► NACKED, no answer ─► TIMED_OUT,
-      ▼                     ▼                            not understood ─► REFUSED
+      │ ack                 │ ack           either: nack ─► NACKED, no answer ─► TIMED_OUT,
+      ▼                     ▼                       not understood ─► REFUSED
     ACKED ◄─────────────────┘
 
-A node's state is not stored: it follows from what is wanted and what it said.
+A node's state is not stored: it is derived from the wanted snapshots and the node's reports.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 
-from app.ingest.fleet import Node
-from app.push.plan import Wanted, holds
+from app.ingest.fleet import FleetNode
+from app.push.plan import WantedSnapshot, holds
 from dataplane.protocol.control import SnapshotType
 
 
@@ -46,32 +46,34 @@ TRANSITIONS: dict[tuple[PushState, PushEvent], PushState] = {
 }
 
 
-class IllegalTransition(Exception):
-    """An answer that cannot come in this state; a second request for bodies, for one."""
+class IllegalPushTransition(Exception):
+    """An answer that is impossible in this state, such as a second request for bodies."""
 
 
 def advance(state: PushState, event: PushEvent) -> PushState:
-    """The next state. Raises IllegalTransition."""
+    """Return the next state. Raise IllegalPushTransition."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise IllegalTransition(f"{event.name} in state {state.name}") from None
+        raise IllegalPushTransition(f"{event.name} in state {state.name}") from None
 
 
 class NodeState(StrEnum):
     JOINING = "joining"
-    """Known, and has not yet said hello to this management plane."""
+    """Known, but has not yet answered a hello of this manager."""
     IN_SYNC = "in_sync"
-    """Has applied the wanted generation of everything asked about."""
+    """Has applied the wanted generation of every requested type."""
     BEHIND = "behind"
     NACKED = "nacked"
     """Refused the wanted generation and keeps an older one in force."""
     LOST = "lost"
-    """Silent too long."""
+    """Silent for too long."""
 
 
-def node_state(node: Node, wanted: Mapping[SnapshotType, Wanted], kinds: Iterable[SnapshotType]) -> NodeState:
-    """Where a node is with `kinds`."""
+def node_state(
+    node: FleetNode, wanted: Mapping[SnapshotType, WantedSnapshot], kinds: Iterable[SnapshotType]
+) -> NodeState:
+    """Return the state of a node with respect to `kinds`."""
     if node.lost:
         return NodeState.LOST
     if not node.welcomed:
@@ -82,7 +84,7 @@ def node_state(node: Node, wanted: Mapping[SnapshotType, Wanted], kinds: Iterabl
     )
 
 
-def _type_state(node: Node, kind: SnapshotType, wanted: Wanted | None) -> NodeState:
+def _type_state(node: FleetNode, kind: SnapshotType, wanted: WantedSnapshot | None) -> NodeState:
     if wanted is None:
         return NodeState.BEHIND
     if holds(wanted, node.observed.get(kind)):

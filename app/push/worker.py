@@ -1,7 +1,7 @@
-"""Keeps one node at what is wanted: joins it, pushes, takes its answers, and starts again when it is another process.
+"""Keeps one node in sync: greets it, pushes snapshots, handles its answers, and starts over when its process changes.
 
-What is owed follows from the database and from what the node says, never from memory alone: a worker that starts after
-a crash finds the same work. While another replica pushes, it knows the node all the same and tells it nothing.
+Pending work follows from the database and from the node's reports, never from memory alone: a worker that starts after
+a crash finds the same work. While another manager is the leader, the worker tracks the node but sends it nothing.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from app.ingest.fleet import Fleet, Node, Refusal
-from app.observe.facts import FactHub
+from app.ingest.fleet import Fleet, FleetNode, SnapshotRefusal
+from app.observe.events import EventBus
 from app.observe.trace import span, traceparent
-from app.push.desired import Built, Desired
-from app.push.lead import CHECK_S, Lead
+from app.push.desired import BuiltSnapshot, DesiredState
+from app.push.leader_election import CHECK_S, LeaderElection
 from app.push.ledger import Ledger
-from app.push.link import Link, NoAnswer, NotUnderstood, new_nonce
-from app.push.plan import Memory, Overtake, Push, Reason, Wanted, plan
+from app.push.link import NoAnswer, NodeLink, NotUnderstood, new_nonce
+from app.push.plan import Push, PushMemory, Reason, Supersede, WantedSnapshot, plan
 from app.push.states import PushEvent, PushState, advance
-from app.store.notify import Told
-from app.store.pushes import PushRow
+from app.store.base.notify import Notification
+from app.store.fleet.pushes import PushRow
 from dataplane.protocol.control import (
     SNAPSHOT_TYPES,
     Ack,
@@ -37,70 +37,73 @@ from dataplane.protocol.control import (
 
 HELLO_TIMEOUT_S = 1.0
 HELLO_EVERY_S = 0.05
-"""Without a connection nothing is sent, so asking often costs nothing."""
+"""Seconds between hellos. Without a connection nothing is sent, so frequent attempts cost nothing."""
 HELLO_REFUSED_S = 0.25
 RENEW_S = 5.0
-"""After so long without an answer a secured connection is made anew: libzmq gives up when it was turned away."""
+"""Seconds without an answer after which a secured connection is renewed: libzmq gives up once it was rejected."""
 POLL_S = 2.0
-"""The database is looked at this often even when nobody called: another replica may have written."""
+"""Seconds between checks of the database without a notification: another manager may have changed it."""
 KEEP_ENDS_S = 60.0
-LEAST_MOVE_S = 300.0
-"""Ends of pins that hits have moved are written down this often, when they moved this far."""
+MIN_MOVE_S = 300.0
+"""Pin ends that hits have moved are saved every KEEP_ENDS_S seconds if they moved at least MIN_MOVE_S seconds."""
 
 
 @dataclass
 class PushCounts:
-    """Pushes by their end, since the process started."""
+    """Number of pushes by final state, since the process started."""
 
     ended: dict[str, int] = field(default_factory=dict)
 
 
 class Worker:
-    """One control URL."""
+    """Worker for one control URL."""
 
     def __init__(
         self,
-        link: Link,
+        link: NodeLink,
         fleet: Fleet,
-        desired: Desired,
+        desired: DesiredState,
         ledger: Ledger,
-        hub: FactHub,
+        bus: EventBus,
         counts: PushCounts,
         timeout_s: float,
-        lead: Lead,
+        lead: LeaderElection,
     ) -> None:
         self._link = link
         self._fleet = fleet
         self._desired = desired
         self._ledger = ledger
-        self._hub = hub
+        self._bus = bus
         self._counts = counts
         self._timeout_s = timeout_s
         self._lead = lead
         self._term = 0
-        """In which term of leading the node was taken over; 0: in none."""
-        self._memory: dict[SnapshotType, Memory] = {}
+        """Term of leadership in which this worker took the node over; 0 if it has not."""
+        self._memory: dict[SnapshotType, PushMemory] = {}
         self._kept = self._heard_at = time.monotonic()
         self._drain_at = 0.0
         self._log = structlog.get_logger().bind(url=link.url)
 
     async def run(self) -> None:
-        """Until cancelled. Raises StoreUnavailable when the database is away; the caller starts it again."""
+        """Run until cancelled.
+
+        Raises StoreUnavailable when the database is unavailable; the caller then starts it again.
+        """
         while True:
             node = self._fleet.at(self._link.address)
             if node is None or not node.welcomed:
                 if not await self._join():
                     await asyncio.sleep(HELLO_EVERY_S)
                 continue
-            beats = self._fleet.pulse.count
+            signal_count = self._fleet.change_signal.count
             if not self._lead.pushing:
-                await self._follow(node, beats)
+                await self._follow(node, signal_count)
                 continue
             if self._term != self._lead.term:
                 await self._take_over(node)
             if time.monotonic() - self._kept >= KEEP_ENDS_S:
                 self._kept = time.monotonic()
-                await self._keep_ends(node.pin_ends, node.seen_at, LEAST_MOVE_S)
+                await self._keep_ends(node.pin_ends, node.seen_at, MIN_MOVE_S)
             await self._settle_draining(node)
             await self._desired.refresh()
             wait_s = POLL_S
@@ -110,18 +113,18 @@ class Worker:
                 pushed |= step_wait_s is None
                 wait_s = min(wait_s, POLL_S if step_wait_s is None else step_wait_s)
             if not pushed:
-                await self._fleet.pulse.wait(wait_s, since=beats)
+                await self._fleet.change_signal.wait(wait_s, since=signal_count)
 
-    async def _follow(self, node: Node, beats: int) -> None:
-        """Know what is wanted, and what the node refused of it, and wait."""
+    async def _follow(self, node: FleetNode, signal_count: int) -> None:
+        """Track the wanted state and the node's refusals, then wait. For a manager that is not the leader."""
         await self._desired.refresh()
         await self._ledger.learn_refusals(self._fleet, node)
-        await self._fleet.pulse.wait(CHECK_S if self._lead.holds else POLL_S, since=beats)
+        await self._fleet.change_signal.wait(CHECK_S if self._lead.holds else POLL_S, since=signal_count)
 
-    async def _take_over(self, node: Node) -> None:
-        """Begin to push to a node that has joined."""
+    async def _take_over(self, node: FleetNode) -> None:
+        """Start to push to a node that has joined."""
         term = self._lead.term
-        self._memory = {kind: Memory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
+        self._memory = {kind: PushMemory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
         self._ledger.joined(node)
         await self._grow(node)
         self._term = term
@@ -147,12 +150,12 @@ class Worker:
         node = self._fleet.welcome(welcome, self._link.address, time.monotonic(), time.time())
         self._term = 0
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
-        self._hub.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
+        self._bus.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
         await self.resync()
         return True
 
     def _impostor(self, name: str) -> str | None:
-        """Why a node may not have the name that it gives; None when it may."""
+        """Return why a node may not use its name, or None if it may."""
         known = self._fleet.nodes.get(name)
         if self._link.secured:
             expected = self._fleet.at(self._link.address)
@@ -163,14 +166,14 @@ class Worker:
         return None
 
     async def _renew(self) -> None:
-        """A secured connection that brings no answer for long is made anew."""
+        """Renew a secured connection that has brought no answer for a while."""
         now = time.monotonic()
         if self._link.secured and now - self._heard_at >= RENEW_S:
             self._heard_at = now
             await self._link.renew()
 
-    async def _settle_draining(self, node: Node) -> None:
-        """The node drains when an operator wants it to, also after the database or the node was away."""
+    async def _settle_draining(self, node: FleetNode) -> None:
+        """Make the node drain, or stop draining, as an operator wants. Repeats the request after an outage."""
         if node.stats is None or node.stats.draining == node.draining or node.stats.epoch != node.epoch:
             return
         if time.monotonic() < self._drain_at:
@@ -183,18 +186,20 @@ class Worker:
             return
         if node.stats is not None:
             node.stats.draining = node.draining
-        self._fleet.pulse.beat()
-        self._hub.publish("node.draining" if node.draining else "node.taking", node.name)
+        self._fleet.change_signal.notify()
+        self._bus.publish("node.draining" if node.draining else "node.taking", node.name)
 
     async def _keep_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> None:
-        """Hits move the ends of pins on the node alone: write them down now and then, and before a process that knows
-        nothing of them is told what to hold."""
+        """Save pin ends that hits have moved, which only the node knows.
+
+        Done periodically, and before snapshots are sent to a new process, which does not know the moved ends.
+        """
         moved = await self._ledger.move_ends(ends, heard_at, least_s) if ends else []
         if moved:
             self._log.info("pins.moved", pins=moved[:10], count=len(moved))
 
-    async def _grow(self, node: Node) -> None:
-        """A node that came back smaller than it was made is asked to grow again; it goes on when it will not."""
+    async def _grow(self, node: FleetNode) -> None:
+        """Ask a node whose pool is smaller than its wanted size to grow. Continue if it refuses."""
         wanted = await self._ledger.wanted_capacity(node.name)
         if wanted is None or node.capacity_bytes >= wanted:
             return
@@ -202,14 +207,14 @@ class Worker:
             answer = await self._link.ask(Resize(new_nonce(), wanted), self._timeout_s)
         except (NoAnswer, NotUnderstood) as error:
             self._log.warning("node.not_resized", node=node.name, wanted_bytes=wanted, reason=str(error))
-            self._hub.publish("node.not_resized", node.name, wanted_bytes=wanted, reason=str(error))
+            self._bus.publish("node.not_resized", node.name, wanted_bytes=wanted, reason=str(error))
             return
         if isinstance(answer, Resized):
             node.capacity_bytes = answer.capacity_bytes
             self._log.info("node.resized", node=node.name, capacity_bytes=answer.capacity_bytes)
 
     async def resync(self) -> None:
-        """Take the node's full state now; a node that does not answer will be asked again by the next gap or hello."""
+        """Fetch the node's full state. If it does not answer, the next gap or hello causes another attempt."""
         node = self._fleet.at(self._link.address)
         if node is None:
             return
@@ -219,11 +224,14 @@ class Worker:
             self._log.warning("node.not_described", reason=str(error))
             return
         self._fleet.heartbeat(node.name, description.stats, time.monotonic(), time.time())
-        self._hub.touch()
+        self._bus.touch()
 
-    async def _step(self, node: Node, kind: SnapshotType) -> float | None:
-        """Do what the plan says for one type; seconds until there may be more, None when something was done, or the
-        right to do anything is gone."""
+    async def _step(self, node: FleetNode, kind: SnapshotType) -> float | None:
+        """Take the planned step for one type.
+
+        Returns the seconds until there may be more to do, or None if a step was taken or this process is no longer the
+        leader.
+        """
         if not self._lead.pushing:
             return None
         memory = self._memory[kind]
@@ -233,19 +241,19 @@ class Worker:
         if isinstance(step, Push):
             await self._push(node, kind, built, memory, step.reason)
             return None
-        if isinstance(step, Overtake):
+        if isinstance(step, Supersede):
             self._log.warning("generation.overtaken", type=kind, node=node.name, generation=step.generation)
             await self._ledger.overtake(kind, step.generation)
             return None
         return POLL_S if step.until is None else max(step.until - now, 0.0)
 
     async def _push(
-        self, node: Node, kind: SnapshotType, built: Built, memory: Memory, reason: Reason
+        self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, reason: Reason
     ) -> None:
         wanted = built.wanted
         if reason == "drift":
             self._log.warning("node.drifted", node=node.name, type=kind, generation=wanted.generation)
-            self._hub.publish("node.drifted", node.name, type=kind, generation=wanted.generation)
+            self._bus.publish("node.drifted", node.name, type=kind, generation=wanted.generation)
         row = PushRow(
             type=kind,
             node=node.name,
@@ -273,12 +281,12 @@ class Worker:
             attempt=row.attempt,
         )
         fields = {"type": kind, "generation": row.generation, "reason": reason, "faults": row.faults}
-        fact = Told(f"push.{row.state}", time.time(), fields, node.name)
-        self._hub.publish(fact.name, fact.node, at=fact.at, **fact.fields)
-        self._ledger.ended(node, kind, row, fact)
+        event = Notification(f"push.{row.state}", time.time(), fields, node.name)
+        self._bus.publish(event.name, event.node, at=event.at, **event.fields)
+        self._ledger.ended(node, kind, row, event)
 
     async def _deliver(
-        self, node: Node, kind: SnapshotType, built: Built, memory: Memory, row: PushRow
+        self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, row: PushRow
     ) -> PushState:
         state = PushState.SENT
 
@@ -311,13 +319,15 @@ class Worker:
     async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
         bodies = await self._desired.bodies(digests)
         if not self._lead.pushing:
-            raise NoAnswer("another replica pushes now")
+            raise NoAnswer("another manager pushes now")
         return bodies
 
-    async def _unless_gone(self, node: Node, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
-        """The answer, without waiting out the time when the process that should give it is known to be gone."""
+    async def _unless_gone(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
+        """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
         talking = asyncio.ensure_future(push)
-        gone = asyncio.ensure_future(self._fleet.pulse.until(lambda: not node.welcomed, self._timeout_s * 4))
+        gone = asyncio.ensure_future(
+            self._fleet.change_signal.until(lambda: not node.welcomed, self._timeout_s * 4)
+        )
         try:
             await asyncio.wait({talking, gone}, return_when=asyncio.FIRST_COMPLETED)
             if talking.done():
@@ -329,14 +339,20 @@ class Worker:
             await asyncio.wait({talking, gone})
 
     def _failed(
-        self, event: PushEvent, state: PushState, message: str, memory: Memory, row: PushRow
+        self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow
     ) -> PushState:
         memory.failed(time.monotonic())
         row.faults = [{"path": "", "code": event.name.lower(), "message": message}]
         return advance(state, event)
 
     def _answered(
-        self, node: Node, kind: SnapshotType, wanted: Wanted, answer: Ack | Nack, memory: Memory, row: PushRow
+        self,
+        node: FleetNode,
+        kind: SnapshotType,
+        wanted: WantedSnapshot,
+        answer: Ack | Nack,
+        memory: PushMemory,
+        row: PushRow,
     ) -> PushEvent:
         now = time.monotonic()
         if isinstance(answer, Ack):
@@ -347,6 +363,6 @@ class Worker:
             return PushEvent.ACK
         memory.refused(wanted, now)
         row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
-        refusal = Refusal(row.generation, row.answered_at or row.sent_at, answer.errors)
+        refusal = SnapshotRefusal(row.generation, row.answered_at or row.sent_at, answer.errors)
         self._fleet.nacked(node, kind, refusal, answer.observed)
         return PushEvent.NACK

@@ -1,1 +1,4 @@
-"""What the API says and takes: one file per noun, msgspec structs, strict. Times are Unix seconds, sizes bytes."""
+"""Request and answer bodies of the API: one module per resource, strict msgspec structs. Times are Unix seconds, sizes
+are bytes.
+
+They hold no rules; `app.services` validates and fills them."""

@@ -1,4 +1,4 @@
-"""What can be asked for: checks intent, changes records in one transaction, and puts answers together.
+"""Operations of the management plane: they check intent, change records in one transaction, and assemble answers.
 
-Knows no HTTP. Raises `app.errors` alone.
+This package does not know HTTP. It raises only the errors of `app.errors`.
 """

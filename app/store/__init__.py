@@ -1,4 +1,4 @@
-"""Records in the database: one file per noun, plain SQLAlchemy, no rules.
+"""Database records: one module per kind of record, plain SQLAlchemy, no business rules.
 
-Functions take a session and never commit: a transaction belongs to the service that opened it.
+Functions take a session and never commit: the service that opened a transaction commits it.
 """

@@ -1,4 +1,4 @@
-"""How a database is: where its schema is, whether the tables are what the models say, whether the file is whole."""
+"""Condition of a database: revision of the schema, agreement of tables and models, integrity of the file."""
 
 import socket
 import time
@@ -10,25 +10,25 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StoreUnavailable
-from app.store import migrate
-from app.store.database import Database, connected
-from app.store.failures import meaning
+from app.store.base import migrate
+from app.store.base.database import Database, connected
+from app.store.base.failures import meaning
 from app.store.tables import metadata
 
 MAX_FAULTS = 100
 
 
 @dataclass(frozen=True)
-class Condition:
-    """What was found. `faults` are sentences, empty when all is well."""
+class DatabaseCondition:
+    """Findings. `faults` are messages; empty if there are none."""
 
     dialect: str
     revision: str
-    """Empty: no migration was ever run."""
+    """Revision of the schema; empty if no migration was ever run."""
     head: str
-    """The newest revision that this release knows."""
+    """Newest revision that this release knows."""
     clock_ahead_s: float
-    """The database's clock, less this machine's."""
+    """Seconds by which the database's clock is ahead of this machine's."""
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -40,9 +40,11 @@ class Condition:
         return migrate.is_newer(self.revision)
 
 
-async def look(database: Database, *, whole: bool) -> Condition:
-    """`whole`: also compare the tables with the models, and read all of an SQLite file. Raises StoreUnavailable,
-    SettingsError."""
+async def look(database: Database, *, whole: bool) -> DatabaseCondition:
+    """Return the condition of a database. Raise StoreUnavailable, SettingsError.
+
+    With `whole`, also compare the tables with the models, and read the entire file of an SQLite database.
+    """
     engine = database.apart()
     try:
         async with connected(engine) as connection:
@@ -54,7 +56,7 @@ async def look(database: Database, *, whole: bool) -> Condition:
 
 
 def _sentence(error: Exception) -> str:
-    """Without what a driver may repeat of the URL."""
+    """Describe an error without text that a driver may quote from the URL."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, (FileNotFoundError, ConnectionError)):
         return (
@@ -71,7 +73,7 @@ def _sentence(error: Exception) -> str:
     return known.message if known is not None else f"the database does not answer: {type(cause).__name__}"
 
 
-def _look(connection: sa.Connection, whole: bool) -> Condition:
+def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     context = MigrationContext.configure(connection, opts={"compare_server_default": True})
     revision = context.get_current_revision() or ""
     clock = (
@@ -82,7 +84,7 @@ def _look(connection: sa.Connection, whole: bool) -> Condition:
     before = time.time()
     told = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = told - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
-    found = Condition(connection.dialect.name, revision, migrate.head(), ahead_s)
+    found = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
     if not found.at_head:
         found.faults.append(_behind(found))
     if not whole:
@@ -95,14 +97,14 @@ def _look(connection: sa.Connection, whole: bool) -> Condition:
 
 
 def _clock_ahead_s(connection: sa.Connection) -> float:
-    if connection.dialect.name == "sqlite":  # it has none of its own
+    if connection.dialect.name == "sqlite":  # it has no clock of its own
         return 0.0
     before = time.time()
     told = connection.scalar(sa.text("SELECT EXTRACT(EPOCH FROM clock_timestamp())"))
     return float(told or 0) - (before + time.time()) / 2
 
 
-def _behind(found: Condition) -> str:
+def _behind(found: DatabaseCondition) -> str:
     if found.of_newer_release:
         return migrate.newer(found.revision)
     at = f"at revision {found.revision}" if found.revision else "empty"

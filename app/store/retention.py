@@ -1,23 +1,23 @@
-"""Forgetting old rows, the oldest first, a bounded number at a time. Each answers how many went."""
+"""Deletion of old rows, oldest first, a limited number at a time. Each function returns the number of deleted rows."""
 
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.store.events import EventRow
-from app.store.pushes import PushRow
-from app.store.usage import UsageRow
+from app.store.fleet.pushes import PushRow
+from app.store.usage.ledger import UsageRow
+from app.store.views.events import EventRow
 
 
 async def events_before(session: AsyncSession, at: float, most: int) -> int:
-    """Events that happened before `at` (Unix seconds)."""
+    """Delete events that happened before `at` (Unix seconds)."""
     oldest = sa.select(EventRow.id).where(EventRow.at < at).order_by(EventRow.at).limit(most)
     return await _delete(session, sa.delete(EventRow).where(EventRow.id.in_(oldest)))
 
 
 async def pushes_beyond(session: AsyncSession, kept: int, most: int) -> int:
-    """Pushes that are older than the newest `kept`."""
+    """Delete pushes that are older than the newest `kept`."""
     newest = await session.scalar(sa.select(sa.func.max(PushRow.id)))
     if newest is None:
         return 0
@@ -26,7 +26,7 @@ async def pushes_beyond(session: AsyncSession, kept: int, most: int) -> int:
 
 
 async def usage_before(session: AsyncSession, hour: int, most: int) -> int:
-    """Usage of earlier hours. How far accounts are counted is kept."""
+    """Delete usage of hours before `hour`. The usage marks are kept."""
     key = UsageRow.__table__.primary_key
     oldest = sa.select(*key).where(UsageRow.hour < hour).order_by(UsageRow.hour).limit(most)
     return await _delete(session, sa.delete(UsageRow).where(sa.tuple_(*key).in_(oldest)))

@@ -1,33 +1,24 @@
-"""All tables in one place, for migrations: importing this module fills `metadata`."""
+"""All tables, for migrations: importing this module fills `metadata`."""
 
-from app.store import (
-    audit,
-    ceilings,
-    events,
-    generations,
-    identity,
-    joins,
-    nodes,
-    pins,
-    policies,
-    pushes,
-    quotas,
-    rates,
-    replicas,
-    tokenizers,
-    tokens,
-    usage,
-)
-from app.store.base import Base
+from app.store.access import audit, tokens
+from app.store.base import identity
+from app.store.base.declarative import Base
+from app.store.fleet import enrolment, held_pins, managers, nodes, pushes
+from app.store.records import ceilings, generations, pins, policies, quotas, rates, tokenizers
+from app.store.usage import ledger
+from app.store.views import events
 
 metadata = Base.metadata
 __all__ = [
     "audit",
     "ceilings",
+    "enrolment",
     "events",
     "generations",
+    "held_pins",
     "identity",
-    "joins",
+    "ledger",
+    "managers",
     "metadata",
     "nodes",
     "pins",
@@ -35,8 +26,6 @@ __all__ = [
     "pushes",
     "quotas",
     "rates",
-    "replicas",
     "tokenizers",
     "tokens",
-    "usage",
 ]

@@ -1,8 +1,8 @@
-"""Text to tokens, in a process of its own: `python -m app.texts` does one job and ends.
+"""Convert text to tokens in a separate process: `python -m app.texts` runs one job and exits.
 
-Tokenizers and chat templates are files that somebody uploads, and text is what somebody wrote. A pattern that never
-ends, a template that fills the memory or a library that aborts must cost one job, and nothing of the server. So a job
-runs under limits of time and memory, and is told apart from others by being another process.
+Users upload tokenizers and chat templates and supply the text. A pattern that never ends, a template that fills the
+memory or a library that aborts must cost one job and not the server. Each job therefore runs in its own process, under
+limits of time and memory.
 
-Knows nothing of the rest of `app`.
+This package imports nothing from the rest of `app`.
 """

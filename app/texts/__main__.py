@@ -1,16 +1,16 @@
-"""`python -m app.texts`: one job from standard input, its answer on standard output, within limits."""
+"""`python -m app.texts`: read one job from standard input and write its answer to standard output, under resource
+limits."""
 
 import os
 import resource
 import sys
 
-os.environ["TOKENIZERS_PARALLELISM"] = (
-    "false"  # before the library is there: threads would take address space
-)
+# Set before the library is imported: threads would take address space.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import msgspec
 
-from app.texts.jobs import CPU_S, MEMORY_BYTES, Job
+from app.texts.jobs import CPU_S, MEMORY_BYTES, EncodeJob
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from app.texts.encode import work
 
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EncodeJob)
     sys.stdout.buffer.write(msgspec.msgpack.encode(work(job)))
 
 

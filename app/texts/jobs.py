@@ -1,46 +1,46 @@
-"""What is asked of the process, and what it answers: MessagePack on its standard input and output."""
+"""Messages to and from the process: MessagePack on its standard input and output."""
 
 from typing import Any
 
 import msgspec
 
 MAX_CHARACTERS = 4 << 20
-"""Of a text, of all messages together, and of what a template makes of them."""
+"""Limit for a text, for all messages together, and for the output of a template."""
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 CPU_S = 10
-"""Processor seconds of one job."""
+"""CPU seconds of one job."""
 WALL_S = 30.0
 MEMORY_BYTES = 4 << 30
 """Address space of one job."""
 
 
-class Job(msgspec.Struct):
-    """Encode a text, or messages by a chat template; with neither, only see whether the files are good."""
+class EncodeJob(msgspec.Struct):
+    """A job: encode a text, or messages rendered by a chat template. Without either, only check the files."""
 
     file: bytes
-    """A tokenizer.json."""
+    """The content of a tokenizer.json."""
     template: str | None = None
-    """A chat template, Jinja."""
+    """A chat template in Jinja."""
     special_tokens: dict[str, str] = {}
-    """Such as `bos_token`: variables of the template."""
+    """Variables of the template, such as `bos_token`."""
     add_special_tokens: bool = True
-    """As the tokenizer does around a text. Around messages the template says what stands there."""
+    """Whether the tokenizer adds its special tokens around a text. Around messages, the template adds them."""
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = False
 
 
-class Done(msgspec.Struct, tag="done"):
+class EncodeResult(msgspec.Struct, tag="done"):
     tokens: bytes
     """Token ids as u32, little-endian."""
     vocabulary: int
-    """Tokens that the tokenizer knows."""
+    """Size of the tokenizer's vocabulary."""
 
 
-class Failed(msgspec.Struct, tag="failed"):
+class EncodeError(msgspec.Struct, tag="failed"):
     field: str
     """`tokenizer`, `chat_template`, `text` or `messages`."""
     message: str
 
 
-Answer = Done | Failed
+Answer = EncodeResult | EncodeError

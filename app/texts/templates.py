@@ -1,4 +1,4 @@
-"""Chat templates as Hugging Face writes them: Jinja in its sandbox, with a bound on what comes out."""
+"""Render chat templates in Hugging Face's dialect: Jinja in its sandbox, with a limit on the size of the output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FAILURES = (
 )
 
 
-class Unusable(Exception):
-    """A template that cannot be read, or fails on these messages; the text says why."""
+class UnusableTemplate(Exception):
+    """A template that cannot be compiled, or fails on the given messages; the text says why."""
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model said; it changes nothing of the text."""
+    """Jinja extension for `{% generation %}`, which marks output of the model and does not change the text."""
 
-    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012 - declared so by Jinja
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -41,7 +41,7 @@ class _Generation(Extension):
 
 
 def compiled(source: str) -> Template:
-    """Raises Unusable."""
+    """Compile a template. Raises UnusableTemplate."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
@@ -51,7 +51,7 @@ def compiled(source: str) -> Template:
     try:
         return environment.from_string(source)
     except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
-        raise Unusable(f"the template cannot be read: {_said(error)}") from None
+        raise UnusableTemplate(f"the template cannot be read: {_said(error)}") from None
 
 
 def rendered(
@@ -61,17 +61,19 @@ def rendered(
     *,
     add_generation_prompt: bool,
 ) -> str:
-    """Raises Unusable."""
+    """Render messages. Raises UnusableTemplate."""
     variables = {**special_tokens, "messages": messages, "add_generation_prompt": add_generation_prompt}
     pieces, length = [], 0
     try:
         for piece in template.generate(variables):
             length += len(piece)
             if length > MAX_CHARACTERS:
-                raise Unusable(f"the template made more than {MAX_CHARACTERS} characters of the messages")
+                raise UnusableTemplate(
+                    f"the template made more than {MAX_CHARACTERS} characters of the messages"
+                )
             pieces.append(piece)
     except _FAILURES as error:
-        raise Unusable(f"the template failed on these messages: {_said(error)}") from None
+        raise UnusableTemplate(f"the template failed on these messages: {_said(error)}") from None
     return "".join(pieces)
 
 
@@ -88,5 +90,5 @@ def _now(form: str) -> str:
 
 
 def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
-    """Jinja's own would escape characters of HTML."""
+    """Replace Jinja's `tojson` filter, which would escape HTML characters."""
     return json.dumps(value, ensure_ascii=False, indent=indent)

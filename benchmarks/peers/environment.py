@@ -1,4 +1,5 @@
-"""`make peers`: LMCache and vLLM on CPU, each in an environment of its own outside this repository's.
+"""`make peers`: LMCache and vLLM on CPU, and older releases of LMCache, each in an environment of its own outside this
+repository's.
 
 They lie under `~/.cache/larder/peers` (LARDER_BENCH_PEERS names another folder). Building again changes nothing; after
 an interruption it goes on with what was downloaded. torch is always the CPU build.
@@ -35,7 +36,7 @@ class Peer(msgspec.Struct, frozen=True):
     proof: str
     """Python that its interpreter runs; anything but exit code 0 is a failure."""
     sees: str = ""
-    """Another peer, whose packages it sees behind its own."""
+    """Another peer: its packages follow this peer's own on the path, then those of the peers that it sees."""
 
 
 _CPU_TORCH = "import torch; assert torch.version.cuda is None, torch.__version__; "
@@ -49,7 +50,20 @@ VLLM = Peer(
     + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
     sees="lmcache",
 )
-PEERS = {peer.name: peer for peer in (LMCACHE, VLLM)}
+RELEASES = {
+    release: Peer(
+        f"lmcache-{release}",
+        90,
+        _CPU_TORCH
+        + "from importlib.metadata import version; "
+        + f"assert version('lmcache') == '{release}', version('lmcache'); "
+        + "from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector",
+        sees="vllm",
+    )
+    for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5")
+}
+"""Older releases of LMCache, each before the packages of vLLM and of the newest LMCache on the path."""
+PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, *RELEASES.values())}
 
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -93,9 +107,9 @@ def build(peer: Peer) -> bool:
     interpreter = home / "bin" / "python"
     if not interpreter.exists():
         _run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home))
-    _run(uv, "pip", "sync", "--python", str(interpreter), str(_list_of(peer)))
+    _run(uv, "pip", "sync", "--compile-bytecode", "--python", str(interpreter), str(_list_of(peer)))
     if peer.sees:
-        _show(interpreter, folder() / peer.sees)
+        _show(interpreter, [seen.name for seen in _seen(peer)])
     proof = subprocess.run(
         [interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False
     )
@@ -114,14 +128,22 @@ def _digest(peer: Peer) -> str:
     return hashlib.sha256(_list_of(peer).read_bytes() + peer.sees.encode()).hexdigest()
 
 
-def _show(interpreter: Path, other: Path) -> None:
-    """Put another environment's packages on an interpreter's path, behind its own."""
+def _seen(peer: Peer) -> list[Peer]:
+    """Return the peers whose packages a peer sees, in the order in which they are searched."""
+    if not peer.sees:
+        return []
+    next_one = PEERS[peer.sees]
+    return [next_one, *_seen(next_one)]
+
+
+def _show(interpreter: Path, others: list[str]) -> None:
+    """Put the packages of other environments on an interpreter's path, behind its own."""
     script = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    ours, theirs = (
+    ours, *theirs = (
         subprocess.run([path, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-        for path in (interpreter, other / "bin" / "python")
+        for path in (interpreter, *(folder() / other / "bin" / "python" for other in others))
     )
-    Path(ours, "larder-peers.pth").write_text(f"{theirs}\n")
+    Path(ours, "larder-peers.pth").write_text("".join(f"{path}\n" for path in theirs))
 
 
 def _environ() -> dict[str, str]:
@@ -146,9 +168,12 @@ def _run(*command: str) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(list(PEERS)), metavar="[lmcache] [vllm]")
+@click.argument("names", nargs=-1, type=click.Choice(list(PEERS)), metavar="[NAME]...")
 def main(names: tuple[str, ...]) -> None:
-    """Build the peers that tests marked `peer` and `make bench-peers` need."""
+    """Build the peers that tests marked `peer` and `make bench-peers` need.
+
+    They are lmcache, vllm, and older releases of LMCache, such as lmcache-0.5.3.
+    """
     failed = []
     for peer in [PEERS[name] for name in names] or PEERS.values():
         if python(peer) is None:

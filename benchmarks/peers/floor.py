@@ -32,13 +32,13 @@ while True:
 """
 _BY_HAND = """
 import select, socket, sys
-from dataplane.transport.lmcache.zmtp import Stream, message
+from dataplane.gateways.lmcache.zmtp.protocol import ZmtpStream, message
 host, _, port = sys.argv[1].removeprefix("tcp://").rpartition(":")
 peer, _ = socket.create_server((host, int(port))).accept()
 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 epoll = select.epoll()
 epoll.register(peer.fileno(), select.EPOLLIN)
-stream = Stream(1 << 20, 16)
+stream = ZmtpStream(1 << 20, 16)
 while True:
     said = bytes(stream.reply)
     stream.reply.clear()
@@ -69,4 +69,4 @@ def echo(how: str) -> Iterator[Wire]:
             yield wire
     finally:
         process.kill()
-        process.wait()
+        process.wait(30)

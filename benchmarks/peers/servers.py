@@ -95,7 +95,7 @@ def _started(
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                env={**environ, "LARDER_STATE_DIR": str(folder)} if name == "larder" else dict(environ),
+                env={**environ, **(_larder_settings(folder) if name == "larder" else {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -121,7 +121,7 @@ def stop(process: subprocess.Popen[bytes]) -> int:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
-    return process.wait()
+    return process.wait(30)
 
 
 def _answers(url: str) -> bool:
@@ -136,9 +136,13 @@ def _tail(server: Server) -> str:
     return "\n".join(server.log().splitlines()[-LOG_LINES:])
 
 
-def _until(fact: Callable[[], bool], otherwise: str) -> None:
+def _until(event: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + READY_S
-    while not fact():
+    while not event():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{otherwise} within {READY_S:.0f} s")
         time.sleep(LOOK_S)
+
+
+def _larder_settings(folder: Path) -> dict[str, str]:
+    return {"LARDER_STATE_DIR": str(folder), "LARDER_DATAPLANE__KEEP_MEMORY_S": "0"}

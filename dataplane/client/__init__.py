@@ -1,4 +1,4 @@
-"""The engine's side: look up, acquire, reserve, commit.
+"""Client library for engines: look up, acquire, reserve, and commit blocks.
 
     client = attach(socket, [Space(model="llama", block_bytes=2 << 20)], group="engine-0")
     hits = client.lookup(keys)
@@ -7,20 +7,20 @@
     with client.reserve(keys, nbytes, tenant=salt) as reservation:
         for i in reservation.writable:
             reservation.view(i)[:] = ...
-        reservation.commit()               # leaving the block without it aborts
+        reservation.commit()               # leaving the `with` block without a commit aborts
 
-A missing, slow or restarting data plane is a miss and an event, never an exception in the engine; every wait is
-bounded by `timeout_s`. Only wrong arguments raise ValueError, and `attach` raises `AttachRefused` when a data plane
-is there and says no. Clients may be shared by threads; they do not survive `fork` (the child's copy is closed).
+A missing, slow or restarting data plane causes a cache miss and an event, never an exception in the engine. Every wait
+is bounded by `timeout_s`. Only wrong arguments raise ValueError; `attach` raises `AttachRefused` when a running data
+plane refuses the engine. Threads may share a client. A client does not survive `fork`: the copy in the child is closed.
 
-Imports numpy and the protocol only; torch is imported by `Lease.tensor` alone.
+The package imports only numpy and the protocol; only `Lease.tensor` imports torch.
 """
 
 from dataplane.client.client import Client, attach
 from dataplane.client.leases import Lease
 from dataplane.client.link import AttachRefused, ClientEvent
-from dataplane.client.reservations import Committed, Reservation
-from dataplane.protocol.codes import Code, Outcome
+from dataplane.client.reservations import CommitResult, Reservation
+from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.spaces import Space
 
 __all__ = [
@@ -28,9 +28,9 @@ __all__ = [
     "Client",
     "ClientEvent",
     "Code",
-    "Committed",
+    "CommitResult",
     "Lease",
-    "Outcome",
+    "ReserveOutcome",
     "Reservation",
     "Space",
     "attach",

@@ -1,6 +1,6 @@
-"""What a data plane may answer. Whatever else it says raises ProtocolError here, and nothing of it is used.
+"""Checks of the data plane's answers. An invalid answer raises ProtocolError, and none of it is used.
 
-The engine's process depends on this: offsets become addresses, and a wrong one is a signal that nobody can catch.
+The engine's process depends on this: offsets become addresses, and an access to a wrong one raises a fatal signal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from dataplane.client.memory import Memory
+from dataplane.client.memory import SharedMapping
 from dataplane.protocol import engine as wire
-from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.layout import I64
 
 Check = Callable[[wire.EngineReply], object]
@@ -23,12 +23,12 @@ MAX_DEVICE_BYTES = 1 << 50
 
 
 def fault(message: str) -> ProtocolError:
-    """What a broken data plane did."""
+    """Return the error for a protocol violation by the data plane."""
     return ProtocolError(Code.MALFORMED, message)
 
 
 def answers(kind: type[Answer]) -> Check:
-    """A check that an answer is of a kind, or a refusal."""
+    """Return a check that an answer is of a type, or a refusal."""
 
     def check(answer: wire.EngineReply) -> None:
         _of(kind, answer)
@@ -45,13 +45,13 @@ def _of(kind: type[Answer], answer: wire.EngineReply) -> Answer | None:
 
 
 def attached(answer: wire.Attached, spaces: int) -> None:
-    """One number for each requested space."""
+    """Check that the answer has one number for each requested space."""
     if len(answer.spaces) != spaces or not all(1 <= number <= MAX_NUMBER for number in answer.spaces):
         raise fault(f"attached: expected {spaces} space numbers, got {answer.spaces[:16]}")
 
 
 def reserved(keys: int) -> Check:
-    """A check that `Reserved` has one outcome, segment and offset for each key."""
+    """Return a check that `Reserved` has one outcome, segment and offset for each key."""
 
     def check(answer: wire.EngineReply) -> None:
         said = _of(wire.Reserved, answer)
@@ -60,18 +60,18 @@ def reserved(keys: int) -> Check:
         lengths = len(said.outcomes), len(said.segments), len(said.offsets)
         if lengths != (keys, 4 * keys, 8 * keys):
             raise fault(f"reserved: outcomes, segments and offsets of {lengths} bytes for {keys} keys")
-        if said.reservation < 0 or (not said.reservation and Outcome.WRITE in said.outcomes):
+        if said.reservation < 0 or (not said.reservation and ReserveOutcome.WRITE in said.outcomes):
             raise fault(f"reserved: blocks to write in reservation {said.reservation}")
 
     return check
 
 
 def places(
-    segments: Mapping[int, Memory],
+    segments: Mapping[int, SharedMapping],
     wanted: Mapping[int, Sequence[int]],
     nbytes: int,
 ) -> None:
-    """Blocks of `nbytes` that are to be written, offsets by segment, lie within mapped, writable segments."""
+    """Check that blocks to write, given as offsets by segment, lie within mapped, writable segments."""
     for number, offsets in wanted.items():
         segment = segments[number]
         if not segment.writable:
@@ -84,7 +84,7 @@ def places(
 
 
 def leased(keys: int, max_blocks: int) -> Check:
-    """A check that `Leased` names at most the blocks that were asked for."""
+    """Return a check that `Leased` has at most as many blocks as were requested, all of them in the index."""
 
     def check(answer: wire.EngineReply) -> None:
         said = _of(wire.Leased, answer)
@@ -99,26 +99,26 @@ def leased(keys: int, max_blocks: int) -> Check:
 
 
 def descriptors_of(answer: wire.Leased) -> I64:
-    """The descriptors of a checked answer."""
+    """Return the descriptors of a checked answer."""
     return np.frombuffer(answer.descriptors, np.uint32).astype(np.int64)
 
 
 def committed(answer: wire.EngineReply) -> None:
-    """`Committed` with a count that can be."""
-    said = _of(wire.Committed, answer)
+    """Check that the count in `BlocksCommitted` is possible."""
+    said = _of(wire.BlocksCommitted, answer)
     if said is not None and not 0 <= said.blocks <= wire.MAX_KEYS_PER_REQUEST:
         raise fault(f"committed: {said.blocks} blocks")
 
 
 def reported(answer: wire.EngineReply) -> None:
-    """`Reported` with a count that can be."""
+    """Check that the count in `Reported` is possible."""
     said = _of(wire.Reported, answer)
     if said is not None and not 0 <= said.dropped <= wire.MAX_KEYS_PER_REQUEST:
         raise fault(f"reported: {said.dropped} blocks")
 
 
 def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
-    """One fd for each granted segment, each with a number."""
+    """Check that each granted segment has a file descriptor and a valid number."""
     if len(granted) != fds:
         raise fault(f"{len(granted)} segments were granted and {fds} file descriptors came")
     for grant in granted:
@@ -126,17 +126,17 @@ def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
             raise fault(f"granted segment {grant.segment}")
 
 
-def replicas_mapped(answer: wire.ReplicasMapped, asked: Collection[int], fds: int, *, table: bool) -> None:
-    """A table where one was asked for, and at most those extents that were asked for, each where memory can be."""
+def gpu_copies_mapped(answer: wire.GpuCopiesMapped, asked: Collection[int], fds: int, *, table: bool) -> None:
+    """Check that a table came only if requested, and that granted extents were requested and are plausible."""
     if fds != table:
-        raise fault(f"replicas mapped: expected {int(table)} file descriptors, got {fds}")
+        raise fault(f"GPU copies mapped: expected {int(table)} file descriptors, got {fds}")
     numbers = [grant.extent for grant in answer.grants]
     if len(numbers) != len(set(numbers)) or not set(numbers) <= set(asked):
-        raise fault(f"replicas mapped: extents {numbers[:16]} where {sorted(asked)[:16]} were asked for")
+        raise fault(f"GPU copies mapped: extents {numbers[:16]} where {sorted(asked)[:16]} were asked for")
     for grant in answer.grants:
         if len(grant.handle) != wire.HANDLE_BYTES:
-            raise fault(f"replicas mapped: a handle of {len(grant.handle)} bytes")
+            raise fault(f"GPU copies mapped: a handle of {len(grant.handle)} bytes")
         if not (0 <= grant.offset <= MAX_DEVICE_BYTES and 1 <= grant.nbytes <= MAX_DEVICE_BYTES):
             raise fault(
-                f"replicas mapped: {grant.nbytes} bytes at {grant.offset} of an allocation (extent {grant.extent})"
+                f"GPU copies mapped: {grant.nbytes} bytes at {grant.offset} of an allocation (extent {grant.extent})"
             )

@@ -1,4 +1,4 @@
-"""The client that engines hold: the hot path in shared memory, the rest over the link."""
+"""The engine's client: the hot path uses shared memory, everything else uses the link."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
-from dataplane.client.driven import CacheTensor, Copy, Driven
-from dataplane.client.integrity import VERIFY, Integrity, Verify
+from dataplane.client.attachment import Attachment
+from dataplane.client.driven import CacheTensor, Copy, DrivenCopies
+from dataplane.client.gpu_copies import GpuCopies
+from dataplane.client.integrity import VERIFY, IntegrityChecks, Verify
 from dataplane.client.leases import Corrupt, Lease
-from dataplane.client.link import ClientEvent, Link
-from dataplane.client.memory import Memory
-from dataplane.client.replicas import Replicas
-from dataplane.client.reservations import Committed, Reservation
-from dataplane.client.world import World
-from dataplane.devices.runtime import Device, Event, Runtime
+from dataplane.client.link import ClientEvent, EngineLink
+from dataplane.client.memory import SharedMapping
+from dataplane.client.reservations import CommitResult, Reservation
+from dataplane.devices.runtime import Device, DeviceEvent, DeviceRuntime
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, Outcome, ProtocolError, code_of
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, tenant_fingerprint
 from dataplane.protocol.layout import HOT_WORDS, I64, U64, pack_keys
 from dataplane.protocol.salts import check_salt
@@ -37,7 +37,7 @@ Keys = Sequence[bytes] | bytes | U64
 _log = logging.getLogger("larder.client")
 _fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
 _check_salt = lru_cache(maxsize=4096)(check_salt)
-_WRITE = int(Outcome.WRITE)
+_WRITE = int(ReserveOutcome.WRITE)
 MAX_SPIN_S = 0.01
 
 
@@ -53,20 +53,23 @@ def attach(
     checksums: bool = True,
     verify: Verify = "off",
 ) -> Client:
-    """A client of the data plane at an engine socket, attached if one is there.
+    """Return a client of the data plane that listens on the engine socket `path`.
 
-    `spaces` are the KV spaces of this process, written unless wrapped in `SpaceRequest(space, writes=False)`. `group`
-    names the engine group (default: this process alone). `timeout_s` bounds every wait; for the first `spin_s` seconds
-    of it (0.0003 is plenty) an answer is looked for without going to sleep: faster to reserve and commit where
-    this thread has a core to itself, slower for everybody where it has not. `on_event` hears of lost and regained
-    connections and of refusals (default: the log "larder.client").
+    `spaces` are the KV spaces of this process. The process writes to each of them, except those wrapped in
+    `SpaceRequest(space, writes=False)`. `group` names the engine group (default: this process alone). `timeout_s`
+    bounds every wait. For the first `spin_s` seconds of a wait (0.0003 is enough) the client polls for the answer
+    instead of sleeping; this speeds up reserve and commit if the thread has a core to itself, and slows down all
+    processes otherwise. `on_event` receives an event for each lost or regained connection and each refusal (default:
+    the log "larder.client").
 
-    With `checksums` a commit carries the checksum of every block it publishes. `verify` says which blocks an acquire
-    holds against theirs before it gives the lease: none ("off"), one of 64 at random ("sample"), or all ("always");
-    blocks that lived through a crash of the data plane are looked at once in any case. A corrupt block is a miss.
+    With `checksums`, a commit carries the checksum of every block that it publishes. `verify` selects the blocks whose
+    checksums an acquire verifies before it returns the lease: none ("off"), one of 64 at random ("sample"), or all
+    ("always"). Blocks that survived a crash of the data plane are always verified once. A corrupt block counts as a
+    miss.
 
     Raises ValueError for wrong arguments, AttachRefused when the data plane refuses the engine, and
-    `barrier.UnsupportedMachine` off x86-64. A missing data plane raises nothing: the client misses until one comes.
+    `barrier.UnsupportedMachine` on machines other than x86-64. A missing data plane raises nothing: every look-up
+    misses until a data plane starts.
     """
     barrier.check_machine()
     if not spaces:
@@ -89,7 +92,7 @@ def attach(
         raise ValueError(
             f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces"
         )
-    link = Link(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
+    link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
     link.attach()
     return Client(link, len(requests), checksums=checksums, verify=verify)
 
@@ -100,43 +103,43 @@ def _log_event(event: ClientEvent) -> None:
 
 
 class Client:
-    """One engine process's access to the cache. Made by `attach`."""
+    """Access of one engine process to the cache. Created by `attach`."""
 
-    def __init__(self, link: Link, spaces: int, *, checksums: bool, verify: Verify) -> None:
+    def __init__(self, link: EngineLink, spaces: int, *, checksums: bool, verify: Verify) -> None:
         self._link = link
         self._spaces = spaces
         self._checksums = checksums
-        self._integrity = Integrity(verify)
+        self._integrity = IntegrityChecks(verify)
         self._lock = threading.RLock()
         self._closed = False
-        self._driven = Driven(link, self._lock)
+        self._driven = DrivenCopies(link, self._lock)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
-        self._replicas: dict[str, Replicas] = {}
-        """By device. Kept: a cache that was let go without an end has left extents open."""
+        self._gpu_copies: dict[str, GpuCopies] = {}
+        """GPU copies by device UUID. Entries stay: a cache that was dropped without `close` has open extents."""
         _clients.add(self)
 
     @property
     def connected(self) -> bool:
-        """Attached to a data plane, as far as known."""
+        """Whether the client is attached to a data plane, as far as it knows."""
         return self._link.attached
 
     @property
-    def mapped(self) -> list[Memory]:
-        """Segments that are mapped now; those that the data plane gave up are not among them."""
+    def mapped(self) -> list[SharedMapping]:
+        """Segments that are currently mapped. Excludes segments that the data plane has retired."""
         world = self._link.world
         return [] if world is None else list(world.segments.values())
 
     @property
     def epoch(self) -> int:
-        """Which start of a data plane the readable memory is of; 0 for none."""
+        """Epoch (start number) of the data plane that wrote the readable memory; 0 if there is none."""
         return self._link.world.epoch if self._link.world is not None else 0
 
     # ---- reading
 
     def lookup(self, keys: Keys, *, tenant: str = "") -> int:
-        """Leading blocks of a chain that are cached now, in every space of this client. Sends no message.
+        """Return how many leading blocks of a chain are cached in every space of this client. Sends no message.
 
-        The answer is a promise of nothing: only `acquire` holds blocks.
+        The answer guarantees nothing: only `acquire` keeps blocks from eviction.
         """
         words = pack_keys(keys)
         with self._lock:
@@ -150,9 +153,10 @@ class Client:
             return hits
 
     def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:
-        """Hold the leading cached blocks of a chain, in all spaces of this client (or the one at position `space`).
+        """Lease the leading cached blocks of a chain, in all spaces of this client or in the one at position `space`.
 
-        `len(lease)` may be less than a look-up said, also 0. Sends no message, except for segments not seen before.
+        `len(lease)` may be less than a look-up returned, and may be 0. Sends no message unless a segment has to be
+        mapped for the first time.
         """
         words = pack_keys(keys)
         if space is not None:
@@ -170,7 +174,7 @@ class Client:
         return lease
 
     def _examine(self, lease: Lease) -> None:
-        """Hold leased blocks against their checksums; what is corrupt ends the lease there and is reported."""
+        """Verify leased blocks against their checksums. Truncate the lease at a corrupt block, and report the block."""
         for found in lease.examine(self._integrity.whole):
             if not self._integrity.take_report(found.descriptor, found.control):
                 continue
@@ -185,7 +189,7 @@ class Client:
                 if self._link.world is found.world:
                     self._link.ask(partial(_report_request, found), checks.reported)
 
-    def _hold(self, world: World, lease: Lease, words: U64, space: int) -> int:
+    def _hold(self, world: Attachment, lease: Lease, words: U64, space: int) -> int:
         descriptors, rows = (
             world.hold(words, space) if world.membarrier else self._ask_hold(world, words, space)
         )
@@ -203,36 +207,36 @@ class Client:
         world.note_touches(descriptors, rows)
         return len(descriptors)
 
-    def _ask_hold(self, world: World, words: U64, space: int) -> tuple[I64, U64]:
-        """Lease by message, where the kernel has no membarrier."""
+    def _ask_hold(self, world: Attachment, words: U64, space: int) -> tuple[I64, U64]:
+        """Lease blocks by message, for kernels without membarrier."""
         words = words[: wire.MAX_KEYS_PER_REQUEST]
         world.begin_asking()
         answer = self._link.ask(
-            lambda number: wire.Lease(number, space, words.tobytes()),
+            lambda number: wire.LeaseRequest(number, space, words.tobytes()),
             checks.leased(len(words), world.index.max_blocks),
         )
-        if not self._link.waiting:  # else until the late answer
+        if not self._link.waiting:  # otherwise asking ends with the late answer
             world.end_asking()
         if isinstance(answer, wire.Leased) and self._link.world is world:
             return world.take_over(checks.descriptors_of(answer), words, space)
         return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
-    def _map(self, world: World, wanted: list[int]) -> None:
-        """Map segments that were not seen before; what cannot be had stays unmapped."""
+    def _map(self, world: Attachment, wanted: list[int]) -> None:
+        """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
         while wanted and self._link.attached and self._link.world is world:
             part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
-            self._link.ask(partial(_map_request, part), checks.answers(wire.Mapped))
+            self._link.ask(partial(_map_request, part), checks.answers(wire.SegmentsMapped))
             if not world.segments.keys() >= set(part):
                 return
 
     # ---- writing
 
     def reserve(self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0) -> Reservation:
-        """Ask for room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
+        """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
-        Give the whole chain of the request, ancestors first: blocks that are there already are touched with the rest,
-        so that ancestors outlive their descendants. One round trip. Raises ValueError for wrong arguments; everything
-        else is an outcome.
+        Pass the whole chain of the request, ancestors first: blocks that are already cached are touched too, so that
+        ancestors outlive their descendants. Takes one round trip. Raises ValueError for wrong arguments; every other
+        failure is reported as an outcome.
         """
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
@@ -263,7 +267,7 @@ class Client:
                 reservation.refuse(answer)
         return reservation
 
-    def _grant(self, reservation: Reservation, world: World, answer: wire.Reserved) -> None:
+    def _grant(self, reservation: Reservation, world: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
         segments = {number for code, number in zip(answer.outcomes, numbers, strict=True) if code == _WRITE}
         if not segments <= world.segments.keys():
@@ -275,36 +279,34 @@ class Client:
         try:
             reservation.grant(world, answer)
         except ProtocolError as error:
-            self._link.distrust(error.message)
+            self._link.protocol_failed(error.message)
 
-    def _commit(self, world: World, reservation: int, slots: bytes, checksums: bytes) -> Committed:
+    def _commit(self, world: Attachment, reservation: int, slots: bytes, checksums: bytes) -> CommitResult:
         with self._lock:
-            if (
-                self._link.world is not world
-            ):  # its data plane is gone; numbers mean other things to the next one
-                return Committed(0, Code.UNAVAILABLE)
+            if self._link.world is not world:  # data plane is gone; the next one numbers differently
+                return CommitResult(0, Code.UNAVAILABLE)
             answer = self._link.ask(
                 lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
             )
-            if isinstance(answer, wire.Committed):
-                return Committed(answer.blocks)
+            if isinstance(answer, wire.BlocksCommitted):
+                return CommitResult(answer.blocks)
             if isinstance(answer, wire.Refused):
                 self._tell_refused("commit", answer)
-                return Committed(0, code_of(answer.code))
+                return CommitResult(0, code_of(answer.code))
             if answer is Code.UNAVAILABLE:
                 self._link.send_abort(reservation)
-            return Committed(0, answer if isinstance(answer, Code) else Code.MALFORMED)
+            return CommitResult(0, answer if isinstance(answer, Code) else Code.MALFORMED)
 
-    def _abort(self, world: World, reservation: int) -> None:
+    def _abort(self, world: Attachment, reservation: int) -> None:
         with self._lock:
             if self._link.world is world:
                 answer = self._link.ask(
                     lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted)
                 )
-                if answer is Code.UNAVAILABLE:  # refused here: the data plane must hear of it all the same
+                if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
                     self._link.send_abort(reservation)
 
-    # ---- what the data plane copies by itself
+    # ---- copies that the data plane performs
 
     def register_cache(
         self,
@@ -314,17 +316,20 @@ class Client:
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         space: int = 0,
     ) -> Code | None:
-        """Let the data plane copy from and to this process's paged tensors, which share block numbers, for the space at
-        position `space`; see `dataplane.client.driven`. It replaces the cache that was registered for that space.
+        """Register this process's paged tensors, so that the data plane can copy from and to them.
 
-        Waits up to 30 s, which the first one may need. Answers why it is not registered, None when it is; without a
-        data plane (UNAVAILABLE) it is registered as soon as one is there. Raises ValueError for wrong arguments.
+        The tensors share block numbers and belong to the space at position `space`; see `dataplane.client.driven`. The
+        call replaces the cache that was registered for that space.
+
+        Waits up to 30 s, because the first registration may take that long. Returns None on success, otherwise the
+        reason. Without a data plane the call returns UNAVAILABLE, and the cache is registered as soon as a data plane
+        is running. Raises ValueError for wrong arguments.
         """
         self._check_position(space)
         return self._driven.register(tensors, space, tokens_per_block, chunk_tokens)
 
     def unregister_cache(self, *, space: int = 0) -> None:
-        """Nothing is copied for a space any more; waits for copies that run, within the time-out."""
+        """Stop copying for a space. Wait for running copies, at most the time-out."""
         self._check_position(space)
         self._driven.unregister(space)
 
@@ -333,18 +338,17 @@ class Client:
         keys: Keys,
         blocks: Sequence[int] | npt.NDArray[np.integer],
         *,
-        event: Event | bytes | None = None,
+        event: DeviceEvent | bytes | None = None,
         tenant: str = "",
         space: int = 0,
         parent: bytes = b"",
     ) -> Copy:
-        """Have missing blocks of a chain copied out of the registered cache and published, charged to `tenant`.
+        """Copy missing blocks of a chain out of the registered cache and publish them, charged to `tenant`.
 
-        Give the whole chain, as with `reserve`, and for every key as many numbers of the engine's blocks as a chunk
-        has.
-        `event` (or its handle) is waited for before anything is read. Answers when it is known what will be stored: one
-        round trip; nothing of it is readable before all of it is there. Raises ValueError for wrong arguments;
-        everything else is an outcome.
+        Pass the whole chain, as with `reserve`, and in `blocks` as many engine block numbers per key as a chunk has
+        blocks. The data plane waits for `event` (or its handle) before it reads anything. The call takes one round trip
+        and returns as soon as the data plane has decided which blocks it stores; none of them is readable before all of
+        them are copied. Raises ValueError for wrong arguments; every other failure is reported as an outcome.
         """
         words = pack_keys(keys)
         self._check_position(space)
@@ -361,29 +365,31 @@ class Client:
         keys: Keys,
         blocks: Sequence[int] | npt.NDArray[np.integer],
         *,
-        event: Event | bytes | None = None,
+        event: DeviceEvent | bytes | None = None,
         space: int = 0,
         skip_blocks: int = 0,
     ) -> Copy:
-        """Have the leading cached blocks of a chain copied into the registered cache: `Copy.hits` says how many, and
-        what lies beyond is left as it is. The engine's first `skip_blocks` blocks are not written, and `blocks` may end
-        within the last chunk: the rest of it is not copied.
+        """Copy the leading cached blocks of a chain into the registered cache.
 
-        `event` (or its handle) is waited for before anything is written. Answers when it is known what is there; the
-        blocks stay in the cache until the copy has ended. Raises ValueError for wrong arguments.
+        `Copy.hits` is the number of chunks that are copied; the engine's blocks beyond them are left unchanged. The
+        first `skip_blocks` engine blocks are not written. `blocks` may end within the last chunk, in which case the
+        rest of that chunk is not copied.
+
+        The data plane waits for `event` (or its handle) before it writes anything. The call returns as soon as the hits
+        are known; the blocks stay in the cache until the copy has ended. Raises ValueError for wrong arguments.
         """
         words = pack_keys(keys)
         self._check_position(space)
         return self._driven.load(words, blocks, event, space, skip_blocks)
 
-    # ---- what lies on a device besides
+    # ---- GPU copies
 
-    def replicas(self, runtime: Runtime, device: Device) -> Replicas:
-        """Where leased blocks have a replica on a device, for all paged caches of this client there."""
+    def gpu_copies(self, runtime: DeviceRuntime, device: Device) -> GpuCopies:
+        """Return the GPU copies of leased blocks on a device, shared by all paged caches of this client there."""
         with self._lock:
-            known = self._replicas.get(device.uuid)
+            known = self._gpu_copies.get(device.uuid)
             if known is None:
-                known = self._replicas[device.uuid] = Replicas(self._link, self._lock, runtime, device)
+                known = self._gpu_copies[device.uuid] = GpuCopies(self._link, self._lock, runtime, device)
             return known
 
     def _tell_refused(self, what: str, answer: wire.Refused) -> None:
@@ -391,22 +397,22 @@ class Client:
             ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
         )
 
-    # ---- the end
+    # ---- closing
 
     def _check_position(self, space: int) -> None:
         if not 0 <= space < self._spaces:
             raise ValueError(f"expected the position of one of {self._spaces} spaces, got {space}")
 
-    def _world(self) -> World | None:
+    def _world(self) -> Attachment | None:
         if self._closed:
             return None
         self._link.maintain()
         return self._link.world
 
     def close(self) -> None:
-        """Let everything go. Leases and views that are still in use stay valid until they are collected."""
-        replicas = list(self._replicas.values())
-        for each in replicas:  # it waits for threads that may need our lock
+        """Release everything. Leases and views that are still in use stay valid until they are collected."""
+        gpu_copies = list(self._gpu_copies.values())
+        for each in gpu_copies:  # waits for threads that may need the client's lock
             each.close()
         with self._lock:
             if self._closed:
@@ -414,7 +420,7 @@ class Client:
             self._closed = True
             world = self._link.world
             writing = any(each.number for each in self._reservations)
-            reading = any(each.reading for each in replicas)
+            reading = any(each.reading for each in gpu_copies)
             if self._link.attached and world is not None and world.idle and not writing and not reading:
                 answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
                 if isinstance(answer, wire.Detached):
@@ -422,7 +428,7 @@ class Client:
             self._link.close()
 
     def abandon(self) -> None:
-        """In a forked child: forget everything without a word; the parent owns it."""
+        """Forget everything without sending a message. For a forked child: the parent owns the connection."""
         self._closed = True
         self._lock = threading.RLock()
         self._link.close()

@@ -1,4 +1,4 @@
-"""Copies of many blocks at once: neighbours in the arena are one copy, and none holds the interpreter's lock."""
+"""Copies of many blocks at once. Neighbours in the arena become one copy, and no copy holds the interpreter lock."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.client.memory import Memory
+from dataplane.client.memory import SharedMapping
 from dataplane.protocol.checksums import Checksum, checksum
 from dataplane.protocol.layout import I64
 
 PIECE_BYTES = 512 << 10
-"""Copied and summed by turns: what was just copied is still in the core's own cache when it is summed."""
+"""Bytes copied, then summed, in turn: the bytes are then still in the core's own cache when they are summed."""
 
 Buffer = memoryview | bytearray | npt.NDArray[np.generic]
 
 
 def address_of(buffer: bytes | Buffer, nbytes: int, *, writable: bool) -> tuple[int, npt.NDArray[np.uint8]]:
-    """Address of a contiguous buffer of at least `nbytes`, and an array that keeps it alive. Raises ValueError."""
+    """Return a contiguous buffer's address, and an array that keeps it alive. Raise ValueError if it is too small."""
     flat = np.frombuffer(buffer, np.uint8)
     if len(flat) < nbytes:
         raise ValueError(f"expected a buffer of at least {nbytes} bytes, got {len(flat)}")
@@ -28,8 +28,8 @@ def address_of(buffer: bytes | Buffer, nbytes: int, *, writable: bool) -> tuple[
     return flat.ctypes.data, flat
 
 
-def addresses(segments: Mapping[int, Memory], numbers: I64, offsets: I64) -> I64:
-    """Where blocks are in this process's address space."""
+def addresses(segments: Mapping[int, SharedMapping], numbers: I64, offsets: I64) -> I64:
+    """Return the addresses of blocks in this process's address space."""
     bases = np.empty(len(numbers), np.int64)
     for number in np.unique(numbers).tolist():
         bases[numbers == number] = segments[number].address
@@ -37,7 +37,7 @@ def addresses(segments: Mapping[int, Memory], numbers: I64, offsets: I64) -> I64
 
 
 def copy(targets: I64, sources: I64, sizes: I64) -> None:
-    """Copy pieces, joining those that follow each other on both sides."""
+    """Copy pieces. Join pieces that are adjacent on both sides."""
     if not len(sizes):
         return
     joined = (targets[:-1] + sizes[:-1] == targets[1:]) & (sources[:-1] + sizes[:-1] == sources[1:])
@@ -52,7 +52,7 @@ def copy(targets: I64, sources: I64, sizes: I64) -> None:
 def copy_summed(
     targets: list[int], base: int, source: memoryview, starts: list[int], nbytes: int
 ) -> list[bytes]:
-    """Copy blocks of `nbytes` that lie at `starts` of `source`, which is at address `base`; their checksums."""
+    """Copy blocks of `nbytes` that lie at `starts` of `source`, whose address is `base`. Return their checksums."""
     if nbytes > PIECE_BYTES:
         return [
             _copy_summed(target, base + start, source[start : start + nbytes])
@@ -84,5 +84,5 @@ def _copy_summed(target: int, address: int, source: memoryview) -> bytes:
 
 
 def _follows(places: list[int], first: int, at: int, nbytes: int) -> bool:
-    """The piece at position `at` lies where a run of neighbours from `first` on goes on."""
+    """Return whether the piece at position `at` continues a run of neighbours that starts at `first`."""
     return places[at] == places[first] + (at - first) * nbytes

@@ -1,5 +1,6 @@
-"""An engine's paged cache that the data plane copies from and to by itself: the engine exports its memory once, and
-says which blocks.
+"""Paged caches that the data plane copies from and to by itself.
+
+The engine exports its memory once, and names the blocks to copy in each request.
 
     tensors = [exported(runtime, address, "bfloat16", shape, stride) for address in layers]
     layout, block_bytes = chunk_layout(tensors, tokens_per_block=16)
@@ -7,12 +8,13 @@ says which blocks.
     client.register_cache(tensors, tokens_per_block=16)
     store = client.store_from(keys, blocks, event=computed, tenant=salt)
     load = client.load_into(keys, blocks)
-    load.wait(1.0)                     # until then the engine leaves those blocks alone
-    load.ended.blocks                  # chunks that are there now
+    load.wait(1.0)                     # until the load ends, the engine must not touch those blocks
+    load.ended.blocks                  # chunks that are in the engine's cache now
 
-Copies run in the data plane, behind the engine's event, and beside everything else that the client does. A cache is
-registered anew by itself when the client is attached anew. A copy whose connection is lost stays under way until it is
-certain that nobody touches the engine's blocks any more: the data plane's process is gone, or it says so.
+Copies run in the data plane, behind the engine's event, concurrently with all other work of the client. A cache is
+registered again automatically when the client attaches again. A copy whose connection is lost stays under way until it
+is certain that nothing touches the engine's blocks any more: either the data plane's process is gone, or the data plane
+confirms it.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
-from dataplane.client.link import ClientEvent, Link
+from dataplane.client.link import ClientEvent, EngineLink
 from dataplane.client.peer import Process
 from dataplane.devices.chunks import Tensor, TensorsRefused, form_of, layout_of
 from dataplane.devices.paged import block_axis
-from dataplane.devices.runtime import Event, Handle, Runtime
+from dataplane.devices.runtime import DeviceEvent, DeviceRuntime, Handle
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 from dataplane.protocol.layout import U64
 
@@ -44,23 +46,25 @@ if TYPE_CHECKING:
     import torch
 
 REGISTER_S = 30.0
-"""The first cache of a data plane loads the device's runtime."""
+"""Seconds that a registration may take: the first cache makes the data plane load the device's runtime."""
 LOOK_S = 0.005
 MAX_BLOCK_NUMBER = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """One tensor of the engine's cache, exported. One axis of it counts blocks: the first one, or the second of five
-    where the first are keys and values."""
+    """One exported tensor of the engine's cache.
+
+    One axis counts blocks: the first axis, or the second axis of five if the first one separates keys and values.
+    """
 
     handle: Handle
-    """Of the memory from its first element on."""
+    """Handle of the memory from the tensor's first element on."""
     dtype: str
-    """As torch names it."""
+    """Type name as in torch."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    """In elements."""
+    """Strides in elements."""
 
     @property
     def _form(self) -> Tensor:
@@ -68,12 +72,12 @@ class CacheTensor:
 
 
 def exported(
-    runtime: Runtime, address: int, dtype: str, shape: Sequence[int], stride: Sequence[int]
+    runtime: DeviceRuntime, address: int, dtype: str, shape: Sequence[int], stride: Sequence[int]
 ) -> CacheTensor:
-    """A tensor whose first element is at an address of the engine's device memory; strides in elements.
+    """Export a tensor whose first element is at `address` in the engine's device memory. Strides are in elements.
 
-    Raises DeviceError for memory that cannot be exported (expandable segments; the sentence says what to set), and
-    ValueError for what is no tensor.
+    Raises DeviceError for memory that cannot be exported (expandable segments; the message says what to set), and
+    ValueError for an invalid tensor.
     """
     form = Tensor(dtype, tuple(shape), tuple(stride))
     try:
@@ -83,8 +87,8 @@ def exported(
     return CacheTensor(runtime.export(address, form.nbytes), dtype, tuple(shape), tuple(stride))
 
 
-def exported_tensors(runtime: Runtime, tensors: Sequence[torch.Tensor]) -> list[CacheTensor]:
-    """The same of torch's tensors on a device. Raises DeviceError, ValueError."""
+def exported_tensors(runtime: DeviceRuntime, tensors: Sequence[torch.Tensor]) -> list[CacheTensor]:
+    """Export torch tensors on a device. Raise DeviceError or ValueError as `exported` does."""
     return [
         exported(runtime, each.data_ptr(), str(each.dtype).removeprefix("torch."), each.shape, each.stride())
         for each in tensors
@@ -94,7 +98,7 @@ def exported_tensors(runtime: Runtime, tensors: Sequence[torch.Tensor]) -> list[
 def chunk_layout(
     tensors: Sequence[CacheTensor], *, tokens_per_block: int, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
 ) -> tuple[str, int]:
-    """What `Space.layout` and `Space.block_bytes` are for these tensors. Raises ValueError."""
+    """Return `Space.layout` and `Space.block_bytes` for these tensors. Raise ValueError."""
     forms = [tensor._form for tensor in tensors]
     try:
         form = form_of(forms, tokens_per_block, chunk_tokens)
@@ -104,48 +108,50 @@ def chunk_layout(
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a copy."""
+class CopyResult:
+    """Outcome of a copy."""
 
     blocks: int
-    """Blocks that every reader can see now, or chunks that are in the engine's cache now."""
+    """Blocks that every reader can see now (store), or chunks that are in the engine's cache now (load)."""
     code: Code | None = None
-    """Why it is none; a load that failed leaves its blocks undefined. None when it went well."""
+    """Reason for a failure, or None on success. A failed load leaves its blocks undefined."""
     message: str = ""
 
 
 class Copy:
-    """One store or load. The engine leaves its blocks alone while it is under way: of a store it writes none of them,
-    of a load it touches none."""
+    """One store or load.
 
-    def __init__(self, driven: Driven, keys: int) -> None:
+    While it is under way, the engine must not write the blocks of a store, and must not touch the blocks of a load.
+    """
+
+    def __init__(self, driven: DrivenCopies, keys: int) -> None:
         self._driven = driven
         self.outcomes: npt.NDArray[np.uint8] = np.full(keys, int(Code.UNAVAILABLE), np.uint8)
-        """Of a store: an `Outcome` or a `Code` for each key; what is WRITE is being copied."""
+        """For a store: a `ReserveOutcome` or a `Code` for each key; keys with the outcome WRITE are being copied."""
         self.hits = 0
-        """Of a load: leading chunks that are copied. Those beyond are left as they are."""
-        self.ended: Ended | None = None
-        """None while it is under way."""
+        """For a load: number of leading chunks that are copied. The blocks beyond them are left unchanged."""
+        self.ended: CopyResult | None = None
+        """Result, or None while the copy is under way."""
         self.attachment = 0
         self.plane: Process | None = None
 
     def end(self, blocks: int, code: Code | None = None, message: str = "") -> None:
         if self.ended is None:
-            self.ended = Ended(blocks, code, message)
+            self.ended = CopyResult(blocks, code, message)
 
     def refuse(self, code: Code, message: str = "") -> None:
-        """Nothing of it was begun."""
+        """End a copy that was never started."""
         self.outcomes[:] = int(code)
         self.end(0, code, message)
 
     def poll(self) -> bool:
-        """Whether it has ended; looks, and does not wait."""
+        """Return whether the copy has ended, without waiting."""
         if self.ended is None:
             self._driven.look()
         return self.ended is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended. False: it is under way still. Other threads use the client meanwhile."""
+        """Wait until the copy has ended; return False on time-out. Other threads can use the client meanwhile."""
         deadline = time.monotonic() + timeout_s
         while not self.poll():
             left = deadline - time.monotonic()
@@ -157,28 +163,28 @@ class Copy:
 
 @dataclass(eq=False, slots=True)
 class _Registered:
-    """A cache, as it is registered and registered again."""
+    """A cache with all that is needed to register it again."""
 
     message: wire.RegisterCache
     blocks: int
     blocks_per_chunk: int
     number: int = 0
     attachment: int = 0
-    """Of the client, in which the number counts."""
+    """Attachment of the client in which `number` is valid."""
 
 
-class Driven:
-    """The copies of one client. `Client` is how to use it."""
+class DrivenCopies:
+    """Copies of one client. Use them through `Client`."""
 
-    def __init__(self, link: Link, lock: threading.RLock) -> None:
+    def __init__(self, link: EngineLink, lock: threading.RLock) -> None:
         self._link = link
         self._lock = lock
         self._caches: dict[int, _Registered] = {}
-        """By the space's position."""
+        """Registered caches by the position of their space."""
         self._under_way: dict[int, Copy] = {}
-        """By the number of the request."""
+        """Copies by request number."""
         self._registering: dict[int, tuple[_Registered, int]] = {}
-        """What was asked for, with the attachment that it was asked in, by the number of the request."""
+        """Requested registrations, with the attachment in which they were requested, by request number."""
         hear = weakref.WeakMethod(self.hear)
         link.on_copy = lambda answer: (found := hear()) is not None and found(answer)
 
@@ -187,7 +193,7 @@ class Driven:
     def register(
         self, tensors: Sequence[CacheTensor], space: int, tokens_per_block: int, chunk_tokens: int
     ) -> Code | None:
-        """As `Client.register_cache`."""
+        """Implement `Client.register_cache`."""
         forms = [tensor._form for tensor in tensors]
         try:
             form = form_of(forms, tokens_per_block, chunk_tokens)
@@ -198,7 +204,7 @@ class Driven:
             raise ValueError(f"expected tensors of one device, got {', '.join(devices)}")
         bodies = list(dict.fromkeys(tensor.handle.body for tensor in tensors))
         described = [
-            wire.CacheTensor(
+            wire.TensorDescription(
                 bodies.index(each.handle.body),
                 each.handle.offset,
                 each.handle.nbytes,
@@ -222,7 +228,7 @@ class Driven:
             return ready if isinstance(ready, Code) else None
 
     def unregister(self, space: int) -> None:
-        """As `Client.unregister_cache`."""
+        """Implement `Client.unregister_cache`."""
         with self._lock:
             known = self._caches.pop(space, None)
             if known is not None and known.number and known.attachment == self._link.attachments:
@@ -231,9 +237,12 @@ class Driven:
                     lambda at: wire.UnregisterCache(at, number), checks.answers(wire.CacheUnregistered)
                 )
 
-    def _ready(self, space: int, patience_s: float) -> _Registered | Code:
-        """A cache that the data plane of now knows; registers it anew where that is needed, and waits for so long, but
-        the client's time-out at least. A late answer counts when it comes."""
+    def _ready(self, space: int, timeout_s: float) -> _Registered | Code:
+        """Return a cache that the current data plane knows, or the reason why there is none.
+
+        Registers the cache again if needed. Waits for `timeout_s` or the client's time-out, whichever is longer. A
+        late answer takes effect when it arrives.
+        """
         known = self._caches[space]
         self._link.maintain()
         world = self._link.world
@@ -252,7 +261,7 @@ class Driven:
                 at, number, message.device, message.allocations, message.tensors, message.tokens_per_block
             )
 
-        answer = self._link.ask(make, checks.answers(wire.CacheRegistered), patience_s)
+        answer = self._link.ask(make, checks.answers(wire.CacheRegistered), timeout_s)
         if isinstance(answer, Code):
             return answer
         self.hear(answer)
@@ -260,7 +269,7 @@ class Driven:
             self._tell("register_refused", answer)
             return code_of(answer.code)
         if not known.number:
-            self._link.distrust("registered a cache of other blocks")
+            self._link.protocol_failed("registered a cache of other blocks")
             return Code.UNAVAILABLE
         return known
 
@@ -270,7 +279,7 @@ class Driven:
             return
         if (answer.blocks, answer.blocks_per_chunk) == (known.blocks, known.blocks_per_chunk):
             known.number, known.attachment = answer.cache, attachment
-        # It answers when whatever it was copying for an earlier connection of this process has ended.
+        # The data plane answers once every copy for an earlier connection of this process has ended.
         for request, copy in list(self._under_way.items()):
             if copy.attachment < attachment:
                 self._end(request, 0, Code.UNAVAILABLE, "the connection was lost")
@@ -284,14 +293,14 @@ class Driven:
         self,
         keys: U64,
         blocks: Sequence[int] | npt.NDArray[np.integer],
-        event: Event | bytes | None,
+        event: DeviceEvent | bytes | None,
         tenant: str,
         space: int,
         parent: bytes,
         *,
         checksums: bool,
     ) -> Copy:
-        """As `Client.store_from`."""
+        """Implement `Client.store_from`."""
         packed, handle = self._asked(keys, blocks, event, space, whole=True)
         return self._begin(
             space,
@@ -306,11 +315,11 @@ class Driven:
         self,
         keys: U64,
         blocks: Sequence[int] | npt.NDArray[np.integer],
-        event: Event | bytes | None,
+        event: DeviceEvent | bytes | None,
         space: int,
         skip_blocks: int,
     ) -> Copy:
-        """As `Client.load_into`."""
+        """Implement `Client.load_into`."""
         packed, handle = self._asked(keys, blocks, event, space, whole=False)
         if not 0 <= skip_blocks <= len(blocks):
             raise ValueError(f"expected skip_blocks from 0 to {len(blocks)}, got {skip_blocks}")
@@ -325,12 +334,15 @@ class Driven:
         self,
         keys: U64,
         blocks: Sequence[int] | npt.NDArray[np.integer],
-        event: Event | bytes | None,
+        event: DeviceEvent | bytes | None,
         space: int,
         *,
         whole: bool,
     ) -> tuple[bytes, bytes]:
-        """Packed blocks and the event's handle. `whole`: of whole chunks alone. Raises ValueError."""
+        """Check the arguments of a copy. Return the packed block numbers and the event's handle.
+
+        With `whole`, the blocks must fill whole chunks. Raises ValueError.
+        """
         known = self._caches.get(space)
         if known is None:
             raise ValueError(f"no cache is registered for the space at position {space}")
@@ -380,7 +392,7 @@ class Driven:
 
             answer = self._link.ask(request, check)
             if isinstance(answer, Code):
-                if not asked:  # it was not sent
+                if not asked:  # the request was not sent
                     copy.refuse(answer)
             else:
                 self.hear(answer)
@@ -389,7 +401,7 @@ class Driven:
         return copy
 
     def hear(self, answer: wire.EngineReply) -> bool:
-        """An answer, also one that nobody waits for any more; whether it was one to a request of these."""
+        """Handle an answer, including a late one. Return whether it answers a request of this object."""
         registering = self._registering.pop(answer.id, None)
         if registering is not None:
             if isinstance(answer, wire.CacheRegistered):
@@ -422,7 +434,7 @@ class Driven:
         self._under_way.pop(request).end(blocks, code, message)
 
     def look(self) -> None:
-        """Take what the data plane said, and settle what was lost."""
+        """Process answers of the data plane, and end copies that were lost."""
         with self._lock:
             self._link.hear()
             lost = [
@@ -438,7 +450,7 @@ class Driven:
                     self._ready(space, 0.0)
 
     def pause(self, seconds: float) -> None:
-        """Until the data plane says something, or so long."""
+        """Wait until an answer arrives, at most `seconds`."""
         fd = self._link.fileno()
         waiting = select.poll()
         if fd is not None:
@@ -446,7 +458,7 @@ class Driven:
         waiting.poll(1000 * seconds)
 
     def left(self) -> None:
-        """The data plane has said that nothing runs for this process any more."""
+        """End all copies: the data plane has confirmed that nothing runs for this process any more."""
         for request in list(self._under_way):
             self._end(request, 0, Code.UNAVAILABLE, "the client was closed")
 
@@ -457,7 +469,7 @@ def _store_begun(keys: int) -> checks.Check:
         if isinstance(answer, wire.StoreBegun) and (
             len(answer.outcomes) != keys
             or answer.copy < 0
-            or (not answer.copy and Outcome.WRITE in answer.outcomes)
+            or (not answer.copy and ReserveOutcome.WRITE in answer.outcomes)
         ):
             raise checks.fault(f"store begun: {len(answer.outcomes)} outcomes for {keys} keys")
 

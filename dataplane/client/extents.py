@@ -1,5 +1,7 @@
-"""Open extents of replicas, and the thread on which they are opened and closed: the device may take its time for that,
-and closing waits for all that runs on it."""
+"""Open extents of GPU copies, and the thread that opens and closes them.
+
+A separate thread is needed because the device may be slow, and because closing waits for all work that runs on it.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +9,33 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from dataplane.devices.runtime import Opened
+from dataplane.devices.runtime import OpenedMemory
 
 
-class Extent:
-    """An open extent. Who reads from it is counted; it is closed when it is of no use and nobody does."""
+class OpenExtent:
+    """An open extent with a count of its readers. It is closed when it is no longer needed and has no readers."""
 
     __slots__ = ("_opened", "address", "gone", "nbytes", "number", "plane", "users")
 
-    def __init__(self, number: int, plane: int, opened: Opened, offset: int, nbytes: int) -> None:
+    def __init__(self, number: int, plane: int, opened: OpenedMemory, offset: int, nbytes: int) -> None:
         self.number = number
         self.plane = plane
-        """Which data plane's number it is, as the link counts them."""
+        """Data plane that numbered the extent, as counted by the link."""
         self.address = opened.address + offset
-        """In this process."""
+        """Address in this process."""
         self.nbytes = nbytes
         self.users = 0
         self.gone = False
-        """It is closed as soon as nobody reads from it."""
+        """Whether to close it as soon as it has no readers."""
         self._opened = opened
 
     def close(self) -> None:
-        """Raises DeviceError."""
+        """Close the extent. Raise DeviceError."""
         self._opened.close()
 
 
 class Aside:
-    """Does one thing after the other on a thread, which begins with the first."""
+    """Runs work items one after another on a thread, which starts with the first item."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -48,17 +50,19 @@ class Aside:
                 self._thread = threading.Thread(target=_run, args=(self._work,), name=self._name, daemon=True)
                 self._thread.start()
 
-    def join(self) -> None:
-        """Wait until all that was submitted is done. The thread ends; what is submitted later begins another."""
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all submitted work is done; return whether it is. Later work starts another thread."""
         with self._lock:
             thread, self._thread = self._thread, None
             work, self._work = self._work, SimpleQueue()
         if thread is not None:
             work.put(None)
-            thread.join()
+            thread.join(timeout_s)
+            return not thread.is_alive()
+        return True
 
 
 def _run(waiting: SimpleQueue[Callable[[], None] | None]) -> None:
     while (work := waiting.get()) is not None:
         work()
-        del work  # it refers to what may be let go meanwhile
+        del work  # it refers to objects that may be collectable now

@@ -1,4 +1,4 @@
-"""An engine's paged cache on a device: its chunks to and from the pool, without a copy in between.
+"""Paged cache of an engine on a device: copies its chunks to and from the pool without an intermediate copy.
 
     cache = PagedCache.of_tensors(client, list(kv_caches.values()), tokens_per_block=16)
     with client.reserve(keys, cache.chunk_bytes, tenant=salt) as reservation:
@@ -7,16 +7,16 @@
             store.layer(number, after=computed)  # an event of the engine's stream
         store.finish()                           # waits, then commits
     load = cache.load(client.acquire(keys), blocks)
-    load.wait_layer(0, stream)                   # the engine's stream, on the device
-    load.finish()                                # True: every byte is there; the lease is let go
+    load.wait_layer(0, stream)                   # the engine's stream waits on the device
+    load.finish()                                # True: all bytes are copied; the lease is released
 
-The pool's segments are registered with the runtime as they are used, read-only where they are mapped so. Where that is
-refused, copies go through a staging buffer, which is told once. Blocks that have a replica on this device (pins of the
-tier `gpu`) are loaded from there. Copies run on a stream of their own, in the order in
-which they were asked for. A copy that fails ends its reservation or lease; nothing of it is ever published, and nothing
-is raised into the engine but for wrong arguments.
+The pool's segments are registered with the runtime when they are first used, read-only if they are mapped
+read-only. If registration is refused, copies go through a staging buffer, and this is logged once. Blocks that have
+a GPU copy on this device (pins of the tier `gpu`) are loaded from there. Copies run on a separate stream, in the
+order of the calls. A copy that fails ends its reservation or lease. None of its blocks is published, and the engine
+sees no exception except for wrong arguments.
 
-`dataplane.devices.find` finds CUDA. torch is needed for `of_tensors` alone.
+`dataplane.devices.find` finds CUDA. Only `of_tensors` needs torch.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dataplane.client.client import Client
-from dataplane.client.extents import Extent
-from dataplane.client.gpu_copies import Load, Place, Store
+from dataplane.client.device_copies import BlockSource, DeviceLoad, DeviceStore
+from dataplane.client.extents import OpenExtent
+from dataplane.client.gpu_copies import GpuCopies, GpuCopy
 from dataplane.client.leases import Lease
-from dataplane.client.memory import Memory
-from dataplane.client.replicas import Replica, Replicas
+from dataplane.client.memory import SharedMapping
 from dataplane.client.reservations import Reservation
-from dataplane.devices.copying import Lane, methods_for
+from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.find import find
 from dataplane.devices.paged import GroupForm, LayoutRefused, Planes, Runs, planes_of
-from dataplane.devices.pinning import Pinned, Staging
-from dataplane.devices.runtime import Device, DeviceError, Event, Runtime, Stream, device_of
+from dataplane.devices.pinning import PinnedMemory, Staging
+from dataplane.devices.runtime import Device, DeviceError, DeviceEvent, DeviceRuntime, DeviceStream, device_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,12 +48,12 @@ _log = logging.getLogger("larder.client")
 
 
 class PagedCache:
-    """Paged tensors that share block numbers, one for each layer, on one device. May be shared by threads."""
+    """Paged tensors of one device that share block numbers, one tensor per layer. Threads may share it."""
 
     def __init__(
         self,
         client: Client,
-        runtime: Runtime,
+        runtime: DeviceRuntime,
         device: Device,
         tensors: Sequence[Planes],
         bases: Sequence[int],
@@ -61,10 +61,13 @@ class PagedCache:
         blocks: int,
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
-        replicas: bool = True,
+        gpu_copies: bool = True,
     ) -> None:
-        """`bases` are the addresses that the planes of each tensor count from. Without `replicas` the pool alone is
-        read. Raises DeviceError, and ValueError for wrong arguments."""
+        """Create the cache. Raise DeviceError, or ValueError for wrong arguments.
+
+        `bases` are the addresses from which the planes of each tensor are counted. Without `gpu_copies`, loads read
+        only the pool.
+        """
         if not tensors or len(tensors) != len(bases):
             raise ValueError(f"expected an address for each tensor, got {len(bases)} for {len(tensors)}")
         if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
@@ -75,17 +78,17 @@ class PagedCache:
         self._client = client
         self._bases = list(bases)
         self._methods = methods_for(runtime, device)
-        self._lane = Lane(runtime, device, self._methods)
-        self._pins: dict[int, tuple[Memory, Pinned]] = {}
-        """By the address of a mapping, which is kept as long as it is registered."""
+        self._lane = CopyLane(runtime, device, self._methods)
+        self._pins: dict[int, tuple[SharedMapping, PinnedMemory]] = {}
+        """Registered mappings by address. Each mapping is kept as long as it is registered."""
         self._staging: Staging | None = None
         self._under_way = 0
         self._closed = False
         self._lock = threading.RLock()
-        self._replicas: Replicas | None = None
-        if replicas:
-            self._replicas = client.replicas(runtime, device)
-            self._replicas.enter()
+        self._gpu_copies: GpuCopies | None = None
+        if gpu_copies:
+            self._gpu_copies = client.gpu_copies(runtime, device)
+            self._gpu_copies.enter()
 
     @classmethod
     def of_tensors(
@@ -95,10 +98,10 @@ class PagedCache:
         *,
         tokens_per_block: int,
         chunk_tokens: int = CHUNK_TOKENS,
-        runtime: Runtime | None = None,
-        replicas: bool = True,
+        runtime: DeviceRuntime | None = None,
+        gpu_copies: bool = True,
     ) -> PagedCache:
-        """Of CUDA tensors, one for each layer. Raises DeviceError without CUDA, ValueError for wrong arguments."""
+        """Return a cache of CUDA tensors, one per layer. Raise DeviceError without CUDA, or ValueError."""
         import torch
 
         places = {tensor.device for tensor in tensors}
@@ -122,7 +125,7 @@ class PagedCache:
             blocks=min(tensor.shape[axis] for tensor in tensors),
             tokens_per_block=tokens_per_block,
             chunk_tokens=chunk_tokens,
-            replicas=replicas,
+            gpu_copies=gpu_copies,
         )
 
     @property
@@ -131,27 +134,26 @@ class PagedCache:
 
     @property
     def chunk_bytes(self) -> int:
-        """What to reserve for a chunk."""
+        """Bytes to reserve for a chunk."""
         return self.form.chunk_bytes
 
     @property
     def staged(self) -> bool:
-        """Copies go through a staging buffer: registering the pool was refused."""
+        """Whether copies go through a staging buffer because registration of the pool was refused."""
         return self._staging is not None
 
-    def event(self) -> Event:
-        """For the engine to record on its stream. Raises DeviceError."""
+    def event(self) -> DeviceEvent:
+        """Return an event that the engine can record on its stream. Raise DeviceError."""
         return self.runtime.event(self.device)
 
-    def stream_of(self, native: int) -> Stream:
-        """The engine's own stream, as `torch.cuda.current_stream().cuda_stream`. Raises DeviceError."""
+    def stream_of(self, native: int) -> DeviceStream:
+        """Wrap the engine's own stream, given as `torch.cuda.current_stream().cuda_stream`. Raise DeviceError."""
         return self.runtime.external_stream(self.device, native)
 
     # ---- copies
 
-    def store(self, reservation: Reservation, blocks: Sequence[int]) -> Store:
-        """Begin to fill a reservation: its key `i` has the `i`-th chunk of the blocks. Raises ValueError for numbers
-        that cannot be."""
+    def store(self, reservation: Reservation, blocks: Sequence[int]) -> DeviceStore:
+        """Begin to fill a reservation: key `i` takes the `i`-th chunk of `blocks`. Raise ValueError."""
         count = len(reservation.outcomes)
         self._check(blocks, count * self.form.blocks_per_chunk)
         if len(blocks) < count * self.form.blocks_per_chunk:
@@ -160,7 +162,7 @@ class PagedCache:
             )
         self._begin()
         try:
-            return Store(self, reservation, blocks)
+            return DeviceStore(self, reservation, blocks)
         except BaseException:
             self.ended()
             raise
@@ -172,19 +174,19 @@ class PagedCache:
         *,
         first: int = 0,
         space: int = 0,
-        after: Event | None = None,
-    ) -> Load:
-        """Copy what is leased into blocks: those of the chain from position `first` on, as many as are given.
+        after: DeviceEvent | None = None,
+    ) -> DeviceLoad:
+        """Copy leased blocks into the engine's blocks, starting at position `first` of the chain.
 
-        All layers are enqueued, the first one first, behind `after`. The lease is the copy's from here on. Raises
-        ValueError for numbers that cannot be, and for a lease that was released.
+        As many positions are copied as `blocks` has numbers. All layers are enqueued in order, behind `after`. The copy
+        takes over the lease. Raises ValueError for invalid numbers and for a released lease.
         """
         if first < 0:
             raise ValueError(f"expected a position, got first={first}")
         self._check(blocks, len(lease) * self.form.blocks_per_chunk - first)
         self._begin()
         try:
-            return Load(self, lease, blocks, first, space, after)
+            return DeviceLoad(self, lease, blocks, first, space, after)
         except BaseException:
             self.ended()
             raise
@@ -198,9 +200,9 @@ class PagedCache:
             raise ValueError(f"expected blocks from 0 to {self.form.blocks - 1}")
 
     def _begin(self) -> None:
-        """Registrations of segments that are given up end before a copy begins, when none is under way."""
-        if self._replicas is not None:
-            self._replicas.look()
+        """Count a new copy. If no other copy is under way, first unregister segments that the client has given up."""
+        if self._gpu_copies is not None:
+            self._gpu_copies.look()
         with self._lock:
             if not self._under_way:
                 mapped = {memory.address for memory in self._client.mapped}
@@ -216,12 +218,17 @@ class PagedCache:
             self.tell("a segment could not be unpinned", error)
         del memory
 
-    # ---- for Store and Load
+    # ---- for DeviceStore and DeviceLoad
 
     def enqueue(
-        self, places: Sequence[Place], tensors: slice, *, to_device: bool, after: Event | None = None
+        self,
+        places: Sequence[BlockSource],
+        tensors: slice,
+        *,
+        to_device: bool,
+        after: DeviceEvent | None = None,
     ) -> None:
-        """Copy some layers of some blocks. Raises DeviceError."""
+        """Enqueue copies of some layers of some blocks. Raise DeviceError."""
         with self._lock:
             if after is not None:
                 self._lane.stream.wait(after)
@@ -229,7 +236,7 @@ class PagedCache:
                 runs = self.form.runs(
                     place.numbers, bases=self._bases, tensors=tensors, places=(place.positions, place.begins)
                 )
-                if isinstance(place.memory, Extent):
+                if isinstance(place.memory, OpenExtent):
                     self._lane.copy(runs, place.memory.address, to_device=to_device, within=True)
                     continue
                 if self._staging is None and self._pinned(place.memory, runs, to_device=to_device):
@@ -238,10 +245,10 @@ class PagedCache:
                     self._staging = Staging(self.runtime)
                 self._lane.copy_staged(runs, self._staging, place.memory.address, to_device=to_device)
 
-    def _pinned(self, memory: Memory, runs: Runs, *, to_device: bool) -> bool:
+    def _pinned(self, memory: SharedMapping, runs: Runs, *, to_device: bool) -> bool:
         known = self._pins.get(memory.address)
         if known is None:
-            pinned = Pinned(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
+            pinned = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
             known = self._pins[memory.address] = memory, pinned
         if self._lane.copy_pinned(runs, known[1], 0, to_device=to_device):
             return True
@@ -252,40 +259,40 @@ class PagedCache:
             )
         return False
 
-    def record(self) -> Event:
-        """An event behind all that was enqueued. Raises DeviceError."""
+    def record(self) -> DeviceEvent:
+        """Return an event that is recorded after all enqueued copies. Raise DeviceError."""
         with self._lock:
             event = self.runtime.event(self.device)
             self._lane.record(event)
             return event
 
     def synchronize(self) -> None:
-        """Raises DeviceError."""
+        """Wait for all enqueued copies. Raise DeviceError."""
         with self._lock:
             self._lane.synchronize()
 
-    def find(self, lease: Lease, first: int, end: int, space: int) -> list[Replica | None]:
-        """Where leased chunks have a replica on this device. What is found is given back with `ended`."""
-        if self._replicas is None or first == end:
+    def find(self, lease: Lease, first: int, end: int, space: int) -> list[GpuCopy | None]:
+        """Return the GPU copies of leased chunks on this device. Give them back with `ended`."""
+        if self._gpu_copies is None or first == end:
             return [None] * (end - first)
-        return self._replicas.find(lease.held(first, end, space), self.chunk_bytes)
+        return self._gpu_copies.find(lease.held(first, end, space), self.chunk_bytes)
 
-    def ended(self, extents: Collection[Extent] = ()) -> None:
-        """A copy is not under way any more. It read from these extents."""
+    def ended(self, extents: Collection[OpenExtent] = ()) -> None:
+        """Record that a copy is no longer under way. It read from `extents`."""
         with self._lock:
             self._under_way -= 1
-        self.let_go(extents)
+        self.release(extents)
 
-    def let_go(self, extents: Collection[Extent]) -> None:
-        """Nothing reads from what `find` found any more."""
-        if self._replicas is not None and extents:
-            self._replicas.done(extents)
+    def release(self, extents: Collection[OpenExtent]) -> None:
+        """Record that nothing reads any more from these extents, which `find` returned."""
+        if self._gpu_copies is not None and extents:
+            self._gpu_copies.done(extents)
 
     def tell(self, what: str, error: DeviceError) -> None:
         _log.warning("larder.gpu %s: %s", what, error)
 
     def close(self) -> None:
-        """Wait for what is under way, and let go of everything that is registered."""
+        """Wait for copies that are under way, and unregister everything."""
         with self._lock:
             if self._closed:
                 return
@@ -294,8 +301,8 @@ class PagedCache:
                 self._lane.close()
             except DeviceError as error:
                 self.tell("a copy failed when the cache closed", error)
-            if self._replicas is not None:
-                self._replicas.leave()
+            if self._gpu_copies is not None:
+                self._gpu_copies.leave()
             for address in list(self._pins):
                 self._unpin(address)
             try:

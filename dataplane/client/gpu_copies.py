@@ -1,252 +1,497 @@
-"""One store and one load of a paged cache, as half-made things: they end by `finish` or `abort`, and by leaving the
-with-block."""
+"""GPU copies of leased blocks, which an engine reads instead of the pool.
+
+Each client has one object per device. It asks the data plane once for its table of GPU copies, and after that for
+extents that a load finds in the table and that are not open in this process. For the theory, see
+`dataplane.protocol.gpu_copies`. In short, the holder of a lease on a block also holds the block's GPU copy. A load
+therefore only has to keep its lease until its copies have ended.
+
+An extent that the data plane gave up is closed when the last load from it ends; the next message reports this. A
+separate thread opens and closes extents. While the connection is lost, loads read the pool. When the same data plane
+resumes the client, the object continues and repeats every message that the data plane may have missed. When the client
+is attached to another data plane process, the object requests everything again, and closes the extents of the previous
+process in the same way.
+
+The start and the end of a copy do not wait for the client's lock, because another thread may hold it for as long as its
+request is unanswered. Work that is skipped for this reason is done at the next call.
+
+If there is no data plane, or if it has no GPU copies or is of an older release, no GPU copy is found, and no further
+request is sent while that lasts.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from dataplane.client.extents import Extent
-from dataplane.client.leases import Lease
-from dataplane.client.memory import Memory
-from dataplane.client.reservations import Committed, Reservation
-from dataplane.devices.runtime import I64, DeviceError, Event, Stream
-from dataplane.protocol.codes import Code
+from dataplane.client import checks
+from dataplane.client.extents import Aside, OpenExtent
+from dataplane.client.leases import LeasedBlocks
+from dataplane.client.link import EngineLink
+from dataplane.client.memory import SharedMapping
+from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle
+from dataplane.protocol import engine as wire
+from dataplane.protocol.codes import Code, code_of
+from dataplane.protocol.gpu_copies import MAX_EXTENTS, GpuCopyIndex
+from dataplane.protocol.layout import H_MEMORY, LayoutError
 
-if TYPE_CHECKING:
-    from dataplane.client.gpu import PagedCache
+RETRY_S = 10.0
+"""Seconds before the client repeats a request that was refused or that ended a connection."""
+EXTENT_TIMEOUT_S = 0.005
+"""Seconds that a load waits for extents that it needs for the first time: as long as some chunks take to load out of
+the pool. The next load uses extents that open later."""
+ANSWER_S = 10.0
+"""Seconds for which an unanswered question blocks further questions. Doubles with each further unanswered one."""
+CLOSE_S = 60.0
+"""Longest time in seconds that closing a client waits for the device to close extents."""
+_LASTING = frozenset({Code.UNSUPPORTED, Code.MALFORMED, Code.NOT_ALLOWED})
+"""Refusals that hold for a whole attachment. A data plane that does not know the question answers MALFORMED."""
 
-_EVERYTHING = slice(None)
-
-
-class Place(NamedTuple):
-    """Blocks whose chunks lie in one mapping, or in one extent of replicas."""
-
-    memory: Memory | Extent
-    numbers: I64
-    positions: I64
-    """Of each block in its chunk."""
-    begins: I64
-    """Where each block's chunk begins, in bytes from the start of either."""
-
-
-class _Places:
-    """Blocks, chunk by chunk, put together by mapping or extent: one of them is one batch of copies."""
-
-    def __init__(self) -> None:
-        self._columns: dict[int, tuple[Memory | Extent, list[int], list[int], list[int]]] = {}
-
-    def add(self, memory: Memory | Extent, address: int, numbers: Sequence[int], first: int) -> None:
-        _, known, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
-        known += numbers
-        positions += range(first, first + len(numbers))
-        begins += [address - memory.address] * len(numbers)
-
-    def made(self) -> list[Place]:
-        return [
-            Place(memory, *(np.array(column, np.int64) for column in columns))
-            for memory, *columns in self._columns.values()
-        ]
+_log = logging.getLogger("larder.client")
 
 
-class _Copy(ABC):
-    """What stores and loads have in common."""
+@dataclass(frozen=True, slots=True)
+class GpuCopy:
+    """Location of one block's GPU copy on the device."""
 
-    def __init__(self, cache: PagedCache) -> None:
-        self._cache = cache
-        self._failed: DeviceError | None = None
-        self._ended = False
-        self._extents: set[Extent] = set()
-        """Of replicas that are read."""
-
-    @property
-    def failed(self) -> DeviceError | None:
-        """What went wrong, as far as it is known by now."""
-        return self._failed
-
-    def _fail(self, error: DeviceError) -> None:
-        if self._failed is None:
-            # Its traceback has the frames that refer to views of blocks: they would be held as long as this is.
-            self._failed = error.with_traceback(None)
-            self._cache.tell("a copy failed", error)
-
-    def _settle(self) -> bool:
-        """Wait until nothing is under way. Whether all went well; False when it had ended before."""
-        if self._ended:
-            return False
-        self._ended = True
-        try:
-            self._cache.synchronize()
-        except DeviceError as error:
-            self._fail(error)
-        finally:
-            extents, self._extents = self._extents, set()
-            self._cache.ended(extents)
-        return self._failed is None
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Wait for what is under way, and give everything up."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
+    extent: OpenExtent
+    address: int
 
 
-class Store(_Copy):
-    """A reservation that is being filled from a device."""
+@dataclass(eq=False, slots=True)
+class _Side:
+    """State received from one data plane process."""
 
-    def __init__(self, cache: PagedCache, reservation: Reservation, blocks: Sequence[int]) -> None:
-        super().__init__(cache)
-        self._reservation = reservation
-        per_chunk = cache.form.blocks_per_chunk
-        self._arrays = [reservation.array(at) for at in reservation.writable]
-        """They keep the memory, also when the reservation is ended by somebody else."""
-        places = _Places()
-        for at, array in zip(reservation.writable, self._arrays, strict=True):
-            own = blocks[at * per_chunk : (at + 1) * per_chunk]
-            places.add(reservation.memory(at), int(array.ctypes.data), own, 0)
-        self._places = places.made()
-        self._copied: set[int] = set()
-
-    def layer(self, number: int, after: Event | None = None) -> None:
-        """Enqueue one layer of all chunks, behind an event of the engine's stream."""
-        if not 0 <= number < self._cache.layers:
-            raise ValueError(f"expected a layer from 0 to {self._cache.layers - 1}, got {number}")
-        self._enqueue(slice(number, number + 1), after)
-
-    def all(self, after: Event | None = None) -> Store:
-        """Enqueue all layers of all chunks, behind an event of the engine's stream."""
-        self._enqueue(_EVERYTHING, after)
-        return self
-
-    def _enqueue(self, tensors: slice, after: Event | None) -> None:
-        if self._ended:
-            raise ValueError("the store has ended")
-        if self._failed is not None:
-            return
-        try:
-            self._cache.enqueue(self._places, tensors, to_device=False, after=after)
-            self._copied |= set(range(*tensors.indices(self._cache.layers)))
-        except DeviceError as error:
-            self._fail(error)
-
-    def finish(self) -> Committed:
-        """Wait, then publish. After a failure, or without some layer, nothing is published and the reservation ends."""
-        whole = len(self._copied) == self._cache.layers or not self._arrays
-        if not self._settle() or not whole:
-            self._give_up()
-            return Committed(0, Code.UNAVAILABLE)
-        self._arrays = []
-        return self._reservation.commit()
-
-    def abort(self) -> None:
-        """Wait for what is under way, and end the reservation; does nothing after `finish`."""
-        if not self._ended:
-            self._settle()
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._arrays = []
-        self._reservation.abort()
+    memory: int
+    """Identity of the index that the table belongs to."""
+    table: GpuCopyIndex
+    changes: int = -1
+    grants: dict[int, wire.ExtentGrant] = field(default_factory=dict)
+    """Extents that, as far as the data plane knows, may be open in this process."""
+    open: dict[int, OpenExtent] = field(default_factory=dict)
+    opening: set[int] = field(default_factory=set)
+    """Extents that the thread is opening."""
+    waiting: dict[int, float] = field(default_factory=dict)
+    """Extents that were not granted or could not be opened, with the time at which each may be retried."""
 
 
-class Load(_Copy):
-    """A lease whose blocks are being copied to a device."""
+@dataclass(eq=False, slots=True)
+class _Question:
+    """Question whose answer has not arrived."""
+
+    extents: list[int]
+    """Extents that may have been granted."""
+    closed: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    said: wire.GpuCopiesMapped | wire.Refused
+    number: int
+    side: _Side | None
+    """Side with the mapped table, if the question asked for the table."""
+
+
+class GpuCopies:
+    """GPU copies of one device, for one client. Shared by threads, and by paged caches (`enter`, `leave`)."""
 
     def __init__(
-        self,
-        cache: PagedCache,
-        lease: Lease,
-        blocks: Sequence[int],
-        first: int,
-        space: int,
-        after: Event | None,
+        self, link: EngineLink, client_lock: threading.RLock, runtime: DeviceRuntime, device: Device
     ) -> None:
-        super().__init__(cache)
-        self._lease = lease
-        self._arrived: list[Event] = []
-        per_chunk = cache.form.blocks_per_chunk
-        last = first + len(blocks) - 1
-        chunks = range(first // per_chunk, last // per_chunk + 1) if len(blocks) else range(0)
-        self._arrays = [lease.array(chunk, space) for chunk in chunks]
-        """They hold the blocks, also when the lease is released by somebody else."""
-        memories = [lease.memory(chunk, space) for chunk in chunks]
-        found = cache.find(lease, chunks.start, chunks.stop, space)
-        self._extents = {replica.extent for replica in found if replica is not None}
-        self._replicas = sum(replica is not None for replica in found)
-        try:
-            places = _Places()
-            for chunk, array, memory, replica in zip(chunks, self._arrays, memories, found, strict=True):
-                begin = chunk * per_chunk - first
-                own = blocks[max(0, begin) : begin + per_chunk]
-                within = max(0, -begin)
-                if replica is None:
-                    places.add(memory, int(array.ctypes.data), own, within)
-                else:
-                    places.add(replica.extent, replica.address, own, within)
-            made = places.made()
-            for number in range(cache.layers):
-                layer = slice(number, number + 1)
-                cache.enqueue(made, layer, to_device=True, after=after if number == 0 else None)
-                self._arrived.append(cache.record())
-        except DeviceError as error:
-            self._fail(error)
-        except BaseException:
-            self._undo()
-            raise
+        self._link = link
+        self._client_lock = client_lock
+        """The client's lock. A thread that holds `_lock` must not wait for it, only try to take it."""
+        self._runtime = runtime
+        self._device = device
+        self._lock = threading.RLock()
+        self._opened = threading.Condition(self._lock)
+        self._aside = Aside("larder-extents")
+        self._attachment = 0
+        self._plane = 0
+        """Data plane, as counted by the link, that numbered these extents."""
+        self._side: _Side | None = None
+        self._asked = 0
+        """Number of the outstanding question, of which there is at most one."""
+        self._asked_until = 0.0
+        self._unheard: dict[int, _Question] = {}
+        """Unanswered questions by number: the outstanding one and those that were given up."""
+        self._answers: deque[_Answer] = deque()
+        """Answers that a thread received under the client's lock and that are yet to be processed under `_lock`."""
+        self._closed: list[int] = []
+        """Extents closed here that the data plane has not been informed of. None of them is granted."""
+        self._not_before = 0.0
+        self._fault = ""
+        """Fault in the data plane's messages about GPU copies that the link has not been informed of yet."""
+        self._failed = False
+        """Whether such a fault occurred in this attachment."""
+        self._told = ""
+        self._caches = 0
+        self._reading = 0
+        self._ended = False
 
-    def _undo(self) -> None:
-        """It never was: some of its copies may be under way."""
-        try:
-            self._cache.synchronize()
-        except DeviceError as error:
-            self._fail(error)
-        finally:
-            self._cache.let_go(self._extents)
+    # ---- for paged caches
+
+    def enter(self) -> None:
+        """Register one more cache, and ask for the table at once.
+
+        The table then arrives, and the data plane prepares the device, while the engine is still starting. Otherwise
+        the first load would have to wait for the table or do without it.
+        """
+        with self._lock:
+            self._caches += 1
+            self.look()
+
+    def leave(self) -> None:
+        """Unregister a cache whose copies have ended. After the last cache, close everything."""
+        with self._lock:
+            self._caches -= 1
+            last = not self._caches
+        if last:
+            self._finish()
+
+    def close(self) -> None:
+        """Close every extent that no load reads, and open no more. Call this before the client detaches."""
+        with self._lock:
+            self._ended = True
+        self._finish()
 
     @property
-    def replicas(self) -> int:
-        """Chunks that are read from replicas on the device; the others come from the pool."""
-        return self._replicas
+    def reading(self) -> bool:
+        """Whether a load reads from an extent."""
+        return self._reading > 0
 
-    def wait_layer(self, number: int, stream: Stream) -> bool:
-        """Have a stream of the engine wait, on the device, until a layer is there. False: it never will be."""
-        if self._failed is not None or not 0 <= number < len(self._arrived):
-            return False
-        stream.wait(self._arrived[number])
-        return True
+    def look(self) -> None:
+        """Process answers of the data plane, and start to close the extents that it gave up.
 
-    def arrived(self, number: int) -> bool:
-        """Whether a layer is there."""
-        return self._failed is None and number < len(self._arrived) and self._arrived[number].query()
+        Does not wait; cheap when there is nothing to do.
+        """
+        with self._lock:
+            self._follow()
+            if self._side is not None:
+                self._tidy(self._side)
+            self._tell_closed()
 
-    def finish(self) -> bool:
-        """Wait, and let the lease go. False: the blocks hold nothing that may be used."""
-        well = self._settle()
-        self._let_go()
-        return well
+    def find(self, held: LeasedBlocks, nbytes: int) -> list[GpuCopy | None]:
+        """Return the GPU copy, or None, of each leased block of size `nbytes`. The lease must last until `done`."""
+        nowhere: list[GpuCopy | None] = [None] * len(held.descriptors)
+        with self._lock:
+            self.look()
+            side = self._side
+            if self._ended or side is None or side.memory != int(held.world.index.header[H_MEMORY]):
+                return nowhere
+            if not self._link.attached or self._link.attachments != self._attachment:
+                # The memory may belong to a process that is gone. Drivers keep it for processes that have it open, but
+                # no documentation guarantees this, and a failed copy there makes CUDA unusable for the whole engine.
+                return nowhere
+            extents, offsets = side.table.places(held.descriptors, held.controls)
+            extents[held.nbytes != np.uint64(nbytes)] = 0
+            wanted = np.unique(extents[extents != 0]).tolist()
+            if not wanted:
+                return nowhere
+            self._ready(side, wanted)
+            found = list(nowhere)
+            for at, (number, offset) in enumerate(zip(extents.tolist(), offsets.tolist(), strict=True)):
+                extent = side.open.get(number) if number else None
+                if extent is None:
+                    continue
+                if offset + nbytes > extent.nbytes:
+                    self._protocol_failed(
+                        f"a GPU copy ends at {offset + nbytes} of an extent of {extent.nbytes} bytes"
+                    )
+                    return nowhere
+                found[at] = GpuCopy(extent, extent.address + offset)
+            for extent in {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}:
+                extent.users += 1
+                self._reading += 1
+            return found
 
-    def abort(self) -> None:
-        """Wait for what is under way, and let the lease go; does nothing after `finish`."""
-        if not self._ended:
-            self._settle()
-            self._let_go()
+    def done(self, extents: Collection[OpenExtent]) -> None:
+        """Record that a load no longer reads from `extents`."""
+        with self._lock:
+            for extent in extents:
+                extent.users -= 1
+                self._reading -= 1
+                if extent.gone and not extent.users:
+                    self._aside.submit(partial(self._close, extent))
 
-    def _let_go(self) -> None:
-        self._arrays = []
-        self._lease.release()
-        arrived, self._arrived = self._arrived, []
-        for event in arrived:
-            try:
-                event.close()
-            except DeviceError as error:
-                self._fail(error)
+    # ---- the data plane
+
+    @contextmanager
+    def _client(self) -> Iterator[bool]:
+        """Take the client's lock unless another thread holds it. Yield whether it was taken."""
+        mine = self._client_lock.acquire(blocking=False)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._client_lock.release()
+
+    def _follow(self) -> None:
+        """Process answers, detect another data plane, and ask for the table if that is due."""
+        with self._client() as mine:
+            if not mine:
+                return
+            if self._fault and self._link.attachments == self._attachment:
+                self._link.protocol_failed(self._fault)
+            self._fault = ""
+            self._link.maintain()
+            if self._unheard:
+                self._link.hear()
+            if self._link.planes != self._plane:
+                self._forget()
+            while self._answers:
+                self._take(self._answers.popleft())
+            now = time.monotonic()
+            if self._link.attachments != self._attachment:
+                # If a question ended the last connection, ask none for a while, so that the rest of the cache works.
+                self._not_before = now + RETRY_S if self._asked or self._failed else 0.0
+                self._attachment, self._asked, self._failed = self._link.attachments, 0, False
+                for question in self._unheard.values():  # the data plane may not have received it
+                    self._owe(question.closed + question.extents)
+                self._unheard.clear()
+            if self._asked and now >= self._asked_until:
+                self._owe(self._unheard[self._asked].closed)
+                self._asked = 0
+            due = self._side is None and not self._asked and self._caches and not self._ended
+            if due and self._link.attached and now >= self._not_before:
+                self._ask([], table=True)
+
+    def _forget(self) -> None:
+        """Discard the state of the previous data plane: it means nothing to the new one."""
+        self._end()
+        self._unheard.clear()
+        self._answers.clear()
+        self._closed.clear()
+        self._plane = self._link.planes
+
+    def _ask(self, extents: list[int], *, table: bool, at_once: bool = False) -> None:
+        """Post a question that also reports closed extents, if none is outstanding or `at_once` is set."""
+        if self._asked and not at_once:
+            return
+        with self._client() as mine:
+            if not mine:
+                return
+            world = self._link.world
+            if world is None or self._link.attachments != self._attachment:
+                return
+            # Extents that are asked for come first: their closing must be reported before they are granted again.
+            closed = sorted(self._closed, key=lambda each: each not in extents)[:MAX_EXTENTS]
+            identity = int(world.index.header[H_MEMORY]), world.index.max_blocks
+            uuid = self._device.uuid
+            number = self._link.post(
+                lambda number: wire.MapGpuCopies(number, uuid, extents, closed, table),
+                partial(self._hear, identity, extents, table=table),
+            )
+            if not number:
+                return
+            self._asked_until = time.monotonic() + ANSWER_S * 2 ** len(self._unheard)
+            self._asked, self._unheard[number] = number, _Question(extents, closed)
+            self._closed = [each for each in self._closed if each not in closed]
+
+    def _hear(
+        self,
+        identity: tuple[int, int],
+        extents: list[int],
+        answer: wire.EngineReply,
+        fds: list[int],
+        *,
+        table: bool,
+    ) -> None:
+        """Queue an answer, under the client's lock. Raise ProtocolError if it does not match the question."""
+        side = None
+        checks.answers(wire.GpuCopiesMapped)(answer)
+        assert isinstance(answer, (wire.GpuCopiesMapped, wire.Refused))
+        if isinstance(answer, wire.GpuCopiesMapped):
+            checks.gpu_copies_mapped(answer, extents, len(fds), table=table)
+            if table:
+                side = _mapped(fds[0], *identity)
+        self._answers.append(_Answer(answer, answer.id, side))
+
+    def _take(self, answer: _Answer) -> None:
+        # A data plane that cannot read a question's number answers the oldest question. The link assumes the same.
+        number = answer.number or min(self._unheard, default=0)
+        question = self._unheard.pop(number, None)
+        if question is None:
+            return
+        current = number == self._asked
+        if current:
+            self._asked = 0
+        if isinstance(answer.said, wire.Refused):
+            code = code_of(answer.said.code)
+            lasting = code in _LASTING
+            self._not_before = float("inf") if lasting else time.monotonic() + RETRY_S
+            if current:  # otherwise they were put back when the question was given up
+                self._owe(question.closed)
+            if not lasting:
+                self._tell(f"GPU copies are refused, the pool is read instead: {answer.said.message}")
+            return
+        if self._side is None and self._caches and not self._ended:
+            self._side = answer.side
+        granted = {grant.extent: grant for grant in answer.said.grants if grant.extent in question.extents}
+        side = self._side
+        if side is None:
+            self._owe(granted)
+            return
+        side.grants |= granted
+        side.changes = -1  # a granted extent may have been given up since
+        self._closed = [each for each in self._closed if each not in granted]
+        # Extents of another space, or given up meanwhile: asking again would change nothing.
+        side.waiting |= {number: float("inf") for number in question.extents if number not in granted}
+
+    def _protocol_failed(self, fault: str) -> None:
+        self._end()
+        self._not_before, self._failed, self._fault = float("inf"), True, fault
+        self._follow()
+
+    # ---- extents
+
+    def _ready(self, side: _Side, wanted: list[int]) -> None:
+        """Open these extents if possible. Ask for all that are not granted yet in one question."""
+        now = time.monotonic()
+        until = now + EXTENT_TIMEOUT_S
+        wanted = [each for each in wanted if each not in side.open and side.waiting.get(each, 0.0) <= now]
+        if not wanted:
+            return
+        listed = set(side.table.extents())
+        unknown = [each for each in wanted if each in listed and each not in side.grants]
+        if unknown and now >= self._not_before:
+            self._ask(unknown[:MAX_EXTENTS], table=False)
+            with self._client() as mine:
+                if mine and self._asked:
+                    self._link.wait_for(self._asked, EXTENT_TIMEOUT_S)
+            self._follow()
+        if self._side is not side:
+            return
+        for number in wanted:
+            if number in side.grants and number not in side.opening:
+                side.opening.add(number)
+                self._aside.submit(partial(self._open, side, side.grants[number], self._plane))
+        self._opened.wait_for(
+            lambda: self._side is not side or side.opening.isdisjoint(wanted),
+            max(0.0, until - time.monotonic()),
+        )
+
+    def _open(self, side: _Side, grant: wire.ExtentGrant, plane: int) -> None:
+        """Open an extent. Runs on the extent thread."""
+        number = grant.extent
+        try:
+            opened = self._runtime.open(Handle(grant.handle, grant.offset, grant.nbytes, self._device.uuid))
+        except DeviceError as error:
+            self._tell(f"an extent of GPU copies could not be opened, the pool is read instead: {error}")
+            with self._lock:
+                side.waiting[number] = time.monotonic() + RETRY_S
+                side.opening.discard(number)
+                self._opened.notify_all()
+                if plane == self._plane:
+                    self._owe([number])  # skipped while it is granted, and so may be retried
+            return
+        extent = OpenExtent(number, plane, opened, grant.offset, grant.nbytes)
+        end = grant.offset + grant.nbytes
+        with self._lock:
+            wanted = self._side is side and number in side.grants
+            if wanted and end <= opened.nbytes:
+                side.open[number] = extent
+                side.waiting.pop(number, None)
+            side.opening.discard(number)
+            self._opened.notify_all()
+            if number in side.open:
+                return
+        self._close(extent)
+        if wanted:
+            with self._lock:
+                self._protocol_failed(f"an extent ends at {end} of an allocation of {opened.nbytes} bytes")
+
+    def _tidy(self, side: _Side) -> None:
+        """Release extents that the table no longer lists."""
+        changes = side.table.changes
+        if changes == side.changes:
+            return
+        side.changes = changes  # read before the list: a later removal is seen next time
+        listed = set(side.table.extents())
+        for number in [each for each in side.waiting if each not in listed]:
+            del side.waiting[number]
+        self._release(side, [each for each in side.grants if each not in listed])
+
+    def _release(self, side: _Side, numbers: list[int]) -> None:
+        """Release granted extents that are no longer needed."""
+        for number in numbers:
+            del side.grants[number]
+            extent = side.open.pop(number, None)
+            if extent is not None:
+                extent.gone = True
+                if not extent.users:
+                    self._aside.submit(partial(self._close, extent))
+            elif number not in side.opening:  # otherwise it is closed as soon as it is open
+                self._owe([number])
+
+    def _close(self, extent: OpenExtent) -> None:
+        """Close an extent. Runs on the extent thread."""
+        try:
+            extent.close()
+        except DeviceError as error:
+            self._tell(f"an extent of GPU copies could not be closed: {error}")
+        with self._lock:
+            if extent.plane == self._plane:
+                self._owe([extent.number])
+                self._tell_closed()
+
+    def _tell(self, text: str) -> None:
+        """Log a warning, once for consecutive repetitions."""
+        if text != self._told:
+            self._told = text
+            _log.warning("larder.gpu %s", text)
+
+    def _owe(self, numbers: Iterable[int]) -> None:
+        """Queue a report that these extents are closed here. Skip those that were granted again meanwhile."""
+        granted = () if self._side is None else self._side.grants
+        self._closed += [each for each in numbers if each not in granted and each not in self._closed]
+
+    def _tell_closed(self, *, at_once: bool = False) -> None:
+        if self._closed and time.monotonic() >= self._not_before:
+            self._ask([], table=False, at_once=at_once)
+
+    def _end(self) -> None:
+        """Stop reading new GPU copies of this data plane process."""
+        side, self._side = self._side, None
+        if side is not None:
+            self._release(side, list(side.grants))
+            self._opened.notify_all()
+        for question in self._unheard.values():  # extents granted by it are not opened
+            self._owe(question.extents)
+            question.extents = []
+
+    def _finish(self) -> None:
+        """Stop, wait until all extents without a load are closed, and report them. No look-up may follow.
+
+        Extents that the device does not close within CLOSE_S are not reported as closed.
+        """
+        with self._lock:
+            self._end()
+        if not self._aside.join(CLOSE_S):
+            self._tell(
+                f"extents of GPU copies are not closed after {CLOSE_S:g} s: the device does not answer"
+            )
+        with self._client_lock, self._lock:
+            self._follow()
+            self._tell_closed(at_once=True)
+
+
+def _mapped(fd: int, memory: int, max_blocks: int) -> _Side:
+    """Map the table of GPU copies. Raise ProtocolError."""
+    try:
+        mapping = SharedMapping.map(fd, writable=False)
+        table = GpuCopyIndex.attach(mapping.view(), memory)
+    except (LayoutError, ValueError) as error:
+        raise checks.fault(f"GPU copies mapped: {error}") from None
+    if table.max_blocks != max_blocks:
+        raise checks.fault(
+            f"GPU copies mapped: a table of {table.max_blocks} blocks for an index of {max_blocks}"
+        )
+    return _Side(memory, table)

@@ -1,8 +1,8 @@
-"""Blocks held against their checksums, on the reader's side.
+"""Verification of blocks against their checksums, on the reader's side.
 
-Which blocks are looked at: all of them, one of 64, or none, as the engine chose; and always, once, those that lived
-through a crash of the data plane. A block found corrupt is a miss for this client from then on, whatever the data plane
-makes of the report.
+The engine chooses whether all blocks, one of 64, or none are verified. Blocks that survived a crash of the data plane
+are always verified once. This client treats a block found corrupt as a miss from then on, whatever the data plane does
+with the report.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.client.memory import Memory
-from dataplane.client.world import World
+from dataplane.client.attachment import Attachment
+from dataplane.client.memory import SharedMapping
 from dataplane.protocol.checksums import NONE, checksum
 from dataplane.protocol.engine import CHECKSUM_BYTES
 from dataplane.protocol.layout import (
@@ -35,29 +35,31 @@ VERIFY: tuple[Verify, ...] = ("off", "sample", "always")
 
 SAMPLE_ONE_IN = 64
 MAX_CORRUPT = 4096
-"""Blocks known to be corrupt that a client keeps in mind; the oldest is forgotten first."""
+"""Corrupt blocks that a client remembers; the oldest is forgotten first."""
 REPORT_INTERVAL_S = 1.0
-"""Between reports of one block that the data plane has not dropped."""
+"""Seconds between reports of the same block while the data plane has not dropped it."""
 
 
-class Integrity:
-    """What one client looks at, and what it found. Threads may share it: a race costs a look too many."""
+class IntegrityChecks:
+    """Verification state of one client. Threads may share it: a race only costs a redundant verification."""
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
         self._until_sample = _gap() - 1 if verify == "sample" else 0
         self._whole: U64 | None = None
-        """Control words of adopted blocks that were looked at, by descriptor."""
-        self._whole_of: tuple[weakref.ref[World], int] | None = None
+        """Control words of adopted blocks that were verified, by descriptor."""
+        self._whole_of: tuple[weakref.ref[Attachment], int] | None = None
         self._corrupt: dict[tuple[int, int], float] = {}
-        """(descriptor, control word) to when it may be reported again."""
+        """Time from which each block may be reported again, by (descriptor, control word)."""
 
-    def wanted(self, world: World) -> bool:
-        """Anything may have to be looked at. All that a reader pays for when nothing has."""
+    def wanted(self, world: Attachment) -> bool:
+        """Return whether any block may need verification. This check is the only cost for readers when none does."""
         return self._verify != "off" or world.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
 
-    def whole(self, world: World, descriptors: I64, rows: U64, segments: Mapping[int, Memory]) -> int:
-        """Leading held blocks that are whole, or that nobody wants to look at now."""
+    def whole(
+        self, world: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
+    ) -> int:
+        """Return the number of leading held blocks before the first corrupt one. Unchosen blocks count as intact."""
         known = self._known_corrupt(descriptors, rows)
         adopted = self._adopted(world, descriptors, rows)
         chosen = adopted | self._chosen(len(rows))
@@ -75,8 +77,10 @@ class Integrity:
         return wrong
 
     @staticmethod
-    def _first_wrong(world: World, descriptors: I64, rows: U64, segments: Mapping[int, Memory]) -> int:
-        """Position of the first block that does not match its checksum; their number when all do."""
+    def _first_wrong(
+        world: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
+    ) -> int:
+        """Return the position of the first block that does not match its checksum, or their number if all match."""
         said = world.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
         views = {number: segment.view() for number, segment in segments.items()}
         for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
@@ -86,7 +90,7 @@ class Integrity:
         return len(rows)
 
     def take_report(self, descriptor: int, control: int) -> bool:
-        """Whether a corrupt block is to be reported now, and not again for a while."""
+        """Return whether to report a corrupt block now. If so, suppress further reports of it for a while."""
         now = time.monotonic()
         if self._corrupt.get((descriptor, control), 0.0) > now:
             return False
@@ -99,7 +103,7 @@ class Integrity:
             self._corrupt.pop(next(iter(self._corrupt)), None)
 
     def _known_corrupt(self, descriptors: I64, rows: U64) -> int:
-        """Leading blocks that were not found corrupt before."""
+        """Return the number of leading blocks that are not known to be corrupt."""
         if not self._corrupt:
             return len(rows)
         seen = zip(descriptors.tolist(), rows[:, HOT_CONTROL].tolist(), strict=True)
@@ -117,8 +121,8 @@ class Integrity:
             self._until_sample = at - count
         return chosen
 
-    def _adopted(self, world: World, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
-        """Which blocks lived through a crash and were not looked at since."""
+    def _adopted(self, world: Attachment, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
+        """Return which blocks survived a crash and have not been verified since."""
         adopted_ns = world.index.cells[H_ADOPTED_NS]
         if not adopted_ns:
             return np.zeros(len(rows), np.bool_)
@@ -131,5 +135,5 @@ class Integrity:
 
 
 def _gap() -> int:
-    """Blocks from one that is looked at to the next: each is, with the same chance."""
+    """Return the distance from one sampled block to the next. Every block has the same chance."""
     return random.randint(1, 2 * SAMPLE_ONE_IN - 1)

@@ -1,4 +1,4 @@
-"""Leases: blocks that may be read until they are let go."""
+"""Leases: blocks that may be read until they are released."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.client.attachment import Attachment
 from dataplane.client.copies import Buffer, address_of, addresses, copy
-from dataplane.client.memory import Memory, Window
-from dataplane.client.world import World
+from dataplane.client.memory import BlockWindow, SharedMapping
 from dataplane.protocol.layout import HOT_CONTROL, HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class _Hold:
-    """Raised counters. Lowers them when nothing refers to it any more: neither the lease nor any view."""
+    """Raised counters. They are lowered when neither the lease nor any view refers to this object any more."""
 
     __slots__ = ("descriptors", "world")
 
-    def __init__(self, world: World, descriptors: I64) -> None:
+    def __init__(self, world: Attachment, descriptors: I64) -> None:
         self.world = world
         self.descriptors = descriptors
 
@@ -38,18 +38,18 @@ class _Hold:
 
 
 class Corrupt(NamedTuple):
-    """A block that was held and is not whole."""
+    """A leased block that does not match its checksum."""
 
-    world: World
+    world: Attachment
     descriptor: int
     control: int
     nbytes: int
 
 
-class Held(NamedTuple):
-    """Leased blocks [n] as the index names them."""
+class LeasedBlocks(NamedTuple):
+    """Leased blocks [n] as the index identifies them."""
 
-    world: World
+    world: Attachment
     descriptors: I64
     controls: U64
     """Their control words, which do not change while the lease lasts."""
@@ -57,9 +57,9 @@ class Held(NamedTuple):
 
 
 class Lease:
-    """Leading blocks of a chain, held in place; `len(lease)` of them.
+    """Leading blocks of a chain, held in place; there are `len(lease)` of them.
 
-    The blocks stay until the lease was released *and* the last view of it was collected.
+    The blocks stay until the lease is released *and* the last view of it is collected.
     """
 
     __slots__ = ("_hold", "_length", "_rows", "_segments")
@@ -67,18 +67,20 @@ class Lease:
     def __init__(self) -> None:
         self._hold: list[_Hold] = []
         self._rows: list[U64] = []
-        self._segments: list[dict[int, Memory]] = []
+        self._segments: list[dict[int, SharedMapping]] = []
         self._length = 0
 
-    def add(self, world: World, descriptors: I64, rows: U64, segments: dict[int, Memory]) -> None:
-        """Take over raised counters of one space; every row lies within one of the segments."""
+    def add(self, world: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]) -> None:
+        """Take over the raised counters of one space. Every row lies within one of the segments."""
         self._hold.append(_Hold(world, descriptors))
         self._rows.append(rows)
         self._segments.append(segments)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
-    def examine(self, whole: Callable[[World, I64, U64, Mapping[int, Memory]], int]) -> Iterator[Corrupt]:
-        """Ask of each space how many leading blocks are whole, and let go what comes after; the first of it, if any."""
+    def examine(
+        self, whole: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]
+    ) -> Iterator[Corrupt]:
+        """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
         for space, hold in enumerate(self._hold):
             rows = self._rows[space]
             kept = whole(hold.world, hold.descriptors, rows, self._segments[space])
@@ -103,7 +105,7 @@ class Lease:
         return int(self._rows[space][i, HOT_NBYTES])
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
-        """Block `i` as a read-only array over the arena; copies nothing."""
+        """Return block `i` as a read-only array over the arena, without a copy."""
         if self._rows and not self._hold:
             raise ValueError("the lease was released")
         if not -self._length <= i < self._length:
@@ -111,32 +113,34 @@ class Lease:
         hold = self._hold[space]
         row = self._rows[space][i]
         segment = self._segments[space][int(row[HOT_SPACE_SEGMENT]) >> 32]
-        return Window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
+        return BlockWindow(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
 
-    def memory(self, i: int, space: int = 0) -> Memory:
-        """The mapping that block `i` lies in, for those who register it with a device."""
+    def memory(self, i: int, space: int = 0) -> SharedMapping:
+        """Return the mapping that contains block `i`, for registration with a device."""
         if not self._hold:
             raise ValueError("the lease was released")
         return self._segments[space][int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
 
-    def held(self, first: int, end: int, space: int = 0) -> Held:
-        """What the index says of blocks `first` to `end`, for those who look for other copies of them."""
+    def held(self, first: int, end: int, space: int = 0) -> LeasedBlocks:
+        """Return the index's identification of blocks `first` to `end`, for looking up other copies of them."""
         if not self._hold:
             raise ValueError("the lease was released")
         hold, rows = self._hold[space], self._rows[space][first:end]
-        return Held(hold.world, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES])
+        return LeasedBlocks(
+            hold.world, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES]
+        )
 
     def view(self, i: int, space: int = 0) -> memoryview:
-        """Block `i` as a read-only memoryview over the arena; copies nothing."""
+        """Return block `i` as a read-only memoryview over the arena, without a copy."""
         return self.array(i, space).data
 
     def tensor(
         self, i: int, dtype: torch.dtype | None = None, shape: tuple[int, ...] | None = None, space: int = 0
     ) -> torch.Tensor:
-        """Block `i` as a tensor over the arena (uint8 unless told otherwise). Writing to it is undefined."""
+        """Return block `i` as a tensor over the arena (default type: uint8). Writing to it is undefined behaviour."""
         import torch
 
-        with warnings.catch_warnings():  # torch has no read-only tensors and says so
+        with warnings.catch_warnings():  # torch has no read-only tensors and warns
             warnings.simplefilter("ignore", UserWarning)
             flat: Any = torch.from_numpy(self.array(i, space))
         typed = flat if dtype is None else flat.view(dtype)
@@ -144,9 +148,10 @@ class Lease:
         return result
 
     def copy_to(self, buffer: Buffer, first: int = 0, count: int | None = None, space: int = 0) -> int:
-        """Copy `count` blocks (default: all) from `first` on, one after another, into a writable contiguous buffer.
+        """Copy `count` blocks (default: all), starting with `first`, one after another into a writable contiguous
+        buffer.
 
-        Much cheaper than a view for each block when blocks are small. Returns copied bytes.
+        Much cheaper than a view per block when blocks are small. Returns the number of copied bytes.
         """
         if self._rows and not self._hold:
             raise ValueError("the lease was released")
@@ -168,7 +173,7 @@ class Lease:
         return total
 
     def release(self) -> None:
-        """Let go; views that are still in use keep their blocks until they are collected."""
+        """Release the lease. Views that are still in use keep their blocks until they are collected."""
         self._hold = []
         self._segments = []
 

@@ -1,4 +1,4 @@
-"""The connection to the data plane: attach, ask, notice that it is gone, attach again. No wait is unbounded."""
+"""Connection to the data plane: attach, send requests, detect a loss, attach again. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataplane.client import checks
-from dataplane.client.memory import Memory
+from dataplane.client.attachment import Attachment
+from dataplane.client.memory import SharedMapping
 from dataplane.client.peer import Process
-from dataplane.client.world import World
 from dataplane.protocol import barrier
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError, code_of
@@ -30,32 +30,32 @@ from dataplane.protocol.engine import (
     EngineReply,
     EngineRequest,
     Leased,
-    Mapped,
     Refused,
     Reserved,
+    SegmentsMapped,
     SpaceRequest,
 )
 from dataplane.protocol.layout import LayoutError
 
 RECEIVE_BYTES = 256 * 1024
 FIRST_RETRY_S = 0.02
-LAST_RETRY_S = 1.0
+LAST_RETRY_S = 0.25
 EAGER_S = 3.0
-"""A data plane that was lost is tried at the first pace for so long: most come back within a second."""
+"""Seconds of retries at the first interval after a loss: most data planes are back within a second."""
 CHECK_INTERVAL_S = 0.1
 MAX_LATE_ANSWERS = 1024
-"""Answers to nothing that one call reads: more than the socket can hold of a data plane that was only slow."""
+"""Unexpected answers that one call reads: more than the socket of a data plane that was merely slow can hold."""
 MAX_LATE_S = 0.005
 
 Hear = Callable[[EngineReply, list[int]], None]
-"""Takes an answer and the descriptors that came with it, which stay the caller's. Raises ProtocolError for what is no
-answer to the request."""
+"""Handles an answer and the file descriptors that came with it. The caller closes the descriptors. Raises ProtocolError
+if the answer does not match the request."""
 
 _decoder = decoder(EngineReply)
 
 
 class AttachRefused(Exception):
-    """A data plane is there and does not take this engine: `code` and the sentence it gave."""
+    """Raised when a data plane is running but refuses this engine. Carries its `code` and message."""
 
     def __init__(self, code: Code, message: str, field: str) -> None:
         super().__init__(f"{code.name.lower()}: {message}" + (f" ({field})" if field else ""))
@@ -65,17 +65,20 @@ class AttachRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """Something an engine may want to log: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`,
-    `commit_refused`, `corrupt`: a block does not match its checksum and was not given out, or `fault`: the data plane
-    is broken, and what it said was not used."""
+    """Event that an engine may want to log.
+
+    Names: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`, `commit_refused`, `corrupt` (a block does not
+    match its checksum and was not returned), and `fault` (the data plane violated the protocol and its answer was
+    discarded).
+    """
 
     name: str
     detail: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-class Link:
-    """One engine process's connection. The caller serialises calls."""
+class EngineLink:
+    """Connection of one engine process. The caller serialises calls."""
 
     def __init__(
         self,
@@ -87,18 +90,18 @@ class Link:
         tell: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
     ) -> None:
-        self.world: World | None = None
-        """Memory that may be read: of the present attachment, or of one whose data plane crashed."""
+        self.world: Attachment | None = None
+        """Readable memory: that of the current attachment, or of an attachment whose data plane crashed."""
         self.attached = False
         self.attachments = 0
-        """How often this process was attached."""
+        """Number of times that this process has attached."""
         self.planes = 0
-        """How many data planes gave it memory or went on with it. One that takes this client up again, with the memory
-        and as the process that it was, counts once."""
+        """Number of data planes that gave this process memory or took it over. A data plane that resumes this client,
+        with the same memory and as the same process, is not counted again."""
         self.on_copy: Callable[[EngineReply], bool] = lambda answer: False
-        """Told of answers that nobody waits for; whether it was one about a copy of the data plane's."""
+        """Callback for answers that no call waits for. Returns whether the answer belongs to a driven copy."""
         self.plane: Process | None = None
-        """The data plane at the other end of the connection, or of the last one."""
+        """Data plane process at the other end of the current or the last connection."""
         self._path = path
         self._group = group
         self._engine = engine
@@ -109,37 +112,37 @@ class Link:
         self._socket: socket.socket | None = None
         self._next_id = 0
         self._unanswered: set[int] = set()
-        """Requests that timed out; until their answers came, new requests are refused at once."""
+        """Requests that timed out. New requests are refused at once until their answers arrive."""
         self._posted: dict[int, Hear] = {}
-        """Who hears the answers to requests that nobody waits for."""
+        """Handlers of the answers to posted requests, by request number."""
         self._memory = 0
-        """Identity of the world's index memory."""
+        """Identity of the index memory of `world`."""
         self._writing: set[int] = set()
-        """Reservations of the world that are open: this process may be writing there."""
+        """Open reservations of `world`: this process may be writing there."""
         self._eager_until = 0.0
         self._retry_at = 0.0
         self._retry_s = FIRST_RETRY_S
         self._faulty = False
-        """The last connection ended with a fault and no answer was right since."""
+        """Whether the last connection ended with a protocol fault and no valid answer has arrived since."""
         self._unreachable = ""
         self._check_at = 0.0
         self._membarrier = barrier.register()
 
     @property
     def waiting(self) -> bool:
-        """An answer is outstanding that nobody waits for any more."""
+        """Whether an answer is outstanding whose request has timed out."""
         return bool(self._unanswered)
 
     # ---- keeping the connection
 
     def attach(self) -> None:
-        """Connect and attach now, waiting at most the time-out. Raises AttachRefused when the data plane says no."""
+        """Connect and attach, waiting at most the time-out. Raise AttachRefused when the data plane refuses."""
         self._begin()
         if self._socket is not None:
             self._finish(time.monotonic() + self._timeout_s, first=True)
 
     def maintain(self) -> None:
-        """Notice a lost connection and work on a new one, without waiting. Cheap when nothing is wrong."""
+        """Detect a lost connection and make progress on a new one, without waiting. Cheap when the connection is up."""
         now = time.monotonic()
         if self.attached:
             if now >= self._check_at:
@@ -162,7 +165,7 @@ class Link:
             if self.world is not None and self._memory:
                 request.resume, request.resume_memory = self.world.client, self._memory
                 request.writing = sorted(self._writing)
-            with suppress(BrokenPipeError):  # turned away already: why lies in the socket
+            with suppress(BrokenPipeError):  # refused already: the socket holds the reason
                 connection.send(encode(request))
         except OSError as error:
             if connection is not None:
@@ -179,7 +182,7 @@ class Link:
             errno.ENOENT,
             errno.ECONNREFUSED,
             errno.EAGAIN,
-        ):  # not there, or its backlog is full
+        ):  # not running, or its backlog is full
             self._unreachable = ""
         elif str(error) != self._unreachable:
             self._unreachable = str(error)
@@ -193,7 +196,7 @@ class Link:
                 self._drop("no answer to attach")
             return
         except ProtocolError as error:
-            self.distrust(error.message)
+            self.protocol_failed(error.message)
             return
         except OSError as error:
             self._drop(str(error))
@@ -203,9 +206,11 @@ class Link:
             return
         _close(fds)
         if not isinstance(answer, Refused):
-            self.distrust(f"answered {type(answer).__name__.lower()} to an attach")
+            self.protocol_failed(f"answered {type(answer).__name__.lower()} to an attach")
             return
         self._drop("attach refused")
+        if answer.code == Code.EXPELLED:
+            self.world = None  # its leases no longer count, so its memory must not be read
         self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
@@ -218,13 +223,13 @@ class Link:
                 return
             if len(fds) != 2:
                 raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
-            index = Memory.map(fds[0], writable=False)
-            area = Memory.map(fds[1], writable=True)
-            world = World(
+            index = SharedMapping.map(fds[0], writable=False)
+            area = SharedMapping.map(fds[1], writable=True)
+            world = Attachment(
                 index, area, answer.spaces, answer.client, answer.epoch, membarrier=answer.membarrier
             )
         except (LayoutError, ProtocolError, OSError, ValueError) as error:
-            self.distrust(f"cannot attach: {error}")
+            self.protocol_failed(f"cannot attach: {error}")
             return
         finally:
             _close(fds)
@@ -235,7 +240,7 @@ class Link:
         self._attached(answer)
 
     def _resume(self, answer: Attached, fds: list[int]) -> None:
-        """The data plane went on with our memory: world, counters and views stay as they are. Raises ProtocolError."""
+        """Continue with the existing memory: world, counters and views stay unchanged. Raise ProtocolError."""
         world = self.world
         if world is None or fds or answer.memory != self._memory:
             raise checks.fault("attached: resumed what was not asked for")
@@ -266,7 +271,7 @@ class Link:
         if self.world is not None:
             self.world.end_asking()
         if self.world is not None and self.world.closed:
-            self.world = None  # it stopped in good order: let its memory go
+            self.world = None  # it stopped cleanly: release its memory
         self._later()
         if was:
             if not self._faulty:  # it may be back already
@@ -274,8 +279,8 @@ class Link:
                 self._retry_at = 0.0
             self.tell(ClientEvent("lost", reason))
 
-    def distrust(self, fault: str) -> None:
-        """The data plane is broken: tell, have no more to do with it and its memory, and try again later."""
+    def protocol_failed(self, fault: str) -> None:
+        """Handle a protocol violation: report it, drop the connection and its memory, and retry later."""
         self._faulty = True
         if self.attached and self.world is not None:
             self.world.end_asking()
@@ -291,15 +296,15 @@ class Link:
         self._retry_at = now + self._retry_s
         self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
 
-    # ---- asking
+    # ---- requests
 
     def ask(
         self, make: Callable[[int], EngineRequest], check: checks.Check, timeout_s: float = 0.0
     ) -> EngineReply | Code:
-        """Send a request and wait for its answer, at most the time-out or longer where told so; a Code when there is
-        none.
+        """Send a request and wait for its answer; return a Code if there is none.
 
-        `check` raises ProtocolError for what is no answer to this request.
+        Waits at most the time-out, or `timeout_s` if that is longer. `check` raises ProtocolError if the answer does
+        not match the request.
         """
         if not self.attached or self._socket is None:
             return Code.UNAVAILABLE
@@ -308,12 +313,12 @@ class Link:
             if self._unanswered or not self.attached:
                 return Code.UNAVAILABLE
         number = self._take_id()
-        patience = max(self._timeout_s, timeout_s)
-        deadline = time.monotonic() + patience
+        waited_s = max(self._timeout_s, timeout_s)
+        deadline = time.monotonic() + waited_s
         try:
             self._socket.settimeout(self._timeout_s)
             request = make(number)
-            if isinstance(request, (Commit, Abort)):  # whoever ends a reservation is done with its bytes
+            if isinstance(request, (Commit, Abort)):  # the process no longer writes to this reservation
                 self._writing.discard(request.reservation)
             self._socket.send(encode(request))
             answer = self._answer(number, deadline)
@@ -322,10 +327,10 @@ class Link:
                 self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
-            self.tell(ClientEvent("timeout", f"no answer within {patience} s"))
+            self.tell(ClientEvent("timeout", f"no answer within {waited_s} s"))
             return Code.TIMEOUT
         except ProtocolError as error:
-            self.distrust(error.message)
+            self.protocol_failed(error.message)
             return Code.UNAVAILABLE
         except OSError as error:
             self._drop(str(error))
@@ -335,9 +340,10 @@ class Link:
         return answer
 
     def post(self, make: Callable[[int], EngineRequest], hear: Hear) -> int:
-        """Send a request and do not wait; its number, 0 when it could not be sent now.
+        """Send a request without waiting. Return its number, or 0 if it could not be sent now.
 
-        The answer is heard by whatever takes it from the socket; never, when the connection is lost before.
+        `hear` handles the answer when any later call reads it from the socket. It is never called if the connection is
+        lost before that.
         """
         if not self.attached or self._socket is None or self._unanswered:
             return 0
@@ -353,19 +359,19 @@ class Link:
         self._posted[number] = hear
         return number
 
-    def wait_for(self, number: int, patience_s: float) -> None:
-        """Take answers until the one to a posted request was heard, at most so long, and never beyond the time-out."""
-        deadline = time.monotonic() + min(patience_s, self._timeout_s)
+    def wait_for(self, number: int, timeout_s: float) -> None:
+        """Take answers until the one to a posted request is handled, for at most `timeout_s` and the time-out."""
+        deadline = time.monotonic() + min(timeout_s, self._timeout_s)
         for _ in range(MAX_LATE_ANSWERS):
             if number not in self._posted or not self._take_one(deadline):
                 return
 
     def _heard(self, answer: EngineReply, fds: list[int]) -> bool:
-        """Whether it answers what was posted. Raises ProtocolError."""
+        """Handle an answer to a posted request; return whether it was one. Raise ProtocolError."""
         number = answer.id
         if not number and isinstance(answer, Refused):
-            # A data plane that does not know the request cannot read its number. It is of an older release: all else
-            # that is sent was known to every one.
+            # A data plane that does not know a request type cannot read the request's number. It is of an older
+            # release. Only posted requests can be unknown to it: every release knows all other requests.
             number = min(self._posted, default=0)
         hear = self._posted.pop(number, None)
         if hear is None:
@@ -389,7 +395,7 @@ class Link:
         raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
 
     def _receive(self, deadline: float) -> tuple[EngineReply, list[int]]:
-        """The next answer. Raises TimeoutError, OSError (also when the connection ended) and ProtocolError."""
+        """Return the next answer. Raise TimeoutError, OSError (also when the connection ended) or ProtocolError."""
         assert self._socket is not None
         now = time.monotonic()
         awake_until = min(deadline, now + self._spin_s)
@@ -420,16 +426,16 @@ class Link:
             data, fds, _, _ = socket.recv_fds(
                 self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
             )
-        except ConnectionResetError:  # said once, ahead of the data plane's last words
+        except ConnectionResetError:  # reported once, before the last datagrams of the data plane
             data, fds, _, _ = socket.recv_fds(
                 self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
             )
         return data, fds
 
     def _keep(self, answer: EngineReply, fds: list[int]) -> None:
-        """Map memory that came with an answer, and let go what it says is retired. Raises ProtocolError."""
+        """Map memory that came with an answer, and drop segments that it lists as retired. Raise ProtocolError."""
         try:
-            if isinstance(answer, (Reserved, Mapped)) and self.world is not None:
+            if isinstance(answer, (Reserved, SegmentsMapped)) and self.world is not None:
                 checks.grants(answer.grants, len(fds))
                 self.world.add_segments(answer.grants, fds)
                 self.world.retire_segments(answer.retired)
@@ -437,7 +443,7 @@ class Link:
             _close(fds)
 
     def _late(self, answer: EngineReply) -> None:
-        """An answer that nobody waits for any more: what it reserved is given back."""
+        """Handle an answer whose request has timed out: give back what it reserved or leased."""
         if isinstance(answer, CopyEnded):
             self.on_copy(answer)
             return
@@ -450,19 +456,19 @@ class Link:
             return
         if isinstance(answer, Leased):
             checks.leased(MAX_KEYS_PER_REQUEST, self.world.index.max_blocks)(answer)
-            self.world.let_go(checks.descriptors_of(answer))
+            self.world.release(checks.descriptors_of(answer))
         if not self.waiting:
             self.world.end_asking()
 
     def _take_late_answers(self) -> None:
-        """Read what lies in the socket, without waiting; notices a closed connection. The rest waits for next time."""
+        """Read what is in the socket, without waiting. Detects a closed connection. The next call reads the rest."""
         until = time.monotonic() + MAX_LATE_S
         for _ in range(MAX_LATE_ANSWERS):
             if time.monotonic() > until or not self._take_one(0.0):
                 return
 
     def _take_one(self, deadline: float) -> bool:
-        """Take one answer. False: none came, or there is no connection any more."""
+        """Take one answer. Return False if none arrived or the connection is lost."""
         if self._socket is None:
             return False
         try:
@@ -473,23 +479,23 @@ class Link:
         except TimeoutError:
             return False
         except ProtocolError as error:
-            self.distrust(error.message)
+            self.protocol_failed(error.message)
         except OSError as error:
             self._drop(str(error))
         return self._socket is not None
 
     def hear(self) -> None:
-        """Take what lies in the socket, without waiting."""
+        """Take answers that are in the socket, without waiting."""
         if self.attached:
             self._take_late_answers()
 
     def fileno(self) -> int | None:
-        """The descriptor at which more can be waited for; None without a connection."""
+        """Return the file descriptor to poll for answers, or None without a connection."""
         connection = self._socket
         return connection.fileno() if connection is not None and self.attached else None
 
     def send_abort(self, reservation: int) -> None:
-        """Give a reservation up without waiting, neither for the answer nor for room in the socket."""
+        """Abort a reservation without waiting for the answer or for room in the socket."""
         self._writing.discard(reservation)
         if self._socket is None:
             return
@@ -503,7 +509,7 @@ class Link:
         return self._next_id
 
     def close(self) -> None:
-        """End the connection for good."""
+        """End the connection permanently."""
         self._retry_at = float("inf")
         if self._socket is not None:
             self._socket.close()

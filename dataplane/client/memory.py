@@ -1,8 +1,9 @@
 """Shared memory in this process's address space, mapped so that its owner can do no harm.
 
-A page of a file that was cut short kills whoever touches it, so only memory that is sealed against shrinking is mapped,
-and only as much as it has. No fd is kept. A mapping ends with the last object that refers to it, never before, and
-never in a forked child: nothing of it is mapped there, and the child's own memory may lie where it was.
+Touching a page of a file that was truncated kills the process. Therefore only memory that is sealed against shrinking
+is mapped, and no more than its size. No file descriptor is kept. A mapping is removed when the last object that refers
+to it is collected, never earlier. It is never removed in a forked child: the memory is not mapped there, and the
+child's own memory may be at the same address.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PIECE_BYTES = 2 << 20
 
 _forks = 0
-"""How many forks lie between this process and the first one that loaded this module."""
+"""Number of forks between this process and the first process that loaded this module."""
 
 
-class Memory:
-    """One mapping; `Memory.map` makes it."""
+class SharedMapping:
+    """One mapping, created by `SharedMapping.map`."""
 
     __slots__ = ("__weakref__", "_made_in", "_unmapped", "address", "nbytes", "writable")
 
@@ -37,18 +38,18 @@ class Memory:
         self.writable = writable
         self._made_in = _forks
         self._unmapped = set(range(-(-nbytes // PIECE_BYTES)))
-        """Pieces whose pages may not be in the page tables of this process yet."""
+        """Pieces whose pages may not be in this process's page tables yet."""
 
     @classmethod
-    def map(cls, fd: int, nbytes: int | None = None, *, writable: bool) -> Memory:
-        """Map a memory fd whole; the fd stays the caller's. Raises ProtocolError when it is not what was said."""
+    def map(cls, fd: int, nbytes: int | None = None, *, writable: bool) -> SharedMapping:
+        """Map all memory of a file descriptor, which the caller closes. Raise ProtocolError if it is unsuitable."""
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         except OSError:
             raise ProtocolError(Code.MALFORMED, "expected a memory fd that can be sealed") from None
         if seals & _SEALS != _SEALS:
             raise ProtocolError(Code.MALFORMED, "expected memory that is sealed against resizing")
-        size = os.fstat(fd).st_size  # for good: it is sealed
+        size = os.fstat(fd).st_size  # constant: the memory is sealed
         if size < 1 or (nbytes is not None and nbytes != size):
             raise ProtocolError(Code.MALFORMED, f"expected memory of {nbytes} bytes, got {size}")
         try:
@@ -60,9 +61,9 @@ class Memory:
         return memory
 
     def prepare(self, offsets: Sequence[int], nbytes: int) -> None:
-        """Map the pages of blocks at `offsets` in, whole pieces at a time: a fault for each page costs five times that.
+        """Populate the page tables for blocks at `offsets`, in whole pieces: a fault per page costs five times as much.
 
-        Nothing is written, and nothing is promised: where the kernel does not do it, first touch does.
+        Nothing is written. This is best effort: if the kernel refuses, the first access maps the page.
         """
         waiting = self._unmapped
         if not waiting:
@@ -77,21 +78,23 @@ class Memory:
                         advise(self.address + at, size, MADV_POPULATE_READ)
 
     def view(self) -> memoryview:
-        """All of it; whatever is derived from the view keeps the mapping alive."""
-        return Window(None, self, 0, self.nbytes, writable=self.writable).array().data
+        """Return all of the memory. Any object derived from the view keeps the mapping alive."""
+        return BlockWindow(None, self, 0, self.nbytes, writable=self.writable).array().data
 
     def __del__(self, munmap: Callable[[int, int], int] = unmap) -> None:
         if self._made_in == _forks:
             munmap(self.address, self.nbytes)
 
 
-class Window:
-    """Bytes of a block as numpy sees them; keeps its owner (a lease's hold) alive with every view."""
+class BlockWindow:
+    """Bytes of a block as numpy sees them. Keeps its owner (the hold of a lease) alive with every view."""
 
     __slots__ = ("__array_interface__", "_memory", "_owner")
 
-    def __init__(self, owner: object, memory: Memory, offset: int, nbytes: int, *, writable: bool) -> None:
-        # What a data plane says was checked when it was taken in. This is the last line: beyond it is a signal.
+    def __init__(
+        self, owner: object, memory: SharedMapping, offset: int, nbytes: int, *, writable: bool
+    ) -> None:
+        # Messages of the data plane are checked on arrival. This last check prevents a fatal signal.
         if not (0 <= offset <= memory.nbytes - nbytes and nbytes >= 0 and memory.writable >= writable):
             raise ValueError(
                 f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment"
@@ -106,7 +109,7 @@ class Window:
         }
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """The bytes; whatever is derived from the array keeps the owner alive."""
+        """Return the bytes. Any object derived from the array keeps the owner alive."""
         return np.asarray(self)
 
 

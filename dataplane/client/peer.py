@@ -1,4 +1,4 @@
-"""The data plane's process, and proof of when it is gone."""
+"""Handle of the data plane's process that detects reliably when the process is gone."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _CREDENTIALS = "iII"
 
 
 class Process:
-    """Whoever listens at a socket."""
+    """Process that listens on a socket."""
 
     __slots__ = ("_pidfd",)
 
     def __init__(self, pidfd: int) -> None:
-        """Takes the descriptor over."""
+        """Take ownership of the pidfd."""
         self._pidfd = pidfd
 
     @classmethod
     def behind(cls, connection: socket.socket) -> Process | None:
-        """None where the kernel does not tell."""
+        """Return the process at the other end of a connection, or None if the kernel does not identify it."""
         with suppress(OSError):
             pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
             os.set_inheritable(pidfd, False)
@@ -38,7 +38,7 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """It has ended: it touches no memory any more."""
+        """Whether the process has ended, and thus no longer touches any memory."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""Reservations: room for missing blocks, a half-made thing until it is committed."""
+"""Reservations: room for missing blocks, invisible to readers until the commit."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
+from dataplane.client.attachment import Attachment
 from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_summed
-from dataplane.client.memory import Memory, Window
-from dataplane.client.world import World
+from dataplane.client.memory import BlockWindow, SharedMapping
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
 
-_WRITE = int(Outcome.WRITE)
+_WRITE = int(ReserveOutcome.WRITE)
 _UNAVAILABLE = bytes((Code.UNAVAILABLE,))
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a commit."""
+class CommitResult:
+    """Outcome of a commit."""
 
     blocks: int
-    """Blocks that every reader can see now."""
+    """Number of published blocks, which every reader can see now."""
     code: Code | None = None
-    """Why nothing was published; None when it was."""
+    """Reason why nothing was published, or None on success."""
 
 
 class Reservation:
-    """One outcome a key. Fill `view(i)` for each `i` in `writable`, then `commit`; leaving the with-block without it
-    aborts, and nothing of it was ever readable."""
+    """Room for the missing blocks of a chain, with one outcome per key.
+
+    Fill `view(i)` for each `i` in `writable`, then call `commit`. Leaving the `with` block without a commit aborts;
+    readers never see any of it.
+    """
 
     def __init__(
         self,
         keys: int,
         nbytes: int,
-        commit: Callable[[World, int, bytes, bytes], Committed],
-        abort: Callable[[World, int], None],
+        commit: Callable[[Attachment, int, bytes, bytes], CommitResult],
+        abort: Callable[[Attachment, int], None],
         *,
         checksums: bool,
     ) -> None:
@@ -48,20 +51,20 @@ class Reservation:
         self.number = 0
         self._ended = False
         self._codes = _UNAVAILABLE * keys
-        self._world: World | None = None
-        self._mapped: dict[int, Memory] = {}
+        self._world: Attachment | None = None
+        self._mapped: dict[int, SharedMapping] = {}
         self._segments: list[int] = []
         self._offsets: list[int] = []
         self._commit = commit
         self._abort = abort
         self._checksums = checksums
         self._sums: dict[int, bytes] = {}
-        """Checksums of what `copy_from` wrote, by position."""
+        """Checksums of the bytes that `copy_from` wrote, by position."""
         self._viewed: set[int] = set()
-        """Positions that somebody may be writing to himself: their bytes count as they are at commit."""
+        """Positions whose memory the caller may write directly. Their checksums are computed at commit."""
 
-    def grant(self, world: World, answer: Reserved) -> None:
-        """Take the data plane's answer in, its segments mapped. Raises ProtocolError when its places are none."""
+    def grant(self, world: Attachment, answer: Reserved) -> None:
+        """Apply the data plane's answer, whose segments are mapped. Raise ProtocolError if a place is invalid."""
         segments = memoryview(answer.segments).cast("I").tolist()
         offsets = memoryview(answer.offsets).cast("Q").tolist()
         places: dict[int, list[int]] = {}
@@ -84,12 +87,12 @@ class Reservation:
 
     @property
     def outcomes(self) -> npt.NDArray[np.uint8]:
-        """An `Outcome` or a `Code` for each key; read-only."""
+        """A `ReserveOutcome` or a `Code` for each key; read-only."""
         return np.frombuffer(self._codes, np.uint8)
 
     @property
     def _open(self) -> bool:
-        """Memory may be touched. Never in a forked child: nothing is mapped there."""
+        """Whether memory may be touched. Always False in a forked child, where nothing is mapped."""
         return self.number != 0 and self._world is not None and self._world.alive
 
     @property
@@ -101,7 +104,7 @@ class Reservation:
     def refused(self) -> dict[Code, int]:
         """Refused keys by reason."""
         codes, counts = np.unique(self.outcomes, return_counts=True)
-        known = (Outcome.WRITE, Outcome.PRESENT, Outcome.BUSY)
+        known = (ReserveOutcome.WRITE, ReserveOutcome.PRESENT, ReserveOutcome.BUSY)
         return {
             code_of(code): number
             for code, number in zip(codes.tolist(), counts.tolist(), strict=True)
@@ -109,7 +112,7 @@ class Reservation:
         }
 
     def array(self, i: int) -> npt.NDArray[np.uint8]:
-        """Where to write block `i`: a writable array of `nbytes` bytes over the arena."""
+        """Return the memory of block `i` as a writable array of `nbytes` bytes over the arena."""
         if not self._open:
             raise ValueError("nothing is reserved, or the reservation has ended")
         if self._codes[i] != _WRITE:
@@ -120,23 +123,23 @@ class Reservation:
 
     def _window(self, i: int) -> npt.NDArray[np.uint8]:
         segment = self._mapped[self._segments[i]]
-        return Window(None, segment, self._offsets[i], self.nbytes, writable=True).array()
+        return BlockWindow(None, segment, self._offsets[i], self.nbytes, writable=True).array()
 
-    def memory(self, i: int) -> Memory:
-        """The mapping that block `i` lies in, for those who register it with a device."""
+    def memory(self, i: int) -> SharedMapping:
+        """Return the mapping that contains block `i`, for registration with a device."""
         if not self._open:
             raise ValueError("nothing is reserved, or the reservation has ended")
         return self._mapped[self._segments[i]]
 
     def view(self, i: int) -> memoryview:
-        """Where to write block `i`: a writable memoryview of `nbytes` bytes over the arena."""
+        """Return the memory of block `i` as a writable memoryview of `nbytes` bytes over the arena."""
         return self.array(i).data
 
     def copy_from(self, buffer: bytes | Buffer) -> int:
-        """Fill every writable block from a contiguous buffer that has all keys' blocks one after another.
+        """Fill every writable block from a contiguous buffer that holds the blocks of all keys, one after another.
 
-        Much cheaper than a view for each block when blocks are small. Returns copied bytes: 0 when nothing is to be
-        written.
+        Much cheaper than a view per block when blocks are small. Returns the number of copied bytes: 0 if there is
+        nothing to write.
         """
         if self._ended:
             raise ValueError("the reservation has ended")
@@ -158,23 +161,23 @@ class Reservation:
 
     def commit(
         self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None
-    ) -> Committed:
-        """Publish what was written: all of `writable`, or the given positions (the rest is aborted).
+    ) -> CommitResult:
+        """Publish all blocks in `writable`, or those at `positions` (the rest is aborted).
 
-        `checksums` has 16 bytes for each published position, all zero for none; without it they are made from the
-        bytes, unless the client was attached without checksums. Do not write to the views afterwards. Raises ValueError
-        for wrong arguments; the reservation is open then.
+        `checksums` has 16 bytes for each published position; all zero means no checksum. If it is omitted, checksums
+        are computed from the bytes, unless the client was attached without checksums. Do not write to the views
+        afterwards. Raises ValueError for wrong arguments; the reservation then stays open.
         """
         if positions is not None or checksums is not None:
             self._check(positions, checksums)
         if positions is not None and not len(positions):
             self.abort()
-            return Committed(0)
+            return CommitResult(0)
         if checksums is None and self._checksums and self._open:
             checksums = self._sum(self.writable if positions is None else positions)
         ended = self._end()
         if ended is None:
-            return Committed(0)
+            return CommitResult(0)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
         return self._commit(*ended, slots, b"".join(checksums or ()))
 
@@ -193,13 +196,13 @@ class Reservation:
             raise ValueError(f"expected {len(published)} checksums of {CHECKSUM_BYTES} bytes")
 
     def abort(self) -> None:
-        """Give the reservation up; does nothing when it has ended."""
+        """Give up the reservation. Does nothing when it has ended."""
         ended = self._end()
         if ended is not None:
             self._abort(*ended)
 
-    def _end(self) -> tuple[World, int] | None:
-        """What is open, once; views keep their memory by themselves."""
+    def _end(self) -> tuple[Attachment, int] | None:
+        """End the reservation. Return its attachment and number the first time, None afterwards."""
         if not self.number or self._world is None:
             return None
         ended = self._world, self.number

@@ -1,5 +1,8 @@
-"""Pure decisions: which block goes where, who may stay, what is refused and why.
+"""The decisions of the data plane: where blocks are placed, which ones are evicted, which requests are refused and why.
 
-Takes messages and the time, returns answers and events. Imports no socket, thread, clock, logger or metric; what it
-needs from outside (memory, the barrier) comes in through the ports of `ports`. One thread runs it.
+The core takes messages and the current time and returns replies and events. `node.Node` is its entry point for engines
+and operators, `inprocess` for gateways and `driven` for copies that the data plane makes. A single thread runs it.
+
+The core does no I/O: it imports no socket, thread, clock, logger or metric, and reaches memory and the barrier only
+through the protocols in `blocks.ports`. Clients and the management plane may not import it.
 """

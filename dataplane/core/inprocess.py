@@ -1,12 +1,12 @@
-"""Engines that a gateway of this process attaches, in the name of processes that speak another protocol.
+"""Engines that a gateway in this process attaches on behalf of peers that speak another protocol.
 
-What `dataplane.client` does in a process of its own, by calls instead of messages: attach, reserve, commit, hold and
-let go. Leases are counters in the area of the engine and uses go through its ring, so eviction, audit, accounting and
-a restarted data plane see nothing unusual. One thread, the data plane's; nothing here waits, and nothing but
-ProtocolError is raised.
+This module offers the operations of `dataplane.client` as calls instead of messages: attach, reserve, commit, hold and
+release. Leases are counters in the area of the engine, and uses go through its ring, so eviction, audit, accounting and
+a restarted data plane need no special case. Only the thread of the data plane calls it; no method blocks, and methods
+raise only ProtocolError.
 
-Whose process a peer is, the gateway knows: it says `detach` when a peer is lost, `process_gone` when its end is proven,
-and `goodbye` when it reads and writes nothing any more.
+The gateway tracks the processes of its peers. It calls `detach` when it loses a peer, `process_gone` when the end of
+the peer's process is proven, and `say_detached` when the peer no longer reads or writes anything.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataplane.core.quotas import wrapped
-from dataplane.core.storing import check_keys
+from dataplane.core.blocks.slabs import slot_bytes
+from dataplane.core.engines.storing import check_keys
+from dataplane.core.tenants.quotas import wrapped
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Abort, Attach, Commit, Reserve
 from dataplane.protocol.keys import tenant_fingerprint
@@ -37,12 +38,12 @@ from dataplane.protocol.layout import (
     is_ready,
     leading,
 )
-from dataplane.protocol.short_chains import MOST_KEYS, Found, leading_of
+from dataplane.protocol.short_chains import MAX_KEYS, ShortChain, leading_of
 
 if TYPE_CHECKING:
-    from dataplane.core.engines import Engine
+    from dataplane.core.engines.engines import Engine
+    from dataplane.core.engines.storing import GrantResult
     from dataplane.core.node import Node
-    from dataplane.core.storing import Granted
 
 _TOUCH = RING_TOUCH << RING_KIND_SHIFT
 _COUNTER = 0xFFFFFFFF
@@ -52,27 +53,27 @@ _fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Leading READY blocks of a chain, first one first, whose counters were raised in an engine's area."""
+class LeasedChain:
+    """Leading READY blocks of a chain, in chain order, whose lease counters were raised in an engine's area."""
 
     descriptors: list[int]
     segments: list[int]
     offsets: list[int]
-    """Bytes from the start of each block's segment."""
+    """Offset of each block in bytes from the start of its segment."""
 
     def __len__(self) -> int:
         return len(self.descriptors)
 
 
 class InProcess:
-    """The core, for gateways."""
+    """Interface of the core for gateways."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._noted: dict[int, None] = {}
-        """Engines that used something since the last `settle`."""
+        """Engines that used blocks since the last `settle`, by client number."""
         self.unsettled = 0
-        """Blocks that they used."""
+        """Number of blocks that these engines used."""
 
     @property
     def engines(self) -> Mapping[int, Engine]:
@@ -80,57 +81,73 @@ class InProcess:
         return self._node.engines
 
     def lost(self, gateway: str) -> list[Engine]:
-        """Engines of a gateway without a peer: detached, or attached before a restart and not resumed since."""
+        """Return the engines of a gateway that have no peer: they detached, or attached before a restart and have not
+        resumed."""
         return [
             engine
             for engine in self._node.engines.values()
             if engine.gateway == gateway and not engine.connected
         ]
 
-    # ---- they come and go
+    # ---- lifecycle of peers
 
     def attach(
         self, message: Attach, pid: int, now: float, started: int = 0, gateway: str = ""
     ) -> tuple[Engine, list[int]]:
-        """Take a peer of a gateway in; answers its spaces' numbers. Raises ProtocolError.
+        """Attach a peer of a gateway; return its engine and the numbers of its spaces. Raise ProtocolError.
 
-        Every space has this `Space.gateway`. Without any the engine writes nothing; all of them may hold blocks of
-        every space of the gateway. `pid` and `started` (clock ticks since boot) are those of the peer, 0 where they are
-        not known. `message.resume`, `resume_memory` and `writing` work as on the socket, also without a pid: then the
-        gateway vouches for its being the same peer.
+        `Space.gateway` of every space must be `gateway`. An engine without spaces cannot write, but every engine of a
+        gateway may hold blocks of all spaces of that gateway. `pid` and `started` (clock ticks since boot) describe the
+        peer's process; they are 0 when unknown. `message.resume`, `resume_memory` and `writing` work as on the socket,
+        also without a pid: the gateway then vouches that the peer is the same.
         """
         return self._node.attach(message, pid, now, started, gateway)
 
     def detach(self, client: int, reason: str, now: float) -> None:
-        """The peer is lost: its rights end, and its bytes wait until its process is proven gone."""
+        """Handle a lost peer: its rights end, and its bytes stay until its process is proven gone."""
         self._node.detach(client, reason, now)
 
-    def goodbye(self, client: int, now: float) -> None:
-        """The peer reads and writes nothing any more."""
-        self._node.goodbye(client, now)
+    def say_detached(self, client: int, now: float) -> None:
+        """Handle a peer that no longer reads or writes anything."""
+        self._node.say_detached(client, now)
 
     def process_gone(self, client: int, now: float) -> None:
-        """The peer's process is proven gone."""
+        """Handle the proven end of the peer's process."""
         self._node.process_gone(client, now)
 
     # ---- storing
 
-    def reserve(self, client: int, message: Reserve, now: float) -> Granted:
-        """Room for the missing blocks of a chain in a space of the engine. Raises ProtocolError.
+    def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
+        """Reserve room for the missing blocks of a chain in a space of the engine. Raise ProtocolError.
 
-        `Granted.outcomes` has an `Outcome` or the `Code` of a refusal for each key; where it is WRITE, `segments`
-        and `offsets` say where. `reservation` is 0 when there is nothing to write.
+        `GrantResult.outcomes` has a `ReserveOutcome` or the `Code` of a refusal for each key. `segments` and `offsets`
+        give the place of each block whose outcome is WRITE. `reservation` is 0 when there is nothing to write.
         """
         self._attached(client)
         return self._node.reserve(client, message, now)
 
+    def next_ranges(self, space: int, keys: bytes, nbytes: int) -> list[tuple[int, int]]:
+        """Return the ranges (base, bytes) of the named segment that a store would begin to use. Raise
+        ProtocolError."""
+        pool = self._node.pool
+        declared = pool.spaces.by_number.get(space)
+        if declared is None:
+            return []
+        size, spaces = slot_bytes(nbytes, declared.block_bytes), len(pool.spaces.by_number)
+        words = check_keys(keys)
+        if not pool.slabs.next_ranges(space, size, len(words), spaces):
+            return []
+        missing = sum(block is None for block in pool.table.find(words, space))
+        return pool.slabs.next_ranges(space, size, missing, spaces) if missing else []
+
     def commit(self, client: int, message: Commit, now: float) -> int:
-        """Publish blocks of a reservation and abort the rest; returns published blocks. Raises ProtocolError."""
+        """Publish blocks of a reservation and abort the rest; return the number of published blocks. Raise
+        ProtocolError."""
         self._attached(client)
         return self._node.commit(client, message, now)
 
     def abort(self, client: int, message: Abort, now: float) -> None:
-        """Give a reservation up: the peer writes there no more. Raises ProtocolError."""
+        """Abort a reservation to which the peer no longer writes. Raise ProtocolError."""
         self._attached(client)
         self._node.abort(client, message, now)
 
@@ -147,10 +164,11 @@ class InProcess:
         asked: bool,
         used: bool = True,
         most: int | None = None,
-    ) -> Held:
-        """Lease the leading READY blocks of a chain, `most` at most, in the engine's own area. Raises ProtocolError.
+    ) -> LeasedChain:
+        """Lease the leading READY blocks of a chain, at most `most`, in the engine's own area. Raise ProtocolError.
 
-        `asked`: it counts as a look-up of the tenant. `used`: what is held counts as used at once (else see `use`).
+        With `asked`, the call counts as a look-up of the tenant. With `used`, the leased blocks count as used at once;
+        otherwise call `use` later.
         """
         engine = self._attached(client)
         declared = self._node.pool.spaces.by_number.get(space)
@@ -165,12 +183,12 @@ class InProcess:
             self.looked_up(tenant, space, len(words), len(found.numbers), now)
         if used and found.numbers:
             self._note(engine, found.numbers, found.controls, now)
-        return Held(found.numbers, found.segments, found.offsets)
+        return LeasedChain(found.numbers, found.segments, found.offsets)
 
-    def _leading(self, words: U64, space: int) -> Found:
-        """The leading READY blocks of a chain."""
+    def _leading(self, words: U64, space: int) -> ShortChain:
+        """Return the leading READY blocks of a chain."""
         memory = self._node.pool.table.memory
-        if len(words) <= MOST_KEYS:
+        if len(words) <= MAX_KEYS:
             found = leading_of(memory, words, space)
             if found is not None:
                 return found
@@ -179,21 +197,21 @@ class InProcess:
         valid = memory.valid(numbers, rows)
         hits = leading(good if valid is None else good & valid) if len(words) else 0
         rows = rows[:hits]
-        return Found(
+        return ShortChain(
             numbers[:hits].tolist(),
             rows[:, HOT_CONTROL].tolist(),
             (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist(),
             rows[:, HOT_OFFSET].tolist(),
         )
 
-    def let_go(self, client: int, descriptors: Sequence[int]) -> None:
-        """Lower counters that `hold` raised. An engine that is gone by now has none: nothing happens."""
+    def release(self, client: int, descriptors: Sequence[int]) -> None:
+        """Lower counters that `hold` raised. Do nothing when the engine is gone, because its counters are gone too."""
         engine = self._node.engines.get(client)
         if engine is not None:
             _lower(engine, descriptors)
 
     def held(self, client: int) -> list[int]:
-        """Descriptors whose counters are up in an engine's area, each as often as it is."""
+        """Return the descriptors that an engine leases, each repeated by the value of its counter."""
         engine = self._node.engines.get(client)
         if engine is None:
             return []
@@ -202,10 +220,11 @@ class InProcess:
         held: list[int] = np.repeat(numbers, counters[numbers]).tolist()
         return held
 
-    # ---- what it used
+    # ---- usage
 
     def looked_up(self, tenant: str, space: int, requested: int, hits: int, now: float) -> None:
-        """Count a look-up of a tenant, in blocks; its tokens count when the space leads (rank, stage and group 0)."""
+        """Count a look-up of a tenant in blocks. Count its tokens only in the leading space (rank, stage and group
+        0)."""
         pool = self._node.pool
         pool.usage.pass_to(now)
         pool.tenants.looked_up(
@@ -216,15 +235,15 @@ class InProcess:
         totals.hit_blocks = wrapped(totals.hit_blocks + hits)
 
     def use(self, client: int, descriptors: Sequence[int], now: float) -> None:
-        """Blocks of a chain, first one first, that the engine holds are read: they are recent, and count for their
-        tenant, hot prefixes and the trace of accesses."""
+        """Record a read of blocks that the engine holds, in chain order. The blocks become recent, and the read counts
+        for their tenant, the hot prefixes and the access trace."""
         engine = self._attached(client)
         memory = self._node.pool.table.memory
         cells, first = memory.cells, memory.first_hot + HOT_CONTROL
         self._note(engine, descriptors, [cells[first + HOT_WORDS * number] for number in descriptors], now)
 
     def _note(self, engine: Engine, numbers: Sequence[int], controls: Sequence[int], now: float) -> None:
-        """Append to the engine's ring, tail first, so that ancestors stay newest. It is drained when it has no room."""
+        """Append uses to the engine's ring, tail first, so that ancestors stay newest. Drain a full ring first."""
         reader = engine.ring
         area, size = reader.area, reader.area.ring_entries
         numbers, controls = numbers[:size], controls[:size]
@@ -232,7 +251,7 @@ class InProcess:
         head = int(area.header[A_RING_HEAD])
         if head - reader.tail + count > size:
             self._node.uses.drain(engine, now)
-        if count <= MOST_KEYS:
+        if count <= MAX_KEYS:
             ring = area.ring.data
             for position in range(count - 1, -1, -1):
                 at = (head + count - 1 - position) % size
@@ -250,19 +269,23 @@ class InProcess:
         self.unsettled += count
 
     def settle(self, now: float) -> None:
-        """Take note now of what engines of gateways used: often and of little, where a tick has it all at once."""
+        """Drain the rings of the engines that used blocks since the last call.
+
+        Frequent calls process a few uses each, whereas a tick would process all of them at once.
+        """
         noted, self._noted, self.unsettled = self._noted, {}, 0
         for client in noted:
             engine = self._node.engines.get(client)
             if engine is not None:
                 self._node.uses.drain(engine, now)
 
-    # ---- what the gateway may ask for
+    # ---- gateway requests
 
     def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
-        """Make every block of a gateway's spaces unreadable, but what permanent pins want; the sweep's number.
+        """Make every block of a gateway's spaces unreadable, except under permanent pins; return the sweep's number.
 
-        Without `force` what is leased or being written now stays; with it, leased bytes stay until they are let go.
+        Without `force`, blocks that are leased or being written stay. With `force`, the bytes of leased blocks stay
+        until the leases end.
         """
         return self._node.clear_gateway(gateway, now, force=force).sweep
 
@@ -275,7 +298,7 @@ class InProcess:
 
 def _raise(engine: Engine, numbers: Sequence[int]) -> None:
     counters = engine.ring.area.counters
-    if len(numbers) > MOST_KEYS:
+    if len(numbers) > MAX_KEYS:
         np.add.at(counters, np.array(numbers, np.int64), _ONE)
         return
     cells = counters.data
@@ -285,7 +308,7 @@ def _raise(engine: Engine, numbers: Sequence[int]) -> None:
 
 def _lower(engine: Engine, numbers: Sequence[int]) -> None:
     counters = engine.ring.area.counters
-    if len(numbers) > MOST_KEYS:
+    if len(numbers) > MAX_KEYS:
         np.subtract.at(counters, np.array(numbers, np.int64), _ONE)
         return
     cells = counters.data

@@ -1,7 +1,7 @@
-"""The node: attached engines and the pool, seen as messages in, answers and events out.
+"""The node: attached engines and the pool behind one interface, with messages in and replies and events out.
 
-`Node` is what transports call. Each method takes a decoded message and the time, answers or raises `ProtocolError`, and
-leaves events for `take_events`. One thread; nothing here waits.
+Transports call `Node`. Each method takes a decoded message and the current time, returns a reply or raises
+`ProtocolError`, and leaves events for `take_events`. A single thread calls it, and no method blocks.
 """
 
 from __future__ import annotations
@@ -10,60 +10,69 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dataplane.core import scopes
-from dataplane.core.accesses import Accesses
-from dataplane.core.audit import contradictions
-from dataplane.core.blocks import BlockTable
-from dataplane.core.books import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, Books
-from dataplane.core.engines import (
+from dataplane.core.blocks.blocks import BlockTable
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.blocks.ports import MemorySource
+from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
+from dataplane.core.counts import Counts
+from dataplane.core.engines.accesses import AccessQueues
+from dataplane.core.engines.engines import (
     Engine,
-    Reservation,
+    OpenReservation,
     check_gateway,
     check_newcomer,
     live_names,
     name_of_engine,
     resumable,
 )
-from dataplane.core.integrity import Integrity
-from dataplane.core.intent import Intent
-from dataplane.core.leases import LeaseTable
-from dataplane.core.listing import list_blocks
-from dataplane.core.lookups import look_up
-from dataplane.core.names import EngineEnd, Names, SpaceName
-from dataplane.core.pool import Pool
-from dataplane.core.ports import Memory
-from dataplane.core.prefixes import Measure, Prefixes
-from dataplane.core.replicas import Replicas
-from dataplane.core.rings import RingReader
-from dataplane.core.room import Room
-from dataplane.core.shelves import MakePolicy
-from dataplane.core.slabs import SLOT_ALIGN, Slabs
-from dataplane.core.stats import Counts, node_stats
-from dataplane.core.storing import Granted, Storing, check_keys
-from dataplane.core.sweeps import Begun, Kind
-from dataplane.core.uses import Uses
-from dataplane.core.verifying import Verifying
-from dataplane.eviction.lru import Lru
+from dataplane.core.engines.expulsions import Expulsions
+from dataplane.core.engines.prefixes import Measure, PrefixSketches
+from dataplane.core.engines.rings import RingReader
+from dataplane.core.engines.storing import GrantResult, StoreService, check_keys
+from dataplane.core.engines.uses import AccessReports
+from dataplane.core.eviction.reclaimer import Reclaimer
+from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
+from dataplane.core.journal.id_journal import EngineEnd, IdJournal, SpaceName
+from dataplane.core.journal.recovery_table import (
+    B_CAPACITY,
+    B_CLIENT,
+    B_SEGMENT,
+    B_SPACE,
+    B_TENANT,
+    RecoveryTable,
+)
+from dataplane.core.operator import scopes
+from dataplane.core.operator.audit import contradictions
+from dataplane.core.operator.integrity import CorruptionReports
+from dataplane.core.operator.intent import Intent
+from dataplane.core.operator.listing import list_blocks
+from dataplane.core.operator.lookups import look_up
+from dataplane.core.operator.verifying import Verifications
+from dataplane.core.pool.pool import Pool
+from dataplane.core.pool.sweeps import Kind, SweepStart
+from dataplane.core.tenants.eviction_queues import MakePolicy
+from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import (
     MAX_TRACE_PART_BYTES,
     CachedBlock,
-    Count,
+    CountBlocks,
     ListBlocks,
-    Lookup,
+    LookupChain,
     Prefix,
     Scope,
     SpaceHits,
 )
-from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Lease, Report, Reserve
+from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, LeaseRequest, Report, Reserve
 from dataplane.protocol.events import (
     AdmissionChanged,
+    CacheStart,
     EngineAttached,
     EngineDetached,
     EngineGone,
     Event,
     GatewayStats,
-    NodeStats,
+    IdJournalFilling,
     PinDegraded,
     SweepDone,
 )
@@ -72,13 +81,16 @@ from dataplane.protocol.usage import UsageCounters
 
 MAX_ENGINE_CHARACTERS = 128
 MAX_WAITING_EVENTS = 100_000
+ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
+"""Fractions of the id journal's capacity. An event is published when use reaches the first; another one is published
+only after use has fallen below the second."""
 SETTLE_INTERVAL_S = 0.5
-"""Between tries to bring tenants under their limits whose blocks are leased."""
+"""Seconds between attempts to bring tenants under their limits while their blocks are leased."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Numbers that the core runs under."""
+    """Numeric limits and identity of a node."""
 
     name: str
     epoch: str
@@ -86,29 +98,29 @@ class NodeOptions:
     segment_bytes: int
     reservation_ttl_s: float
     pin_budget_ratio: float
-    """Share of the capacity that guaranteed pins may hold."""
+    """Fraction of the capacity that guaranteed pins may hold."""
     max_clients: int
     trace_blocks: int = 1 << 20
-    """Blocks in the access trace."""
+    """Number of blocks in the access trace."""
     page_bytes: int = SLOT_ALIGN
-    """Segments are whole pages of this size."""
+    """Page size in bytes; a segment is a whole number of pages."""
     named_bytes: int = 0
-    """Size of the named segment, which gateways' spaces share; 0: there is none."""
+    """Size in bytes of the named segment, which the spaces of gateways share; 0 for no named segment."""
 
 
 class Node:
-    """One data plane's decisions."""
+    """The decisions of one data plane."""
 
     def __init__(
         self,
         options: NodeOptions,
         index: IndexMemory,
-        memory: Memory,
+        memory: MemorySource,
         leases: LeaseTable,
         now: float,
         policy: MakePolicy = Lru,
-        books: Books | None = None,
-        names: Names | None = None,
+        books: RecoveryTable | None = None,
+        names: IdJournal | None = None,
     ) -> None:
         self.options = options
         self.started_at = now
@@ -125,23 +137,27 @@ class Node:
             options.pin_budget_ratio,
             self.emit,
         )
-        self.room = Room(self.pool)
+        self.room = Reclaimer(self.pool)
         self.pool.usage.pass_to(now)
-        self.storing = Storing(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
+        self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
         self.intent = Intent(self.pool, self.room)
-        self.integrity = Integrity(self.pool, memory, self.counts.refused, now)
-        self.verifying = Verifying(self.pool, self.integrity, self.emit)
+        self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
+        self.verifying = Verifications(self.pool, self.integrity, self.emit)
         self.engines: dict[int, Engine] = {}
-        self.replicas = Replicas(self.pool, self.engines, self.emit)
+        self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
+        self.expulsions = Expulsions(self.pool, self.engines, self.emit)
         self.lets_in: list[str] = []
-        """Public keys of management planes that may connect, to be told with the rest."""
+        """Public keys of the managers that may connect; reported in the statistics."""
         self.adopted_blocks = 0
-        """Blocks that were here when this process began."""
-        self.prefixes = Prefixes()
-        self.accesses = Accesses(now, options.trace_blocks)
-        self.uses = Uses(self.pool, self.engines, self.prefixes, self.accesses)
+        """Number of blocks that this process took over at its start."""
+        self.cache_start = CacheStart()
+        """How the cache of this process started."""
+        self.prefixes = PrefixSketches()
+        self.accesses = AccessQueues(now, options.trace_blocks)
+        self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
         self.storing.on_asked = self.uses.asked
         self._gate_closed = False
+        self._id_journal_fills = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
         self._next_client = table.books.highest(B_CLIENT) + 1
@@ -150,31 +166,32 @@ class Node:
         self.pool.tenants.never_below(table.books.highest(B_TENANT))
         self._settle_at = now
         self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
-        """What the gateway of this node says of itself, where there is one."""
+        """Callback that returns the statistics of this node's gateway, or None without a gateway."""
 
     # ---- events
 
     def emit(self, event: Event) -> None:
-        """Leave an event for the bus; drops and counts when nobody takes them."""
+        """Queue an event for the event bus. Drop and count it when the queue is full."""
         if len(self._events) >= MAX_WAITING_EVENTS:
             self.counts.events_dropped += 1
             return
         self._events.append(event)
 
     def take_events(self) -> list[Event]:
-        """Events since the last call, oldest first."""
+        """Return the events since the last call, oldest first."""
         events, self._events = self._events, []
         return events
 
-    # ---- engines come and go
+    # ---- lifecycle of engines
 
     def attach(
         self, message: Attach, pid: int, now: float, started: int = 0, gateway: str = ""
     ) -> tuple[Engine, list[int]]:
-        """Take a process in; its area is in the lease scan when this returns. Answers its spaces' numbers.
+        """Attach a process and return its engine and the numbers of its spaces. Raise ProtocolError on refusal.
 
-        `Engine.resumed` says whether it goes on with the attachment that the message names. `started` is when the
-        process started, in clock ticks since boot. `gateway` attaches in the name of its own engines.
+        The engine's area is in the lease scan when this method returns. `Engine.resumed` says whether the process
+        continues the attachment that the message names. `started` is the start time of the process in clock ticks since
+        boot. `gateway` names the gateway that attaches the engine on behalf of a peer.
         """
         if message.version != VERSION:
             raise ProtocolError(
@@ -184,9 +201,10 @@ class Node:
         before = resumable(self.engines.get(message.resume), message, pid, self.pool, gateway)
         if before is not None:
             return self._resume(before, message, now)
+        self.expulsions.check(pid, started)
         if self.storing.draining:
             raise ProtocolError(
-                Code.DRAINING, "an operator drains this node: it takes no new engines; attach to another one"
+                Code.DRAINING, "the node is draining and accepts no new engines; attach to another node"
             )
         check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
         client = self._next_client
@@ -212,14 +230,14 @@ class Node:
             gateway=gateway,
         )
         self._write_down(engine, numbers)
-        self._leases.add(client, area)
+        self._leases.add(client, area, engine.counted_spaces)
         self.engines[client] = engine
         models = sorted({request.space.model for request in message.spaces})
         self.emit(EngineAttached(now, client, pid, engine.group, engine.name, models))
         return engine, numbers
 
     def _write_down(self, engine: Engine, numbers: Sequence[int]) -> None:
-        """An engine and its spaces have a record before it can touch anything."""
+        """Write the records of an engine and its spaces to the id journal, before the engine can access anything."""
         table, spaces = self.pool.table, self.pool.spaces.by_number
         for number in numbers:
             if (SpaceName, number) not in table.names.known:
@@ -228,7 +246,7 @@ class Node:
         table.names.append(name_of_engine(engine))
 
     def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
-        """The process goes on with what it had. What it says it is not writing any more is released."""
+        """Let a process continue its attachment. Release the expired reservations that it no longer writes."""
         engine.connected = engine.resumed = True
         engine.waits_for.clear()
         self.pool.usage.pass_to(now)
@@ -239,12 +257,17 @@ class Node:
         return engine, list(engine.spaces)
 
     def adopt_engine(self, engine: Engine, area: AreaMemory) -> None:
-        """An engine that attached to the data plane before this one: its counters are in the lease scan from now on."""
-        self._leases.add(engine.client, area)
+        """Adopt an engine that attached to the previous data plane. Add its area to the lease scan unless the engine
+        was expelled."""
+        if not engine.expelled:
+            self._leases.add(engine.client, area, engine.counted_spaces)
         self.engines[engine.client] = engine
 
     def detach(self, client: int, reason: str, now: float) -> None:
-        """The connection closed without a goodbye: rights end, bytes wait until the processes are proven gone."""
+        """Handle a connection that closed without a detach message.
+
+        The engine loses its rights at once. Its bytes stay until every process of its group is proven gone.
+        """
         engine = self.engines.get(client)
         if engine is None or not engine.connected:
             return
@@ -257,8 +280,8 @@ class Node:
         self.emit(EngineDetached(now, client, engine.pid, engine.group, reason, blocks))
         self._reap(engine, now)
 
-    def goodbye(self, client: int, now: float) -> None:
-        """The process says that it holds and maps nothing any more."""
+    def say_detached(self, client: int, now: float) -> None:
+        """Handle a process that declares that it no longer holds or maps anything."""
         engine = self.engines.get(client)
         if engine is None:
             return
@@ -266,11 +289,11 @@ class Node:
         for number in [*engine.reservations, *engine.expired]:
             self.storing.abort(engine, number, now)
         engine.connected = False
-        self.emit(EngineDetached(now, client, engine.pid, engine.group, "goodbye", 0))
+        self.emit(EngineDetached(now, client, engine.pid, engine.group, "say_detached", 0))
         self._forget(engine, now)
 
     def process_gone(self, client: int, now: float) -> None:
-        """The process is proven gone (its pidfd says so)."""
+        """Handle the proven end of a process, which its pidfd reports."""
         engine = self.engines.get(client)
         if engine is None:
             return
@@ -283,7 +306,7 @@ class Node:
             self._reap(other, now)
 
     def _reap(self, engine: Engine, now: float) -> None:
-        # One end may bring another: an engine that was forgotten meanwhile is not forgotten twice.
+        # Forgetting one engine may forget others, so this engine may already be gone.
         if not engine.connected and not engine.alive and engine.client in self.engines:
             engine.waits_for.discard(engine.client)
             if not engine.waits_for:
@@ -294,7 +317,7 @@ class Node:
         self.pool.table.names.append(EngineEnd(engine.client))
         self._leases.remove(engine.client)
         self.integrity.forget(engine.client)
-        self.replicas.forget(engine.client)
+        self.gpu_copies.forget(engine.client)
         self.accesses.forget(engine.client)
         self._memory.retire_area(engine.client)
         del self.engines[engine.client]
@@ -307,7 +330,7 @@ class Node:
 
     # ---- requests of engines
 
-    def reserve(self, client: int, message: Reserve, now: float) -> Granted:
+    def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
         engine = self.engines[client]
         self.uses.drain(engine, now)
         return self.storing.reserve(engine, message, now)
@@ -320,8 +343,8 @@ class Node:
         self.pool.usage.pass_to(now)
         self.storing.abort(self.engines[client], message.reservation, now)
 
-    def lease(self, client: int, message: Lease) -> list[int]:
-        """Leading READY blocks of a chain, leased in the client's own area."""
+    def lease(self, client: int, message: LeaseRequest) -> list[int]:
+        """Lease the leading READY blocks of a chain in the client's own area and return their descriptors."""
         engine = self.engines[client]
         if message.space not in engine.spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
@@ -336,12 +359,12 @@ class Node:
         return descriptors
 
     def report(self, client: int, message: Report, now: float) -> int:
-        """Look at blocks that an engine found corrupt; how many were and are gone."""
+        """Verify blocks that an engine reports as corrupt; return the number of corrupt blocks dropped."""
         self.pool.usage.pass_to(now)
         return self.integrity.report(client, self.engines[client].spaces, message, now)
 
     def segments_for(self, client: int, wanted: list[int]) -> list[tuple[int, int, bool]]:
-        """(segment, bytes, writable) for segments that an engine may map; others are left out."""
+        """Return (segment, bytes, writable) for the wanted segments that an engine may map; skip the others."""
         engine = self.engines[client]
         grants = []
         for number in wanted:
@@ -350,10 +373,11 @@ class Node:
                 grants.append((number, segment.nbytes, engine.spaces[segment.space]))
         return grants
 
-    # ---- time passes
+    # ---- periodic work
 
     def tick(self, now: float) -> None:
-        """Drain rings, end deadlines, settle limits. Called a few times a second."""
+        """Drain rings, expire reservations and pins, advance sweeps and enforce limits. Call it a few times a
+        second."""
         self.pool.usage.pass_to(now)
         self.uses.drain_in_turn(now)
         for engine in self.engines.values():
@@ -363,7 +387,7 @@ class Node:
         for sweep in self.pool.sweeps.step():
             self.emit(SweepDone(now, sweep.number, sweep.kind, sweep.blocks))
         self.verifying.step(now)
-        self.pool.bury(now)
+        self.pool.reap(now)
         policy = self.intent.policy
         if policy.high_watermark < 1.0:
             self.room.keep_below(policy.high_watermark, policy.low_watermark, now)
@@ -371,17 +395,18 @@ class Node:
             self._settle_at = now + SETTLE_INTERVAL_S
             self._settle(now)
         self.pool.promote_pins(now)
-        self.replicas.step(now)
+        self.gpu_copies.step(now)
         for pin in self.pool.pins.take_degraded():
             self.emit(PinDegraded(now, pin.name, pin.degraded))
 
     def _settle(self, now: float) -> None:
-        """What need not happen at every tick."""
+        """Do the periodic work that does not have to run at every tick."""
         self.intent.settle(now)
         self.pool.tenants.prune()
         self.pool.segments.forget_spaces(
             {space for engine in self.engines.values() for space in engine.spaces}, now
         )
+        self._watch_id_journal(now)
         admission = self.pool.admission
         closed = admission is not None and admission.closed(now)
         if closed is not self._gate_closed:
@@ -389,64 +414,78 @@ class Node:
             idle_s = admission.victim_idle_s(now) if admission is not None else None
             self.emit(AdmissionChanged(now, closed, idle_s or 0.0))
 
-    # ---- an operator's actions
+    def _watch_id_journal(self, now: float) -> None:
+        journal = self.pool.table.names
+        used, capacity = journal.used_bytes, journal.capacity_bytes
+        if not capacity:
+            return
+        if used >= ID_JOURNAL_WARNS * capacity and not self._id_journal_fills:
+            self._id_journal_fills = True
+            self.emit(IdJournalFilling(now, used, capacity))
+        elif used < ID_JOURNAL_RESTS * capacity:
+            self._id_journal_fills = False
 
-    def invalidate(self, scope: Scope, now: float) -> Begun:
-        """Make blocks unreadable from now on. Raises ProtocolError."""
+    # ---- operator actions
+
+    def invalidate(self, scope: Scope, now: float) -> SweepStart:
+        """Make the blocks of a scope unreadable from now on. Raise ProtocolError."""
         return scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
 
     def drain(self, *, on: bool) -> None:
-        """Take nothing new in, neither engines nor blocks, or take it again. What is here is served as before."""
+        """Refuse new engines and blocks, or accept them again. Existing engines and blocks are served as before."""
         self.storing.draining = on
 
-    def demote(self, scope: Scope, now: float) -> Begun:
-        """Make blocks the first victims. Raises ProtocolError."""
+    def demote(self, scope: Scope, now: float) -> SweepStart:
+        """Make the blocks of a scope the first victims of eviction. Raise ProtocolError."""
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
 
-    def clear(self, now: float, *, permanent: bool) -> Begun:
-        """Make everything unreadable from now on, also under permanent pins when told so."""
+    def clear(self, now: float, *, permanent: bool) -> SweepStart:
+        """Make every block unreadable from now on. Spare blocks under permanent pins unless `permanent` is set."""
         return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
 
-    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> Begun:
-        """Make everything of a gateway's spaces unreadable from now on. Without `force` what is
-        leased or being written stays."""
+    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> SweepStart:
+        """Make every block of a gateway's spaces unreadable from now on. Without `force`, keep blocks that are leased
+        or being written."""
         if force:
             return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
-        held = self._leases.held_by_anybody(self.pool.table.max_blocks)
+        held = self._leases.held_by_anybody(self.pool.table.space_of)
         spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
         return scopes.clear_gateway(self.pool, gateway, spared, (), now)
 
-    def count(self, message: Count) -> tuple[int, int]:
-        """Blocks and bytes that a sweep would be about. Raises ProtocolError."""
+    def count(self, message: CountBlocks) -> tuple[int, int]:
+        """Return the number of blocks and bytes that a sweep would cover. Raise ProtocolError."""
         kind: Kind = "invalidate" if message.kind == "clear" else message.kind
         return scopes.count(self.pool, kind, message.scope, permanent=message.permanent)
 
-    def look_up(self, message: Lookup) -> tuple[list[SpaceHits], int]:
-        """What engines would find of a chain, and what to ask for next (0: nothing). Raises ProtocolError."""
+    def look_up(self, message: LookupChain) -> tuple[list[SpaceHits], int]:
+        """Return the hits of a chain in each space and the cursor of the next page, 0 at the end. Raise
+        ProtocolError."""
         return look_up(self.pool, message)
 
     def list_blocks(self, message: ListBlocks) -> tuple[list[CachedBlock], int]:
-        """What is cached, and what to ask for next (0: nothing). Raises ProtocolError."""
+        """Return a page of cached blocks and the cursor of the next page, 0 at the end. Raise ProtocolError."""
         return list_blocks(self.pool, self._leases, message)
 
-    def _open_reservations(self) -> list[Reservation]:
+    def _open_reservations(self) -> list[OpenReservation]:
         return [each for engine in self.engines.values() for each in engine.reservations.values()]
 
     def hot_prefixes(self, by: Measure, salt: str | None, limit: int, now: float) -> list[Prefix]:
-        """Hot prefixes of the last hour. Raises ProtocolError."""
+        """Return the hot prefixes of the last hour. Raise ProtocolError."""
         return scopes.hot_prefixes(self.pool, self.prefixes, by, salt, limit, now)
 
     def hot_prefix(self, label: str, now: float) -> Prefix:
-        """One of them, with its keys. Raises ProtocolError."""
+        """Return one hot prefix with its keys. Raise ProtocolError."""
         return scopes.hot_prefix(self.pool, self.prefixes, label, now)
 
     def trace(self, since: float, after: int) -> tuple[bytes, int]:
-        """Recorded accesses as JSON lines, and what to ask for next (0: nothing)."""
+        """Return recorded accesses as JSON lines and the cursor of the next part, 0 at the end."""
         return self.accesses.part(since, after, MAX_TRACE_PART_BYTES, self.pool.spaces.models())
 
     def read_usage(self, noted: float, after: int, now: float) -> tuple[list[UsageCounters], int]:
-        """What tenants used, account by account, and what to ask for next (0: nothing). With it the reader says until
-        when it has noted everything."""
+        """Return usage counters by account and the cursor of the next part, 0 at the end.
+
+        `noted` is the Unix time up to which the reader has recorded all usage; idle accounts before it are closed.
+        """
         usage = self.pool.usage
         usage.pass_to(now)
         if not after:
@@ -454,7 +493,7 @@ class Node:
         return usage.part(after)
 
     def resize(self, capacity_bytes: int, now: float) -> None:
-        """Let the pool grow, and the pin budget with it. Raises ProtocolError; then nothing changed."""
+        """Grow the pool and its pin budget. Raise ProtocolError and change nothing when the size is refused."""
         self.pool.resize(capacity_bytes, now)
         self.intent.share_out()
         self.options = replace(self.options, capacity_bytes=self.pool.slabs.capacity_bytes)
@@ -462,10 +501,6 @@ class Node:
 
     # ---- state
 
-    def stats(self, now: float) -> NodeStats:
-        """The node as it is."""
-        return node_stats(self, now)
-
     def check(self) -> list[str]:
-        """Contradictions between the books; empty when all is well. O(blocks): for audits, not for every day."""
-        return [*contradictions(self.pool), *self.replicas.faults()]
+        """Return the contradictions between the data structures; empty when they agree. O(blocks): for audits only."""
+        return [*contradictions(self.pool), *self.gpu_copies.faults()]

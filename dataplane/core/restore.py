@@ -1,16 +1,21 @@
-"""A data plane that goes on with the memory of one that was killed.
+"""Restore the state of a data plane from the memory of a previous one that was killed.
 
-The dead one stored its words in program order, so what lies there is a prefix of what it meant to do; every cut has one
-reading, and reading it again after another kill in the middle of the restoration gives the same:
+The previous process stored its words in program order, so the memory holds a prefix of its intended stores. Every such
+prefix has exactly one interpretation, and restoring again after a kill in the middle of the restoration gives the same
+result:
 
-* RESERVED, and in the index or not: its owner may still write. It becomes QUARANTINED with the owner from the books.
-* EVICTING: its bytes are whole until it is FREE. It goes back to READY.
-* READY and not in the index: it was invalidated, or is on its way out. It goes as soon as no lease holds it.
-* READY and marked invalid: so does it, also when the entry that makes marks count for readers was not there yet.
-* An index entry whose descriptor is FREE or has another key is one that was made before its block, or should have gone
-  after it: it is cleared.
+* A RESERVED block, in the index or not: its owner may still write. It becomes QUARANTINED, with the owner that the
+  recovery table names.
+* An EVICTING block: its bytes are complete until it is FREE. It returns to READY.
+* A READY block that is not in the index: it was invalidated or was being removed. It is freed as soon as no lease holds
+  it.
+* A READY block that is marked invalid: it is freed in the same way, even if the header entry that makes readers check
+  the marks was not yet written.
+* An index entry whose descriptor is FREE or has another key: it was written before its block, or was to be cleared
+  after it. It is cleared.
 
-Lease counters are adopted before anything is evicted. Pure over the three memories: time and processes come in.
+Lease counters are adopted before any block is evicted. The restoration depends only on the three memories; the current
+time and the state of processes are arguments.
 """
 
 from __future__ import annotations
@@ -22,12 +27,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataplane.core.blocks import Block, BlockTable
-from dataplane.core.books import B_TENANT, ROW_HITS, ROW_PARENT, ROW_RESERVATION, ROW_TENANT_OWNER, ROW_USED
-from dataplane.core.engines import Engine, Reservation
-from dataplane.core.names import EngineName, Known
-from dataplane.core.rings import RingReader
-from dataplane.core.slabs import SMALL_SLAB_BYTES, Slab, Slot, slot_bytes
+from dataplane.core.blocks.blocks import Block, BlockTable
+from dataplane.core.blocks.slabs import SMALL_SLAB_BYTES, Slab, Slot, slot_bytes
+from dataplane.core.engines.engines import Engine, Expulsion, OpenReservation
+from dataplane.core.engines.rings import RingReader
+from dataplane.core.journal.id_journal import EngineName, JournalContents
+from dataplane.core.journal.recovery_table import (
+    B_TENANT,
+    ROW_HITS,
+    ROW_PARENT,
+    ROW_RESERVATION,
+    ROW_TENANT_OWNER,
+    ROW_USED,
+)
 from dataplane.protocol.layout import (
     A_RING_TAIL,
     COLD_STORED_AT,
@@ -44,14 +56,14 @@ from dataplane.protocol.layout import (
     AreaMemory,
     IndexMemory,
 )
-from dataplane.protocol.states import STATE_MASK, State, Step, advance
+from dataplane.protocol.states import STATE_MASK, BlockStep, State, advance
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dataplane.core.node import Node
-    from dataplane.core.pool import Pool
-    from dataplane.core.quotas import Tenant
+    from dataplane.core.pool.pool import Pool
+    from dataplane.core.tenants.quotas import Tenant
 
 _LOW32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)
@@ -61,43 +73,44 @@ _LAST_STAMP = np.uint64(1 << 62)
 
 
 class Contradiction(Exception):
-    """Memory that no prefix of a data plane's stores explains: the sentence says what. Nothing of it may be used."""
+    """The memory is not a prefix of any data plane's stores; the message says why. None of it may be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What outlived the data plane."""
+class SurvivingMemory:
+    """Memory that outlived the previous data plane."""
 
-    known: Known
+    known: JournalContents
     segments: Mapping[int, int]
-    """Bytes of each segment whose memory is here."""
+    """Size in bytes of each segment whose memory survived, by segment number."""
     area: Callable[[int], AreaMemory | None]
-    """The area of a client; None when it is not here."""
+    """Callback that returns the area of a client, or None when the area did not survive."""
     alive: Callable[[EngineName], bool]
-    """Whether a process runs; a pid that another process has now counts as gone."""
+    """Callback that returns whether an engine's process still runs; a process whose pid was reused counts as gone."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """What became of it."""
+    """Result of a restoration."""
 
     blocks: int = 0
-    """READY ones."""
+    """Number of READY blocks."""
     bytes: int = 0
     quarantined_blocks: int = 0
     engines: int = 0
     lost_blocks: int = 0
-    """READY ones whose segment is not here."""
+    """Number of READY blocks whose segment did not survive."""
     gone: list[int] = field(default_factory=list)
-    """Clients whose processes ended meanwhile: say `process_gone` for each."""
+    """Clients whose processes have ended; the caller must call `process_gone` for each."""
 
 
 def segments_here(
-    known: Known, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
+    known: JournalContents, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
 ) -> dict[int, int]:
-    """Bytes of each segment whose memory is here: of the memfds, and of ranges within so much of the named segment.
+    """Return the size in bytes of each segment whose memory survived: the memfds, and the ranges that lie within the
+    first `named_bytes` of the named segment.
 
-    Ranges without a block are forgotten: they may be another segment's by now.
+    Remove ranges without a block from `known`, because another segment may have taken their place.
     """
     live = memory.hot[(memory.control & _STATE) != 0, HOT_SPACE_SEGMENT]
     used = set(_distinct((live >> _SHIFT32).astype(np.int64)))
@@ -112,8 +125,8 @@ def segments_here(
     return here
 
 
-def restore(node: Node, kept: Kept, now: float) -> Restored:
-    """Fill a fresh node from its memory, which a data plane before it wrote. Raises Contradiction."""
+def restore(node: Node, kept: SurvivingMemory, now: float) -> Restored:
+    """Fill a new node from the memory that a previous data plane wrote. Raise Contradiction."""
     pool = node.pool
     restored = Restored()
     used = {segment.space for segment in kept.known.segments.values()}
@@ -128,11 +141,12 @@ def restore(node: Node, kept: Kept, now: float) -> Restored:
     pool.sweeps.go_on_after(int(stamp))
     rows = _Rows(pool.table, kept)
     restored.lost_blocks = rows.drop_unsound()
-    # Numbers without blocks may be of salts that have another number by now.
+    # A tenant number without blocks may belong to a salt that has since got another number.
     tenants = {
         number: pool.tenants.restore(number, kept.known.tenants[number]) for number in _distinct(rows.tenant)
     }
     pool.tenants.never_below(pool.table.books.highest(B_TENANT))
+    pool.table.names.only_tenants(tenants)
     slots = _restore_slabs(pool, rows, kept)
     entries = rows.entries()
     blocks = _make_blocks(pool, rows, slots, entries, tenants)
@@ -146,13 +160,15 @@ def restore(node: Node, kept: Kept, now: float) -> Restored:
 # ---- engines
 
 
-def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
+def _restore_engines(node: Node, kept: SurvivingMemory, restored: Restored) -> None:
     for client, name in sorted(kept.known.engines.items()):
         alive = kept.alive(name)
         area = kept.area(client)
         if area is None:
             if alive:
-                raise Contradiction(f"the area of client {client}, whose process lives, is not here")
+                raise Contradiction(
+                    f"the area of client {client} is missing, although its process is running"
+                )
             continue
         tail = int(area.header[A_RING_TAIL])
         engine = Engine(
@@ -169,6 +185,7 @@ def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
             connected=False,
             started=name.started,
             gateway=name.gateway,
+            expelled=_expulsion(name),
         )
         node.adopt_engine(engine, area)
         restored.engines += 1
@@ -179,13 +196,21 @@ def _restore_engines(node: Node, kept: Kept, restored: Restored) -> None:
         engine.waits_for = {other.client for other in engines if other.group == engine.group}
 
 
+def _expulsion(name: EngineName) -> Expulsion:
+    """Return the recorded expulsion state of an engine. Raise Contradiction for an unknown value."""
+    try:
+        return Expulsion(name.expelled)
+    except ValueError as error:
+        raise Contradiction(f"client {name.client}: {error}") from None
+
+
 # ---- blocks
 
 
 class _Rows:
-    """Rows of all descriptors that are not FREE, the least recently used first. Arrays have one item a block."""
+    """Rows of all descriptors that are not FREE, least recently used first. Each array has one item per block."""
 
-    def __init__(self, table: BlockTable, kept: Kept) -> None:
+    def __init__(self, table: BlockTable, kept: SurvivingMemory) -> None:
         memory, books = table.memory, table.books
         self._memory = memory
         self._kept = kept
@@ -215,7 +240,10 @@ class _Rows:
         self.parents = rows[:, ROW_PARENT:]
 
     def drop_unsound(self) -> int:
-        """Free blocks whose segment is not here; returns READY ones. Raises Contradiction for what cannot be."""
+        """Free blocks whose segment did not survive and return the number of READY ones among them.
+
+        Raise Contradiction when a block contradicts its segment or tenant.
+        """
         known = self._kept.known
         here = np.array([number for number in known.segments if number in self._kept.segments], np.int64)
         sound = np.isin(self.segment, here)
@@ -223,7 +251,9 @@ class _Rows:
             record, nbytes = known.segments[number], self._kept.segments[number]
             inside = self.segment == number
             if record.nbytes != nbytes:
-                raise Contradiction(f"segment {number} has {nbytes} bytes, the names say {record.nbytes}")
+                raise Contradiction(
+                    f"segment {number} has {nbytes} bytes, the id journal says {record.nbytes}"
+                )
             ends = self.offset[inside] + self.nbytes[inside]
             if (
                 (self.space[inside] != record.space).any()
@@ -231,11 +261,11 @@ class _Rows:
                 or int(self.nbytes[inside].min()) < 1
                 or int(ends.max()) > nbytes
             ):
-                raise Contradiction(f"a block lies where none can be in segment {number}")
+                raise Contradiction(f"a block is out of bounds or in the wrong space in segment {number}")
             if record.space not in known.spaces:
-                raise Contradiction(f"segment {number} is of space {record.space}, which has no name")
+                raise Contradiction(f"segment {number} is of space {record.space}, which has no record")
         if not np.isin(self.tenant[sound], np.array(sorted(known.tenants), np.int64)).all():
-            raise Contradiction("a block's tenant has no name")
+            raise Contradiction("a block's tenant has no record")
         lost = int(np.count_nonzero(~sound & (self.state >= State.READY) & (self.state <= State.EVICTING)))
         for number, control in zip(self.numbers[~sound].tolist(), self.control[~sound].tolist(), strict=True):
             for step in _WAY_OUT[control & STATE_MASK]:
@@ -246,7 +276,8 @@ class _Rows:
         return lost
 
     def entries(self) -> I64:
-        """Position in the index of each block's entry, -1 for none; entries that belong to no block are cleared."""
+        """Return the position of each block's entry in the index, -1 for none. Clear entries that belong to no
+        block."""
         memory = self._memory
         flat = memory.entries.reshape(-1)
         at: I64 = np.flatnonzero(flat)
@@ -282,25 +313,25 @@ class _Rows:
         return buckets, tags
 
     def invalid(self) -> npt.NDArray[np.bool_]:
-        """Which blocks an invalidation covers: its sweep ended with the data plane."""
+        """Return which blocks an invalidation covers. Its sweep ended with the previous data plane."""
         marked: npt.NDArray[np.bool_] = self._memory.cold[self.numbers, COLD_STORED_AT] == 0
         valid = self._memory.valid(self.numbers, self._memory.hot[self.numbers])
         return marked if valid is None else marked | ~valid
 
 
-_WAY_OUT: dict[int, tuple[Step, ...]] = {
-    State.RESERVED: (Step.ABORT,),
-    State.READY: (Step.EVICT, Step.FREE),
-    State.EVICTING: (Step.FREE,),
-    State.QUARANTINED: (Step.RELEASE,),
+_WAY_OUT: dict[int, tuple[BlockStep, ...]] = {
+    State.RESERVED: (BlockStep.ABORT,),
+    State.READY: (BlockStep.EVICT, BlockStep.FREE),
+    State.EVICTING: (BlockStep.FREE,),
+    State.QUARANTINED: (BlockStep.RELEASE,),
 }
 
 
 # ---- slabs
 
 
-def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
-    """Segments and slabs as the blocks show them; the slot of each block. Raises Contradiction."""
+def _restore_slabs(pool: Pool, rows: _Rows, kept: SurvivingMemory) -> list[Slot]:
+    """Rebuild segments and slabs from the blocks and return the slot of each block. Raise Contradiction."""
     size = _slot_sizes(pool, rows)
     numbers = _distinct(rows.segment)
     segments = {}
@@ -317,12 +348,12 @@ def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
     start = np.where(small, rows.offset // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES, 0)
     index, rest = np.divmod(rows.offset - start, size)
     if rest.any():
-        raise Contradiction("a block lies between two slots")
+        raise Contradiction("a block is not aligned to a slot")
     order = np.lexsort((rows.offset, rows.segment))
     ends = rows.offset[order] + size[order]
     same = rows.segment[order][1:] == rows.segment[order][:-1]
     if (same & (ends[:-1] > rows.offset[order][1:])).any():
-        raise Contradiction("two blocks share bytes")
+        raise Contradiction("two blocks overlap")
     changes = np.flatnonzero(~same | (start[order][1:] != start[order][:-1])) + 1
     bounds = [0, *changes.tolist(), len(order)] if len(order) else [0]
     slab_of: list[Slab | None] = [None] * len(order)
@@ -347,7 +378,8 @@ def _restore_slabs(pool: Pool, rows: _Rows, kept: Kept) -> list[Slot]:
 
 
 def _slot_sizes(pool: Pool, rows: _Rows) -> I64:
-    """Slot of each block: sizes are few where blocks are many."""
+    """Return the slot size in bytes of each block. Compute it once per distinct size, because blocks share few
+    sizes."""
     sizes = np.zeros(len(rows.numbers), np.int64)
     for space in _distinct(rows.space):
         block_bytes = pool.spaces.by_number[space].block_bytes
@@ -359,7 +391,10 @@ def _slot_sizes(pool: Pool, rows: _Rows) -> I64:
 
 
 def _distinct(values: I64) -> list[int]:
-    """Each value once, ascending. On its first use numpy's own imports masked arrays: longer than all of this."""
+    """Return the distinct values in ascending order.
+
+    `numpy.unique` imports masked arrays on its first use, which takes longer than this whole function.
+    """
     ordered = np.sort(values)
     changes = np.ones(len(ordered), np.bool_)
     changes[1:] = ordered[1:] != ordered[:-1]
@@ -367,7 +402,7 @@ def _distinct(values: I64) -> list[int]:
     return found
 
 
-# ---- blocks again
+# ---- block objects
 
 
 def _make_blocks(
@@ -413,7 +448,7 @@ def _make_blocks(
 
 
 def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, now: float) -> None:
-    """Charge the blocks, and put each where its state says; the least recently used first."""
+    """Charge the blocks to their tenants and handle each one by its state, least recently used first."""
     pool = node.pool
     charged: dict[tuple[Tenant, int], list[Block]] = {}
     for block in blocks:
@@ -431,25 +466,26 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
             _quarantine(node, block, owner, reservation)
             continue
         if state == State.EVICTING:
-            pool.table.step((block,), Step.PUT_BACK)
+            pool.table.step((block,), BlockStep.PUT_BACK)
         ready.append(block)
         if block.entry is None or swept:
             doomed.append(block)
     insert = pool.order.insert
-    for block in ready:  # as a commit does, but for the pins, which come later, and the books, which know
+    # As in a commit, but pins are added later and the recovery table is already up to date.
+    for block in ready:
         insert(block, block.used_at)
     pool.reserved_bytes -= sum([block.charge for block in ready])
     restored.blocks, restored.bytes = len(ready), sum([block.nbytes for block in ready])
     restored.quarantined_blocks = len(blocks) - restored.blocks
     if doomed:
         before = len(pool.table.blocks)
-        pool.doom(doomed)
-        pool.bury(now)
+        pool.mark_dead(doomed)
+        pool.reap(now)
         restored.blocks -= before - len(pool.table.blocks)
 
 
 def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
-    """Bytes that their owner could still write wait for it, or go when there is no such process."""
+    """Keep a block that its owner could still write, or release it when the owner is gone."""
     pool = node.pool
     if block.state is State.RESERVED:
         pool.quarantine((block,))
@@ -458,11 +494,11 @@ def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
         pool.quarantined_bytes += block.charge
     engine = node.engines.get(owner)
     if engine is None:
-        pool.release(block, Step.RELEASE)
+        pool.release(block, BlockStep.RELEASE)
         return
     held = engine.expired.get(reservation)
     if held is None:
-        held = engine.expired[reservation] = Reservation(
+        held = engine.expired[reservation] = OpenReservation(
             number=reservation,
             tenant=block.tenant,
             space=block.space,

@@ -1,58 +1,27 @@
-"""The node as it is, for whoever asks, and the counts that nothing else keeps."""
+"""Statistics of a node."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from dataplane.core.quotas import wrapped
-from dataplane.core.rings import RingReader
-from dataplane.protocol.codes import Code
+from dataplane.core.node import Node
 from dataplane.protocol.events import NodeStats, ObservedDigest, PolicyStats
-
-if TYPE_CHECKING:
-    from dataplane.core.node import Node
-
-
-@dataclass(slots=True)
-class Counts:
-    """Since the process began."""
-
-    events_dropped: int = 0
-    """Events that nobody took in time."""
-    refused_blocks: dict[str, int] = field(default_factory=dict)
-    """By the name of the reason."""
-    ring_dropped: int = 0
-    """Of the rings of engines that are gone."""
-    ring_invalid: int = 0
-    """Of the rings of engines that are gone."""
-
-    def refused(self, code: Code, blocks: int) -> None:
-        """An engine was refused so many blocks."""
-        name = code.name.lower()
-        self.refused_blocks[name] = self.refused_blocks.get(name, 0) + blocks
-
-    def ring_gone(self, ring: RingReader) -> None:
-        """An engine was forgotten: what its ring counted stays counted."""
-        self.ring_dropped = wrapped(self.ring_dropped + ring.dropped)
-        self.ring_invalid = wrapped(self.ring_invalid + ring.invalid)
 
 
 def node_stats(node: Node, now: float) -> NodeStats:
-    """Everything that a heartbeat says about a node."""
+    """Return the statistics that a heartbeat carries."""
     pool, counts = node.pool, node.counts
     rings = [engine.ring for engine in node.engines.values()]
     pool.totals.ring_dropped = counts.ring_dropped + sum(ring.dropped for ring in rings)
-    pool.totals.ring_invalid = counts.ring_invalid + sum(ring.invalid for ring in rings)
+    pool.totals.ring_entries_rejected = counts.ring_entries_rejected + sum(ring.invalid for ring in rings)
     pool.totals.events_dropped = counts.events_dropped
     tenants, others = pool.tenants.stats(now)
-    leased = pool.leases.leased()
-    node.replicas.count()
+    leased = pool.leases.leased(pool.table.space_of)
+    node.gpu_copies.count()
     return NodeStats(
         at=now,
         node=node.options.name,
         epoch=node.options.epoch,
         adopted_blocks=node.adopted_blocks,
+        start=node.cache_start,
         draining=node.storing.draining,
         lets_in=node.lets_in,
         uptime_s=now - node.started_at,
@@ -74,8 +43,10 @@ def node_stats(node: Node, now: float) -> NodeStats:
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.doomed)),
         gateway=node.gateway_stats(now),
-        replica_pools=node.replicas.stats(),
-        replica_pool_bytes=node.replicas.capacity_bytes,
+        gpu_copy_pools=node.gpu_copies.stats(),
+        gpu_copy_pool_bytes=node.gpu_copies.capacity_bytes,
+        id_journal_bytes=pool.table.names.used_bytes,
+        id_journal_capacity_bytes=pool.table.names.capacity_bytes,
     )
 
 

@@ -1,6 +1,7 @@
-"""`python -m dataplane.devices`: what this machine's GPUs can do for the cache, as JSON, one line for each thing seen.
+"""`python -m dataplane.devices`: check this machine's GPUs, and print one JSON line per check.
 
-`larder doctor` shows it. `--twin` looks at the twin instead. Exit codes: 0 looked, 1 there is nothing to look at.
+`larder doctor` shows the result. `--twin` checks the emulated device instead. Exit codes: 0 if checks ran, 1 if there
+is no device.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import sys
 
 import msgspec
 
+from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.errors import advice_for
 from dataplane.devices.find import find
-from dataplane.devices.report import Seen, examine, export
+from dataplane.devices.report import SeenDevice, examine, export
 from dataplane.devices.runtime import DeviceError
-from dataplane.devices.twin import Twin
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        runtime = Twin() if options.twin else find()
+        runtime = EmulatedDevice() if options.twin else find()
         if options.export:
             export(runtime)
             return 0
@@ -39,12 +40,16 @@ def main(arguments: list[str] | None = None) -> int:
         for seen in examine(runtime, command):
             _say(seen)
     except DeviceError as error:
-        _say(Seen("CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)))
+        _say(
+            SeenDevice(
+                "CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)
+            )
+        )
         return 1
     return 0
 
 
-def _say(seen: Seen) -> None:
+def _say(seen: SeenDevice) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(seen) + b"\n")
     sys.stdout.flush()
 

@@ -1,7 +1,8 @@
-"""What a chunk of an engine's tensors is, as both sides of the engine socket reckon it.
+"""Form of a chunk of an engine's tensors, as both sides of the engine socket compute it.
 
-The bytes of a chunk follow from how the tensors lie in memory, so a space whose bytes come from tensors has a layout
-that names their form: engines of one space copy chunks of one form, whoever copies, also after a restart.
+The bytes of a chunk depend on how the tensors lie in memory. A space whose bytes come from tensors therefore has a
+layout string that identifies their form. All engines of a space copy chunks of the same form, whichever process copies,
+also after a restart.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataplane.protocol.engine import MAX_CACHE_TENSORS, MAX_DIMENSIONS
 
 MAX_NUMBER = 1 << 50
 MAX_PIECES = 1 << 20
-"""Runs of bytes of one chunk, at most."""
+"""Maximum number of runs of bytes in one chunk."""
 MAX_PLANES = 1 << 16
-"""Of all tensors together."""
+"""Maximum number of planes of all tensors together."""
 PREFIX = "paged:"
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
@@ -31,11 +32,11 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         )
     }
 )
-"""Of the types that a KV cache is made of."""
+"""Bytes per element of the types used in KV caches."""
 
 
 class TensorsRefused(Exception):
-    """Tensors that are none of a paged cache: the sentence says why, `field` which one."""
+    """Raised for tensors that cannot form a paged cache. The message says why; `field` names the tensor."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -45,7 +46,7 @@ class TensorsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor, counted from its first element; shape and stride in elements."""
+    """One tensor, counted from its first element. Shape and stride are in elements."""
 
     dtype: str
     shape: Sequence[int]
@@ -57,13 +58,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """From its first element to the end of its last one."""
+        """Bytes from its first element to the end of its last one."""
         last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         return self.item_bytes * (last + 1)
 
 
 def form_of(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens: int) -> GroupForm:
-    """Tensors that share block numbers, as runs of bytes. Raises TensorsRefused."""
+    """Return tensors that share block numbers as runs of bytes. Raise TensorsRefused."""
     if not 1 <= len(tensors) <= MAX_CACHE_TENSORS:
         raise TensorsRefused(f"expected 1 to {MAX_CACHE_TENSORS} tensors, got {len(tensors)}", "tensors")
     if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
@@ -117,8 +118,11 @@ def _planes(tensor: Tensor, field: str) -> Planes:
 
 
 def layout_of(tensors: Sequence[Tensor], form: GroupForm) -> str:
-    """What `Space.layout` is for chunks of this form: dtypes, sizes and order of what a block holds, tensor by tensor.
-    Where the blocks lie, and how many there are, is the engine's own affair."""
+    """Return `Space.layout` for chunks of this form: a hash of dtypes, sizes and order of a block's contents, per
+    tensor.
+
+    The number of blocks and their place in memory are not part of it; each engine chooses them freely.
+    """
     parts = [
         (
             tensor.dtype,

@@ -1,7 +1,7 @@
-"""Gather and scatter: runs of paged device memory from and to host memory, or another place of the device, on a stream
-beside the engine's own.
+"""Gather and scatter of paged device memory, on a separate stream beside the engine's.
 
-Copies are enqueued and end later; whoever gives memory back waits for `synchronize` first, whatever failed before.
+The other side of a copy is host memory or another place on the device. Copies are enqueued and complete later. Call
+`synchronize` before you free memory, even after a failure.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from dataplane.devices.kernels import PageKernel, fits
 from dataplane.devices.methods import Direction, Method, Methods
 from dataplane.devices.paged import Runs, joined, progression, split
-from dataplane.devices.pinning import WINDOW_BYTES, Pinned, Staging
-from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime
+from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory, Staging
+from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
 
-MOST_STEP_BYTES = (1 << 31) - 1
-"""Runtimes take rows no further apart."""
+MAX_STEP_BYTES = (1 << 31) - 1
+"""Largest distance between rows that runtimes accept."""
 
 
-def methods_for(runtime: Runtime, device: Device) -> Methods:
-    """With the kernel where it can be had."""
+def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
+    """Return the copy methods of a device, with the kernel if it is available."""
     if runtime.name != "cuda":
         return Methods(runtime, device)
     try:
@@ -32,18 +32,21 @@ def methods_for(runtime: Runtime, device: Device) -> Methods:
         return Methods(runtime, device)
 
 
-class Lane:
-    """One side stream of a device. Not for two threads at once."""
+class CopyLane:
+    """One side stream of a device. Not thread-safe."""
 
-    def __init__(self, runtime: Runtime, device: Device, methods: Methods) -> None:
+    def __init__(self, runtime: DeviceRuntime, device: Device, methods: Methods) -> None:
         self._runtime = runtime
         self._device = device
         self._methods = methods
         self.stream = runtime.stream(device)
 
     def copy(self, runs: Runs, base: int, *, to_device: bool, within: bool = False) -> None:
-        """Enqueue. `base` is where the chunk begins: in registered memory, where no run crosses a registration, or
-        `within` the device, where none leaves its allocation. `to_device`: out of the chunk, into the paged memory."""
+        """Enqueue copies between paged memory and a chunk at `base`.
+
+        The chunk lies in registered host memory, where no run may cross a registration, or `within` the device, where
+        no run may leave its allocation. `to_device`: copy from the chunk into paged memory.
+        """
         if not len(runs):
             return
         ends = runs.device, runs.chunk + base
@@ -61,8 +64,8 @@ class Lane:
             method = self._methods.choose(page_bytes, direction) if page_bytes else Method.BATCH
             self._methods.copy(self.stream, method, direction, targets, sources, sizes, page_bytes)
 
-    def copy_pinned(self, runs: Runs, memory: Pinned, offset: int, *, to_device: bool) -> bool:
-        """The same with a chunk at an offset of a mapping, which is registered as needed. False: it is refused."""
+    def copy_pinned(self, runs: Runs, memory: PinnedMemory, offset: int, *, to_device: bool) -> bool:
+        """Enqueue copies for a chunk at `offset` of a mapping. Return False if its registration is refused."""
         if not len(runs):
             return True
         begin = offset + int(runs.chunk.min())
@@ -72,7 +75,7 @@ class Lane:
         return True
 
     def copy_staged(self, runs: Runs, staging: Staging, host: int, *, to_device: bool) -> None:
-        """The same with host memory of any kind, through a staging buffer. Waits until it is done."""
+        """Copy with host memory of any kind at `host`, through a staging buffer. Wait until all copies are done."""
         events = [self._runtime.event(self._device) for _ in range(2)]
         parts = _parts(runs, staging.half_bytes)
         try:
@@ -96,17 +99,17 @@ class Lane:
                 event.close()
 
     @staticmethod
-    def _unload(part: Runs, half: int, host: int, copied: Event) -> None:
+    def _unload(part: Runs, half: int, host: int, copied: DeviceEvent) -> None:
         copied.synchronize()
         packed = np.cumsum(part.sizes) - part.sizes
         moved = joined(part.chunk + host, packed + half, part.sizes)
         _move(moved.chunk, moved.device, moved.sizes)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: DeviceEvent) -> None:
         self.stream.record(event)
 
     def synchronize(self) -> None:
-        """Wait for all copies. Raises DeviceError."""
+        """Wait for all copies. Raise DeviceError."""
         self.stream.synchronize()
 
     def close(self) -> None:
@@ -119,19 +122,19 @@ def _move(sources: I64, targets: I64, sizes: I64) -> None:
 
 
 def _rows(targets: I64, sources: I64, sizes: I64) -> tuple[int, int] | None:
-    """The steps of both sides when the copies are rows of a rectangle."""
+    """Return the steps of both sides if the copies are rows of a rectangle, otherwise None."""
     if bool((sizes != sizes[0]).any()):
         return None
     steps = progression(targets), progression(sources)
     if steps[0] is None or steps[1] is None:
         return None
-    if not all(int(sizes[0]) <= step <= MOST_STEP_BYTES for step in steps if step is not None):
+    if not all(int(sizes[0]) <= step <= MAX_STEP_BYTES for step in steps if step is not None):
         return None
     return steps[0], steps[1]
 
 
 def _parts(runs: Runs, most_bytes: int) -> list[Runs]:
-    """Consecutive runs that fit together into so many bytes; runs that do not fit alone are cut."""
+    """Group consecutive runs into parts of at most `most_bytes`. Cut runs that are larger."""
     sizes = runs.sizes
     if len(sizes) and int(sizes.max()) > most_bytes:
         counts = -(-sizes // most_bytes)

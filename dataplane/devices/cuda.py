@@ -1,7 +1,7 @@
-"""NVIDIA's runtime. Made by `find`; nothing of CUDA is imported before.
+"""NVIDIA's runtime. Created by `find`; no CUDA module is imported before that.
 
-`cuda.bindings` comes with torch's CUDA builds. Every call that fails is a DeviceError with CUDA's name for it. Waits
-let other threads run and do not spin.
+`cuda.bindings` comes with torch's CUDA builds. Every failed call raises a DeviceError with CUDA's name for the error.
+Waits do not spin, and let other threads run.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from dataplane.devices.runtime import (
     I64,
     Device,
     DeviceError,
-    Event,
+    DeviceEvent,
+    DeviceStream,
     Handle,
-    Opened,
-    Stream,
+    OpenedMemory,
     device_of,
 )
 
 
 class _Calls:
-    """The bindings, with errors as exceptions."""
+    """CUDA bindings that raise errors as exceptions."""
 
     def __init__(self) -> None:
-        """Raises ImportError."""
+        """Import the bindings. Raise ImportError."""
         self.runtime: Any = import_module("cuda.bindings.runtime")
         self.driver: Any = import_module("cuda.bindings.driver")
         self.libcuda = Driver()
 
     def __call__(self, what: str, function: str, *arguments: Any) -> Any:
-        """The one result of a call, several as a tuple, None without. Raises DeviceError."""
+        """Return the result of a call: None, one value, or a tuple. Raise DeviceError."""
         code, *results = getattr(self.runtime, function)(*arguments)
         if int(code) != 0:
             raise self.failure(what, str(code.name))
         return results[0] if len(results) == 1 else tuple(results) or None
 
     def failure(self, what: str, name: str, advice: str = "") -> DeviceError:
-        self.runtime.cudaGetLastError()  # else the next call of a library that looks would answer with it
+        self.runtime.cudaGetLastError()  # otherwise a later call that checks the last error reports it
         return DeviceError(what, name, advice or advice_for(name), lasting=name in LASTING)
 
     def range_of(self, address: int) -> tuple[int, int]:
-        """Start and bytes of the allocation that an address lies in."""
+        """Return the start and the size in bytes of the allocation that contains an address."""
         code, base, nbytes = self.driver.cuMemGetAddressRange(self.driver.CUdeviceptr(address))
         if int(code) != 0:
             raise self.failure("find an allocation", runtime_name(str(code.name)))
@@ -57,7 +57,7 @@ class _Calls:
 
 
 class CudaEvent:
-    """One event of the runtime."""
+    """An event of the runtime."""
 
     def __init__(self, calls: _Calls, device: Device, native: Any) -> None:
         self._calls = calls
@@ -77,7 +77,7 @@ class CudaEvent:
     def synchronize(self) -> None:
         self._calls("wait for an event", "cudaEventSynchronize", self.native)
 
-    def elapsed_ms(self, since: Event) -> float:
+    def elapsed_ms(self, since: DeviceEvent) -> float:
         assert isinstance(since, CudaEvent)
         return float(self._calls("time events", "cudaEventElapsedTime", since.native, self.native))
 
@@ -92,7 +92,7 @@ class CudaEvent:
 
 
 class CudaStream:
-    """One stream of the runtime."""
+    """A stream of the runtime."""
 
     def __init__(self, calls: _Calls, device: Device, stream: Any, *, own: bool) -> None:
         self._calls = calls
@@ -112,7 +112,7 @@ class CudaStream:
         return int(self._stream)
 
     def _here(self) -> None:
-        """The device is the thread's."""
+        """Make the stream's device current in this thread."""
         self._calls("choose a device", "cudaSetDevice", self._device.index)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
@@ -145,12 +145,12 @@ class CudaStream:
         self._here()
         self._calls(f"clear {nbytes} bytes", "cudaMemsetAsync", target, 0, nbytes, self._stream)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: DeviceEvent) -> None:
         assert isinstance(event, CudaEvent)
         self._here()
         self._calls("record an event", "cudaEventRecord", event.native, self._stream)
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         assert isinstance(event, CudaEvent)
         self._here()
         self._calls("wait for an event", "cudaStreamWaitEvent", self._stream, event.native, 0)
@@ -175,7 +175,7 @@ class CudaStream:
 
 
 class _Allocation:
-    """Memory of another process, opened once for all who use it."""
+    """Memory of another process, opened once for all its users."""
 
     def __init__(self, address: int, nbytes: int, device: Device) -> None:
         self.address = address
@@ -185,7 +185,7 @@ class _Allocation:
 
 
 class _Opened:
-    """One of its users."""
+    """One user of an opened allocation."""
 
     def __init__(self, cuda: Cuda, key: tuple[int, bytes], allocation: _Allocation) -> None:
         self._cuda = cuda
@@ -204,7 +204,7 @@ class _Opened:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._cuda._let_go(self._key)
+            self._cuda._release(self._key)
 
 
 class Cuda:
@@ -213,7 +213,7 @@ class Cuda:
     name = "cuda"
 
     def __init__(self) -> None:
-        """Raises ImportError without the bindings, DeviceError without a driver or a GPU."""
+        """Find the GPUs. Raise ImportError without the bindings, DeviceError without a driver or a GPU."""
         self._calls = _Calls()
         runtime = self._calls.runtime
         self._devices = []
@@ -231,22 +231,22 @@ class Cuda:
             raise self._calls.failure("count GPUs", "cudaErrorNoDevice")
         self._pin_flags = runtime.cudaHostRegisterPortable | runtime.cudaHostRegisterMapped
         self._home: Device | None = None
-        """The first one that was used: a context on another one would only take its memory."""
+        """First device that was used. A context on another device would only take up that device's memory."""
         self._opened: dict[tuple[int, bytes], _Allocation] = {}
         self._lock = threading.Lock()
 
     @property
     def batches(self) -> bool:
-        """The driver takes many copies in one call."""
+        """Whether the driver takes many copies in one call."""
         return self._calls.libcuda.batches
 
     def versions(self) -> tuple[int, int]:
-        """CUDA versions of driver and runtime, as 13020 for 13.2."""
+        """Return the CUDA versions of driver and runtime; 13020 means 13.2."""
         driver = self._calls("ask the driver", "cudaDriverGetVersion")
         return int(driver), int(self._calls("ask the runtime", "cudaRuntimeGetVersion"))
 
     def kernels_reach_host(self, device: Device) -> bool:
-        """Kernels use registered host memory at the address that it has here."""
+        """Return whether kernels can use registered host memory at its address in this process."""
         attribute = self._calls.runtime.cudaDeviceAttr.cudaDevAttrCanUseHostPointerForRegisteredMem
         return bool(self._calls("look at a GPU", "cudaDeviceGetAttribute", attribute, device.index))
 
@@ -278,7 +278,7 @@ class Cuda:
         self._choose(device)
         base, size = self._calls.range_of(address)
         if address + nbytes > base + size:
-            # An expandable segment is made of many allocations, which lie side by side.
+            # An expandable segment consists of many adjacent allocations.
             raise self._calls.failure("export memory", "cudaErrorInvalidValue", EXPANDABLE)
         code, handle = self._calls.runtime.cudaIpcGetMemHandle(base)
         if int(code) != 0:
@@ -290,7 +290,7 @@ class Cuda:
         body = ctypes.string_at(int(handle.getPtr()), HANDLE_BYTES)
         return Handle(body, address - base, nbytes, device.uuid)
 
-    def open(self, handle: Handle) -> Opened:
+    def open(self, handle: Handle) -> OpenedMemory:
         if len(handle.body) != HANDLE_BYTES:
             raise DeviceError("open a handle", "cudaErrorInvalidValue", f"expected {HANDLE_BYTES} bytes")
         device = device_of(self, handle.device_uuid)
@@ -322,7 +322,7 @@ class Cuda:
             raise
         return _Allocation(address, nbytes - (address - base), device)
 
-    def _let_go(self, key: tuple[int, bytes]) -> None:
+    def _release(self, key: tuple[int, bytes]) -> None:
         with self._lock:
             allocation = self._opened[key]
             allocation.users -= 1
@@ -352,17 +352,17 @@ class Cuda:
 
     # ---- streams and events
 
-    def stream(self, device: Device) -> Stream:
+    def stream(self, device: Device) -> DeviceStream:
         self._choose(device)
         flags = self._calls.runtime.cudaStreamNonBlocking
         native = self._calls("make a stream", "cudaStreamCreateWithFlags", flags)
         return CudaStream(self._calls, device, native, own=True)
 
-    def external_stream(self, device: Device, native: int) -> Stream:
+    def external_stream(self, device: Device, native: int) -> DeviceStream:
         self._choose(device)
         return CudaStream(self._calls, device, self._calls.runtime.cudaStream_t(native), own=False)
 
-    def event(self, device: Device, *, shared: bool = False, timed: bool = False) -> Event:
+    def event(self, device: Device, *, shared: bool = False, timed: bool = False) -> DeviceEvent:
         runtime = self._calls.runtime
         if shared and timed:
             raise ValueError("an event that others open has no time")
@@ -371,7 +371,7 @@ class Cuda:
         flags |= runtime.cudaEventInterprocess if shared else 0
         return CudaEvent(self._calls, device, self._calls("make an event", "cudaEventCreateWithFlags", flags))
 
-    def open_event(self, device: Device, body: bytes) -> Event:
+    def open_event(self, device: Device, body: bytes) -> DeviceEvent:
         if len(body) != HANDLE_BYTES:
             raise DeviceError("open an event", "cudaErrorInvalidValue", f"expected {HANDLE_BYTES} bytes")
         self._choose(device)

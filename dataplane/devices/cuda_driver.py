@@ -1,7 +1,7 @@
-"""The few calls of NVIDIA's driver library for which the bindings are too slow or lack something, through ctypes.
+"""Calls of NVIDIA's driver library through ctypes, where the bindings are too slow or incomplete.
 
-A page of 16 KiB takes a third of a microsecond on the wire, less than Python needs to convert one address: batches go
-to the driver as arrays.
+A page of 16 KiB takes a third of a microsecond on the wire, which is less than Python needs to convert one address.
+Therefore batches are passed to the driver as arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataplane.devices.errors import LASTING, advice_for
 from dataplane.devices.runtime import I64, DeviceError
 
 _WITHOUT_FAILED_INDEX, _WITH_FAILED_INDEX = 13000, 12080
-"""Versions of CUDA that changed cuMemcpyBatchAsync: the first form of it also answered which copy failed."""
+"""CUDA versions that changed cuMemcpyBatchAsync. Its first form also returned the index of the copy that failed."""
 _VERSIONS = (_WITHOUT_FAILED_INDEX, _WITH_FAILED_INDEX)
 _IN_STREAM_ORDER = 1
 _BESIDE_COMPUTE = 1
@@ -37,7 +37,7 @@ class Driver:
     """`libcuda.so.1` of this machine."""
 
     def __init__(self) -> None:
-        """Raises DeviceError."""
+        """Load the library. Raise DeviceError."""
         try:
             self._library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
@@ -49,11 +49,11 @@ class Driver:
 
     @property
     def batches(self) -> bool:
-        """Many copies go in one call."""
+        """Whether the driver takes many copies in one call."""
         return self._batch is not None
 
     def _find_batch(self) -> tuple[Any, bool]:
-        """The call in the form that this driver has, and whether that is the one with an index."""
+        """Return the batch call of this driver, and whether it is the form that returns a failed index."""
         known = ctypes.c_int()
         self._library.cuDriverGetVersion(ctypes.byref(known))
         find = getattr(self._library, "cuGetProcAddress_v2", None)
@@ -85,7 +85,7 @@ class Driver:
         self._check("copy", self._copy(target, source, nbytes, stream))
 
     def copy_batch(self, targets: I64, sources: I64, sizes: I64, stream: int) -> None:
-        """Arrays of one length, contiguous; they are read before this returns."""
+        """Enqueue copies, given as arrays of one length. The arrays are read before this returns."""
         if self._batch is None:
             for target, source, nbytes in zip(
                 targets.tolist(), sources.tolist(), sizes.tolist(), strict=True
@@ -121,6 +121,6 @@ def _address(array: npt.NDArray[np.int64]) -> int:
 
 
 def runtime_name(name: str) -> str:
-    """CUDA_ERROR_INVALID_VALUE as the runtime calls it: cudaErrorInvalidValue."""
+    """Return the runtime's name of a driver error: cudaErrorInvalidValue for CUDA_ERROR_INVALID_VALUE."""
     words = name.removeprefix("CUDA_ERROR_").split("_")
     return "cudaError" + "".join(word.capitalize() for word in words) if name else ""

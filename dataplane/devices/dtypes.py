@@ -1,4 +1,4 @@
-"""Bytes of an element, by the name that torch gives its type; torch itself is not needed for that."""
+"""Bytes per element, by torch's type name. Does not need torch."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,6 +37,6 @@ _OTHER_NAMES = {
 
 
 def canonical(name: str) -> str | None:
-    """The name by which a type is known here; None when torch has no such type with whole bytes."""
+    """Return the canonical name of a type, or None if torch has no such type with whole bytes."""
     name = _OTHER_NAMES.get(name, name)
     return name if name in ITEM_BYTES else None

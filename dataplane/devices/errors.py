@@ -1,4 +1,4 @@
-"""What to do about errors of CUDA, by their names. The list has those that people meet; the rest has the name alone."""
+"""Advice for CUDA errors, by name. Covers the errors that users meet; other errors are reported by name only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LASTING = frozenset(
         "cudaErrorMpsServerNotReady",
     }
 )
-"""After these every call on the device fails in this process."""
+"""Errors after which every call on the device fails in this process."""
 RESTART = "nothing works on this GPU any more in this process: restart it"
 
 

@@ -1,22 +1,22 @@
-"""The runtime of this machine, or why there is none."""
+"""Runtime of this machine, or the reason why there is none."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from dataplane.devices.runtime import DeviceError, Runtime
+from dataplane.devices.runtime import DeviceError, DeviceRuntime
 
-FindRuntime = Callable[[], Runtime]
-"""Makes the runtime of this process, the first time that somebody needs it. Raises DeviceError."""
+FindRuntime = Callable[[], DeviceRuntime]
+"""Creates the runtime of this process when it is first needed. Raises DeviceError."""
 NO_BINDINGS = (
     "install a CUDA build of torch, which brings cuda-bindings: pip's own torch is one "
     "(pip install torch cuda-bindings)"
 )
 
 
-def find() -> Runtime:
-    """CUDA's. Loads the driver and takes some hundred MiB of each GPU that is used. Raises DeviceError."""
+def find() -> DeviceRuntime:
+    """Return the CUDA runtime. Loads the driver and takes several hundred MiB of each GPU in use. Raise DeviceError."""
     try:
         from dataplane.devices.cuda import Cuda
 
@@ -25,15 +25,15 @@ def find() -> Runtime:
         raise DeviceError("load CUDA", f"no module {error.name}", NO_BINDINGS) from None
 
 
-class Finder:
-    """Finds once, and answers the same from then on. A refusal is not kept: a driver may come up later."""
+class RuntimeFinder:
+    """Finds the runtime once and caches it. Does not cache a failure, because a driver may become available later."""
 
     def __init__(self, make: FindRuntime = find) -> None:
         self._make = make
-        self._found: Runtime | None = None
+        self._found: DeviceRuntime | None = None
         self._lock = threading.Lock()
 
-    def __call__(self) -> Runtime:
+    def __call__(self) -> DeviceRuntime:
         with self._lock:
             if self._found is None:
                 self._found = self._make()

@@ -1,7 +1,7 @@
-"""Copies of many small pages by a kernel that reads and writes the device's memory, and registered host memory, itself.
+"""Copies of many small pages by a kernel that accesses device memory and registered host memory directly.
 
-Few programs run, each page after page: the wire to the host is narrow, and the rest of the device is the engine's.
-Within a device more of them do, for its memory is wide.
+Only a few programs run, each copying one page after another: the link to the host is slow, and the rest of the device
+belongs to the engine. Within a device more programs run, because its memory is fast.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dataplane.devices.runtime import I64, Device, DeviceError, Event, Runtime, Stream
+from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime, DeviceStream
 
 PROGRAMS, PROGRAMS_WITHIN = 24, 128
 PIECE_WORDS = 1024
 WORD_BYTES = 8
 ALIGNED_BYTES = 16
 SLOTS = 4
-MOST_PAGES = 1 << 16
+MAX_PAGES = 1 << 16
 
 
-class Pages(Protocol):
+class PageCopier(Protocol):
     """Copies pages of one size."""
 
     def copy(
-        self, stream: Stream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
     ) -> None:
-        """Enqueue. Sizes and addresses are multiples of 16. `within`: both sides are the device's. Raises
-        DeviceError."""
+        """Enqueue copies. Sizes and addresses are multiples of 16. `within`: on one device. Raise DeviceError."""
 
     def close(self) -> None: ...
 
 
 class PageKernel:
-    """The Triton kernel, and device memory for the addresses of a few launches."""
+    """The Triton kernel, with device memory for the addresses of a few launches."""
 
-    def __init__(self, runtime: Runtime, device: Device) -> None:
-        """Raises DeviceError where there is no Triton, or kernels do not reach host memory by its address."""
+    def __init__(self, runtime: DeviceRuntime, device: Device) -> None:
+        """Load the kernel. Raise DeviceError without Triton, or if kernels cannot access host memory by its address."""
         try:
             self._torch: Any = import_module("torch")
             self._kernel: Any = import_module("dataplane.devices.page_kernel").copy_pages
@@ -49,27 +48,27 @@ class PageKernel:
         self._runtime = runtime
         self._device = device
         self._host = [
-            self._torch.empty((2, MOST_PAGES), dtype=self._torch.int64, pin_memory=True) for _ in range(SLOTS)
+            self._torch.empty((2, MAX_PAGES), dtype=self._torch.int64, pin_memory=True) for _ in range(SLOTS)
         ]
         self._addresses = [
-            self._torch.empty((2, MOST_PAGES), dtype=self._torch.int64, device=f"cuda:{device.index}")
+            self._torch.empty((2, MAX_PAGES), dtype=self._torch.int64, device=f"cuda:{device.index}")
             for _ in range(SLOTS)
         ]
-        self._used: list[Event] = [runtime.event(device) for _ in range(SLOTS)]
+        self._used: list[DeviceEvent] = [runtime.event(device) for _ in range(SLOTS)]
         self._turn = 0
         self._lock = threading.Lock()
-        """Streams of several threads take turns."""
+        """Serialises launches by several threads."""
 
     def copy(
-        self, stream: Stream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
     ) -> None:
         with self._lock:
             self._copy(stream, targets, sources, page_bytes, PROGRAMS_WITHIN if within else PROGRAMS)
 
-    def _copy(self, stream: Stream, targets: I64, sources: I64, page_bytes: int, most: int) -> None:
+    def _copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, most: int) -> None:
         torch = self._torch
-        for first in range(0, len(targets), MOST_PAGES):
-            pages = min(MOST_PAGES, len(targets) - first)
+        for first in range(0, len(targets), MAX_PAGES):
+            pages = min(MAX_PAGES, len(targets) - first)
             slot = self._turn = (self._turn + 1) % SLOTS
             self._used[slot].synchronize()
             host, addresses = self._host[slot], self._addresses[slot]
@@ -97,7 +96,7 @@ class PageKernel:
 
 
 def fits(targets: I64, sources: I64, sizes: I64) -> int:
-    """Bytes of a page when all are of one size and lie at multiples of 16; else 0."""
+    """Return the page size in bytes if all pieces have one size and are aligned to 16 bytes, otherwise 0."""
     size = int(sizes[0])
     if size % ALIGNED_BYTES or bool((sizes != size).any()):
         return 0

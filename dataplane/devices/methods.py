@@ -1,8 +1,8 @@
-"""Which way to copy pages is the fastest, measured on the device that does it: it depends on the driver, the device,
-the direction and the page.
+"""Choice of the fastest method to copy pages, measured on the device: it depends on driver, device, direction and page
+size.
 
-The measurement takes some milliseconds and 32 MiB on either side, once for each device and direction, where there is
-anything to choose at all.
+The measurement takes a few milliseconds and 32 MiB on either side, once for each device and direction. It is skipped if
+there is only one method.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import Enum
 
 import numpy as np
 
-from dataplane.devices.kernels import Pages
-from dataplane.devices.runtime import I64, Device, DeviceError, Runtime, Stream
+from dataplane.devices.kernels import PageCopier
+from dataplane.devices.runtime import I64, Device, DeviceError, DeviceRuntime, DeviceStream
 
 PAGE_BYTES = (16 << 10, 32 << 10, 64 << 10)
 SCRATCH_BYTES = 32 << 20
@@ -25,11 +25,11 @@ class Method(Enum):
     BATCH = "batch"
     """Many copies in one call of the driver."""
     KERNEL = "kernel"
-    """A kernel that copies all pages."""
+    """One kernel that copies all pages."""
 
 
 class Direction(Enum):
-    """Which way pages go."""
+    """Direction in which pages are copied."""
 
     OUT = "out"
     """From the device to host memory."""
@@ -40,14 +40,14 @@ class Direction(Enum):
 
     @classmethod
     def of(cls, *, to_device: bool) -> Direction:
-        """Between host memory and the device."""
+        """Return the direction of a copy between host memory and the device."""
         return cls.IN if to_device else cls.OUT
 
 
 class Methods:
-    """The table of one device. Without a kernel there is nothing to choose."""
+    """Methods of one device. Without a kernel there is only one."""
 
-    def __init__(self, runtime: Runtime, device: Device, pages: Pages | None = None) -> None:
+    def __init__(self, runtime: DeviceRuntime, device: Device, pages: PageCopier | None = None) -> None:
         self.pages = pages
         self._runtime = runtime
         self._device = device
@@ -57,7 +57,7 @@ class Methods:
         """GB/s by page size, direction and method, as measured."""
 
     def choose(self, page_bytes: int, direction: Direction) -> Method:
-        """For pages of this size; those between two measured sizes go as the next smaller one."""
+        """Return the method for pages of this size. A size between two measured ones uses the smaller."""
         if self.pages is None or page_bytes >= 2 * PAGE_BYTES[-1]:
             return Method.BATCH
         with self._lock:
@@ -92,14 +92,20 @@ class Methods:
             except DeviceError as error:
                 if error.lasting:
                     raise
-                # No room for it: the way that needs nothing.
+                # No memory for the measurement: use the method that needs none.
                 return {}
         return table
 
     def _rate(
-        self, stream: Stream, method: Method, scattered: int, chunks: int, size: int, direction: Direction
+        self,
+        stream: DeviceStream,
+        method: Method,
+        scattered: int,
+        chunks: int,
+        size: int,
+        direction: Direction,
     ) -> float:
-        """GB/s of the fastest of a few rounds, pages shuffled on the side of the engine's memory."""
+        """Return the GB/s of the fastest round. Pages are shuffled on the side of the engine's memory."""
         count = SCRATCH_BYTES // size
         order = np.random.default_rng(0).permutation(count).astype(np.int64)
         ends = scattered + order * size, chunks + np.arange(count, dtype=np.int64) * size
@@ -119,7 +125,7 @@ class Methods:
 
     def copy(
         self,
-        stream: Stream,
+        stream: DeviceStream,
         method: Method,
         direction: Direction,
         targets: I64,
@@ -127,7 +133,7 @@ class Methods:
         sizes: I64,
         page_bytes: int,
     ) -> None:
-        """Enqueue by one of the methods. `page_bytes` is that of all pieces where they are equal, else 0."""
+        """Enqueue copies with one method. `page_bytes` is the size of all pieces if it is the same, otherwise 0."""
         if method is Method.KERNEL and page_bytes and self.pages is not None:
             self.pages.copy(stream, targets, sources, page_bytes, within=direction is Direction.WITHIN)
         else:

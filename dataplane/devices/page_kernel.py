@@ -1,4 +1,4 @@
-"""The kernel that copies pages of device memory and registered host memory. Needs Triton to be imported."""
+"""Kernel that copies pages of device memory and registered host memory. Importing this module requires Triton."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import triton.language as tl
 
 @triton.jit
 def copy_pages(targets, sources, pages, words, programs: tl.constexpr, piece: tl.constexpr):
-    """Pages of `words` 64-bit words, from addresses to addresses; each program takes every `programs`-th page."""
+    """Copy pages of `words` 64-bit words between address lists; each program takes every `programs`-th page."""
     for page in range(tl.program_id(0), pages, programs):
-        # Two words at a time: addresses are multiples of 16.
+        # Addresses are multiples of 16, so two words can be copied at a time.
         target = tl.multiple_of(tl.load(targets + page).to(tl.pointer_type(tl.int64)), 16)
         source = tl.multiple_of(tl.load(sources + page).to(tl.pointer_type(tl.int64)), 16)
         for at in range(0, words, piece):

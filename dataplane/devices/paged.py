@@ -1,12 +1,13 @@
-"""How paged tensors lie in memory, and which bytes of them are a chunk's.
+"""Memory layout of paged tensors, and the bytes that make up a chunk.
 
-A tensor has one axis that counts blocks. What a block holds lies together, or in equal pieces at fixed places: a plane
-of keys and one of values, a plane for each head. So a tensor is a list of planes, and in each of them a block is one
-run of bytes, a fixed step behind the one before. That covers keys and values first or second, heads before or after
-tokens, both fused in one row, latent attention without a second plane, and layers that share one buffer in any order.
+A tensor has one axis that counts blocks. The contents of a block are contiguous, or consist of equal pieces at fixed
+distances: for example one plane of keys and one of values, or one plane per head. A tensor is thus a list of planes,
+and in each plane a block is one run of bytes, at a fixed step from the previous block. This covers keys and values on
+the first or second axis, heads before or after tokens, keys and values fused in one row, latent attention without a
+second plane, and layers that share one buffer in any order.
 
-A chunk is what the engine's blocks hold for its tokens: group by group, tensor by tensor, plane by plane, block by
-block. Larder alone reads it, so its order is Larder's.
+A chunk contains the engine's blocks for its tokens: group by group, tensor by tensor, plane by plane, block by block.
+Only Larder reads a chunk, so Larder is free to choose the order.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 MAX_PLANES = 4096
-"""Of one tensor."""
+"""Highest number of planes of one tensor."""
 
 
 class LayoutRefused(Exception):
-    """A tensor whose blocks cannot be told apart: the sentence says why."""
+    """Raised for a tensor whose blocks cannot be separated. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,16 @@ class Planes:
     starts: tuple[int, ...]
     """Bytes from the start of its memory to block 0 of each plane."""
     step: int
-    """Bytes from a block to the next one."""
+    """Bytes from one block to the next."""
     nbytes: int
     """Bytes of a block in one plane."""
     order: tuple[int, ...] = ()
-    """The axes of a block in the order of memory, where that is not the shape's own."""
+    """Axes of a block in memory order, if it differs from the order of the shape; otherwise empty."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Copies, all arrays of one length: bytes from the start of device memory, bytes from a chunk's start, sizes."""
+    """Copies as arrays of one length: bytes from the start of device memory, bytes from a chunk's start, sizes."""
 
     device: I64
     chunk: I64
@@ -63,7 +64,7 @@ class GroupForm:
     """Tensors that share block numbers."""
 
     blocks: int
-    """That the smallest tensor has."""
+    """Number of blocks of the smallest tensor."""
     tokens_per_block: int
     blocks_per_chunk: int
     tensors: tuple[Planes, ...]
@@ -74,7 +75,7 @@ class GroupForm:
 
     @cached_property
     def _first_plane(self) -> list[int]:
-        """Of each tensor, and one more at the end."""
+        """Index of each tensor's first plane, and the total number of planes at the end."""
         return [0, *np.cumsum([len(each.starts) for each in self.tensors]).tolist()]
 
     @cached_property
@@ -88,7 +89,7 @@ class GroupForm:
         return starts, steps, sizes, places
 
     def page_bytes(self) -> int:
-        """The largest run of one block."""
+        """Return the bytes of the largest run of one block."""
         return max(each.nbytes for each in self.tensors)
 
     def runs(
@@ -101,11 +102,11 @@ class GroupForm:
         tensors: slice = slice(None),
         places: tuple[I64, I64] | None = None,
     ) -> Runs:
-        """What to copy for some of a chunk's blocks: those at positions `first` and on, whose numbers are given.
+        """Return the copies for some blocks of a chunk: those from position `first` on, with block numbers `numbers`.
 
-        `base` is added to every device address; `bases` has one for each tensor. `tensors` chooses some of them.
-        `places` are the position of each block in its own chunk, and where that chunk begins: blocks of many chunks go
-        in one call. Runs that follow each other on both sides are one.
+        `base` is added to every device address; `bases` has one base per tensor. `tensors` selects some of the tensors.
+        `places` has the position of each block in its own chunk, and the start of that chunk, so that one call covers
+        blocks of many chunks. Runs that are adjacent on both sides are joined.
         """
         low, high, _ = tensors.indices(len(self.tensors))
         planes = slice(self._first_plane[low], self._first_plane[max(low, high)])
@@ -125,7 +126,7 @@ class GroupForm:
 
 
 def joined(device: I64, chunk: I64, sizes: I64) -> Runs:
-    """Runs, with those made one that follow each other on both sides."""
+    """Return runs in which neighbours that are adjacent on both sides are joined."""
     if len(sizes) < 2:
         return Runs(device, chunk, sizes)
     follows = (device[:-1] + sizes[:-1] == device[1:]) & (chunk[:-1] + sizes[:-1] == chunk[1:])
@@ -136,7 +137,7 @@ def joined(device: I64, chunk: I64, sizes: I64) -> Runs:
 
 
 def split(runs: Runs, window: int, offset: int = 0) -> Runs:
-    """Runs of which none crosses a multiple of `window`, counted on the chunk's side from `offset` before its start."""
+    """Split runs at multiples of `window`, counted on the chunk side from `offset` before its start."""
     begins = runs.chunk + offset
     pieces = (begins + runs.sizes - 1) // window - begins // window + 1
     if not len(pieces) or int(pieces.max()) == 1:
@@ -153,7 +154,7 @@ def split(runs: Runs, window: int, offset: int = 0) -> Runs:
 def planes_of(
     shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0
 ) -> Planes:
-    """A tensor's planes; shape, stride and offset in elements. Raises LayoutRefused."""
+    """Return a tensor's planes. Shape, stride and offset are in elements. Raise LayoutRefused."""
     axis = block_axis(shape)
     others = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
     by_step = sorted(others, key=lambda at: (-stride[at], at))
@@ -185,7 +186,7 @@ def planes_of(
 def _check_apart(
     shape: Sequence[int], stride: Sequence[int], axis: int, inner: int, outer: Sequence[int]
 ) -> None:
-    """Blocks and planes share no byte: going up in strides, each is at least as long as all that lies below."""
+    """Check that blocks and planes share no byte: each stride must cover the extent of all smaller ones."""
     counted = sorted([at for at in (axis, *outer) if shape[at] > 1], key=lambda at: stride[at])
     reach = inner
     for at in counted:
@@ -195,7 +196,7 @@ def _check_apart(
 
 
 def progression(values: I64) -> int | None:
-    """The step between values when it is the same all along and they are two or more."""
+    """Return the step between two or more values if it is constant, otherwise None."""
     if len(values) < 2:
         return None
     steps = np.diff(values)
@@ -203,12 +204,12 @@ def progression(values: I64) -> int | None:
 
 
 def block_axis(shape: Sequence[int]) -> int:
-    """Where a tensor counts its blocks: behind the two planes of keys and values, where those come first."""
+    """Return the axis that counts blocks: axis 1 if axis 0 separates keys and values, otherwise axis 0."""
     return 1 if len(shape) >= 5 and shape[0] == 2 else 0
 
 
 def tokens_per_block(shape: Sequence[int], layout: str) -> int:
-    """Tokens of a block, where the engine does not say: from the order of dimensions that it names."""
+    """Return the tokens per block, from the named order of dimensions, if the engine does not state them."""
     heads_first = layout in ("HND", "BLHNC")
     if len(shape) == 3:  # blocks, tokens, content
         return shape[1]
@@ -220,7 +221,7 @@ def tokens_per_block(shape: Sequence[int], layout: str) -> int:
 
 
 def consecutive(numbers: Sequence[int], *, merge: bool) -> list[tuple[int, int]]:
-    """(first block, blocks) for runs of consecutive numbers; every block alone where planes do not lie together."""
+    """Return (first block, blocks) for runs of consecutive numbers, or single blocks without `merge`."""
     if not merge:
         return [(number, 1) for number in numbers]
     starts = [

@@ -1,26 +1,25 @@
-"""Host memory that devices copy from and to: registered a window at a time where a copy needs it, and a staging buffer
-where that is refused.
+"""Host memory for device copies: registered in windows as copies need it, with a staging buffer if that is refused.
 
-Registering takes pages for good, so windows that no copy touched stay as they were. A copy lies within one window:
-runtimes refuse one that crosses from a registration into the next.
+Registration pins pages permanently, so windows that no copy touches stay unregistered. A copy must lie within one
+window: runtimes refuse a copy that crosses from one registration into the next.
 """
 
 from __future__ import annotations
 
 import threading
 
-from dataplane.devices.runtime import DeviceError, Runtime
+from dataplane.devices.runtime import DeviceError, DeviceRuntime
 
 WINDOW_BYTES = 256 << 20
 STAGING_BYTES = 32 << 20
 PAGE_BYTES = 4096
 
 
-class Pinned:
-    """One mapping of host memory, registered as far as it was needed."""
+class PinnedMemory:
+    """A mapping of host memory, registered as far as copies have needed it."""
 
-    def __init__(self, runtime: Runtime, address: int, nbytes: int, *, read_only: bool) -> None:
-        """The mapping outlives this. `nbytes` is of whole pages."""
+    def __init__(self, runtime: DeviceRuntime, address: int, nbytes: int, *, read_only: bool) -> None:
+        """Register nothing yet. The mapping must outlive this object; `nbytes` is a multiple of the page size."""
         self.address = address
         self.nbytes = nbytes
         self._runtime = runtime
@@ -31,7 +30,7 @@ class Pinned:
 
     @property
     def refused(self) -> DeviceError | None:
-        """Why some of it could not be registered."""
+        """Error with which a registration was refused, if any."""
         return self._refused
 
     @property
@@ -42,7 +41,7 @@ class Pinned:
         return min(WINDOW_BYTES, self.nbytes - window * WINDOW_BYTES)
 
     def cover(self, begin: int, end: int) -> bool:
-        """Have these bytes of the mapping registered. False: refused, now or before; stage them."""
+        """Register these bytes of the mapping. Return False if that is or was refused; the caller then stages them."""
         with self._lock:
             if self._refused is not None:
                 return False
@@ -54,32 +53,31 @@ class Pinned:
                         self.address + window * WINDOW_BYTES, self._size(window), read_only=self._read_only
                     )
                 except DeviceError as error:
-                    # Without the frames of whoever wanted it: they refer to memory that is given back.
+                    # Drop the caller's frames: they refer to memory that is to be freed.
                     self._refused = error.with_traceback(None)
                     return False
                 self._windows.add(window)
             return True
 
     def close(self) -> None:
-        """Give all of it back. No copy is under way."""
+        """Unregister everything. No copy may be under way."""
         with self._lock:
             while self._windows:
                 self._runtime.unregister(self.address + self._windows.pop() * WINDOW_BYTES)
 
 
 class Staging:
-    """Pinned memory of our own, in two halves that take turns: one is copied by the device while the processor copies
-    the other."""
+    """Pinned memory of our own, in two alternating halves: the device copies one while the CPU copies the other."""
 
-    def __init__(self, runtime: Runtime, nbytes: int = STAGING_BYTES) -> None:
-        """Raises DeviceError when not even this much can be pinned."""
+    def __init__(self, runtime: DeviceRuntime, nbytes: int = STAGING_BYTES) -> None:
+        """Allocate the memory. Raise DeviceError if not even this much can be pinned."""
         self._runtime = runtime
         self.half_bytes = nbytes // 2 // PAGE_BYTES * PAGE_BYTES
         self._address = runtime.allocate_host(2 * self.half_bytes)
         self._closed = False
 
     def half(self, turn: int) -> int:
-        """Address of a half."""
+        """Return the address of a half."""
         return self._address + turn % 2 * self.half_bytes
 
     def close(self) -> None:

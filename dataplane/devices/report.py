@@ -1,5 +1,7 @@
-"""What a machine's devices can do for the cache, found out by doing it: what `larder doctor` asks in a process of its
-own, so that nobody else gets a context on a GPU."""
+"""Checks of a machine's devices by trial copies.
+
+`larder doctor` runs them in a separate process, so that no other process gets a context on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,20 @@ from functools import partial
 
 import msgspec
 
-from dataplane.devices.pinning import Pinned
-from dataplane.devices.runtime import Device, DeviceError, Handle, Runtime, Stream
+from dataplane.base.units import format_size
+from dataplane.devices.pinning import PinnedMemory
+from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, DeviceStream, Handle
 from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
-from dataplane.protocol.units import format_size
 
 TRIAL_BYTES = 128 << 20
 ROUNDS = 3
 WAIT_S = 60
-LEAST_LOCKED_BYTES = 1 << 30
+MIN_LOCKED_BYTES = 1 << 30
 DOCKER_MEMLOCK = "ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, or --ulimit memlock=-1 of Docker"
 
 
-class Seen(msgspec.Struct):
-    """One thing that was looked at. `fix` says what to do; empty when nothing is to be done."""
+class SeenDevice(msgspec.Struct):
+    """Result of one check. `fix` tells the user what to do; empty if nothing is needed."""
 
     name: str
     state: str
@@ -36,18 +38,18 @@ class Seen(msgspec.Struct):
     fix: str = ""
 
 
-class Exported(msgspec.Struct):
-    """What the other process says of its memory."""
+class ExportedMemory(msgspec.Struct):
+    """Description of the memory that the other process exported."""
 
     body: bytes
     uuid: str
 
 
-def examine(runtime: Runtime, exporter: Sequence[str]) -> Iterator[Seen]:
-    """All devices. `exporter` is the command of a process that exports memory (`export`). Raises nothing."""
+def examine(runtime: DeviceRuntime, exporter: Sequence[str]) -> Iterator[SeenDevice]:
+    """Yield the checks of all devices. `exporter` is the command of a process that runs `export`. Raises nothing."""
     devices = runtime.devices()
     for device in devices:
-        yield Seen(
+        yield SeenDevice(
             f"GPU {device.index}", "ok", f"{device.name}, {format_size(device.memory_bytes)}, {device.uuid}"
         )
     yield _locked()
@@ -58,19 +60,19 @@ def examine(runtime: Runtime, exporter: Sequence[str]) -> Iterator[Seen]:
         yield _peers(runtime, devices)
 
 
-def _tried(name: str, look: Callable[[], str]) -> Seen:
+def _tried(name: str, look: Callable[[], str]) -> SeenDevice:
     try:
-        return Seen(name, "ok", look())
+        return SeenDevice(name, "ok", look())
     except DeviceError as error:
-        return Seen(name, "failure", f"{error.what}: {error.name}", error.advice)
+        return SeenDevice(name, "failure", f"{error.what}: {error.name}", error.advice)
 
 
-def _locked() -> Seen:
+def _locked() -> SeenDevice:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY or soft >= LEAST_LOCKED_BYTES or os.geteuid() == 0:
+    if soft == resource.RLIM_INFINITY or soft >= MIN_LOCKED_BYTES or os.geteuid() == 0:
         shown = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
-        return Seen("pinned memory", "ok", f"{shown} may be locked")
-    return Seen(
+        return SeenDevice("pinned memory", "ok", f"{shown} may be locked")
+    return SeenDevice(
         "pinned memory",
         "warning",
         f"{format_size(soft)} may be locked: pools are registered with GPUs, which locks them",
@@ -78,15 +80,15 @@ def _locked() -> Seen:
     )
 
 
-def _rates(runtime: Runtime, device: Device) -> str:
-    """Register memory as the pool's is, also as read-only, and copy. Raises DeviceError."""
+def _rates(runtime: DeviceRuntime, device: Device) -> str:
+    """Measure copies with memory registered like the pool's, and try read-only registration. Raise DeviceError."""
     with ExitStack() as stack:
         fd = os.memfd_create("larder-doctor", os.MFD_CLOEXEC)
         stack.callback(os.close, fd)
         os.ftruncate(fd, TRIAL_BYTES)
         host = _mapped(stack, fd, writable=True)
         advise(host, TRIAL_BYTES, MADV_POPULATE_WRITE)
-        pinned = Pinned(runtime, host, TRIAL_BYTES, read_only=False)
+        pinned = PinnedMemory(runtime, host, TRIAL_BYTES, read_only=False)
         if not pinned.cover(0, TRIAL_BYTES):
             assert pinned.refused is not None
             raise pinned.refused
@@ -96,7 +98,7 @@ def _rates(runtime: Runtime, device: Device) -> str:
         stream = runtime.stream(device)
         stack.callback(stream.close)
         rates = [_gbps(stream, *ends) for ends in ((memory, host), (host, memory))]
-        read_only = Pinned(runtime, _mapped(stack, fd, writable=False), TRIAL_BYTES, read_only=True)
+        read_only = PinnedMemory(runtime, _mapped(stack, fd, writable=False), TRIAL_BYTES, read_only=True)
         told = (
             "" if read_only.cover(0, TRIAL_BYTES) else f"; read-only memory is staged ({read_only.refused})"
         )
@@ -110,7 +112,7 @@ def _mapped(stack: ExitStack, fd: int, *, writable: bool) -> int:
     return address
 
 
-def _gbps(stream: Stream, target: int, source: int) -> float:
+def _gbps(stream: DeviceStream, target: int, source: int) -> float:
     best = 0.0
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -120,8 +122,8 @@ def _gbps(stream: Stream, target: int, source: int) -> float:
     return best
 
 
-def _foreign(runtime: Runtime, device: Device, exporter: Sequence[str]) -> str:
-    """Open memory of another process and copy it. Raises DeviceError."""
+def _foreign(runtime: DeviceRuntime, device: Device, exporter: Sequence[str]) -> str:
+    """Open memory of another process and measure copies. Raise DeviceError."""
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(exporter, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -132,7 +134,7 @@ def _foreign(runtime: Runtime, device: Device, exporter: Sequence[str]) -> str:
         line = process.stdout.readline()
         if not line:
             raise DeviceError("export memory", f"the process ended with {process.wait(WAIT_S)}")
-        exported = msgspec.json.decode(line, type=Exported)
+        exported = msgspec.json.decode(line, type=ExportedMemory)
         opened = runtime.open(Handle(exported.body, 0, TRIAL_BYTES, exported.uuid))
         stack.callback(opened.close)
         host = runtime.allocate_host(TRIAL_BYTES)
@@ -143,7 +145,7 @@ def _foreign(runtime: Runtime, device: Device, exporter: Sequence[str]) -> str:
     return f"opened; {rates[0]:.1f} GB/s into it, {rates[1]:.1f} GB/s out of it"
 
 
-def _peers(runtime: Runtime, devices: Sequence[Device]) -> Seen:
+def _peers(runtime: DeviceRuntime, devices: Sequence[Device]) -> SeenDevice:
     name = "GPU peers"
     try:
         apart = [
@@ -153,19 +155,19 @@ def _peers(runtime: Runtime, devices: Sequence[Device]) -> Seen:
             if one.index < other.index and not (runtime.reaches(one, other) and runtime.reaches(other, one))
         ]
     except DeviceError as error:
-        return Seen(name, "failure", f"{error.what}: {error.name}", error.advice)
+        return SeenDevice(name, "failure", f"{error.what}: {error.name}", error.advice)
     if not apart:
-        return Seen(name, "ok", f"all {len(devices)} reach each other")
-    return Seen(
+        return SeenDevice(name, "ok", f"all {len(devices)} reach each other")
+    return SeenDevice(
         name, "ok", f"do not reach each other: {', '.join(apart)}; each GPU has its own engines anyway"
     )
 
 
-def export(runtime: Runtime) -> None:
-    """Be the other process: export memory, and keep it until the input ends. Raises DeviceError."""
+def export(runtime: DeviceRuntime) -> None:
+    """Export memory for the process that runs the checks, and keep it until standard input ends. Raise DeviceError."""
     device = runtime.devices()[0]
     address = runtime.allocate(device, TRIAL_BYTES)
     handle = runtime.export(address, TRIAL_BYTES)
-    sys.stdout.buffer.write(msgspec.json.encode(Exported(handle.body, device.uuid)) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(ExportedMemory(handle.body, device.uuid)) + b"\n")
     sys.stdout.flush()
     sys.stdin.read()

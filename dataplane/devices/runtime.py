@@ -1,7 +1,7 @@
-"""What a device's runtime can do, in the few words that the cache needs. `cuda` and `twin` are the implementations.
+"""Interface to a device runtime: the operations that the cache needs. Implemented by `cuda` and `emulator`.
 
-Addresses are plain integers, of this process. Copies and events keep the order of their stream; nothing else orders
-them. Every failure is a DeviceError.
+Addresses are plain integers of this process. Copies and events keep the order of their stream; there is no order
+between streams. Every failure is a DeviceError.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 HANDLE_BYTES = 64
-"""Of a memory handle and of an event handle."""
+"""Size of a memory handle and of an event handle."""
 
 
 class DeviceError(Exception):
-    """What a runtime refused, or what failed on a device.
+    """An operation that the runtime refused or that failed on a device.
 
-    `name` is the runtime's own name for it, as `cudaErrorInvalidValue`; `advice` says what to do. `lasting`: every
-    later call of this process on this device fails too.
+    `name` is the runtime's own name of the error, such as `cudaErrorInvalidValue`; `advice` tells the user what to do.
+    `lasting`: every later call of this process on this device fails too.
     """
 
     def __init__(self, what: str, name: str, advice: str = "", *, lasting: bool = False) -> None:
@@ -35,146 +35,148 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator that this process sees."""
+    """An accelerator that is visible to this process."""
 
     index: int
     uuid: str
-    """As torch writes it: without `GPU-`, lower case."""
+    """UUID as torch writes it: lower case, without `GPU-`."""
     name: str
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Device memory of one process, as another one opens it."""
+    """Handle of one process's device memory, for other processes to open."""
 
     body: bytes
-    """Of the whole allocation."""
+    """Handle of the whole allocation."""
     offset: int
-    """Of the memory that is meant, from the allocation's start."""
+    """Bytes from the start of the allocation to the memory in question."""
     nbytes: int
     device_uuid: str
 
 
-class Opened(Protocol):
-    """Another process's allocation in this process's address space. It stays in the device's memory until every
-    opener closed it, also when its owner is long gone."""
+class OpenedMemory(Protocol):
+    """Allocation of another process, mapped into this process's address space.
+
+    The device keeps the memory until every opener has closed it, even after its owner has ended.
+    """
 
     @property
     def address(self) -> int:
-        """Of the allocation's start."""
+        """Address of the allocation's start."""
 
     @property
     def nbytes(self) -> int:
-        """Of the allocation, as the runtime says: not as its owner does."""
+        """Size of the allocation according to the runtime, not according to its owner."""
 
     def close(self) -> None:
-        """Let go. A second call does nothing."""
+        """Close the memory. A second call does nothing."""
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A point in a stream."""
 
     def query(self) -> bool:
-        """Whether everything before it is done. An event that was never recorded is done."""
+        """Return whether all work before the event is done. True for an event that was never recorded."""
 
     def synchronize(self) -> None:
-        """Wait until it is."""
+        """Wait until all work before the event is done."""
 
-    def elapsed_ms(self, since: Event) -> float:
-        """Milliseconds on the device between two recorded events that are done."""
+    def elapsed_ms(self, since: DeviceEvent) -> float:
+        """Return the milliseconds on the device between two recorded events that are done."""
 
     def export(self) -> bytes:
-        """A handle for other processes; the event must have been made for that."""
+        """Return a handle for other processes. The event must have been created as shared."""
 
     def close(self) -> None: ...
 
 
-class Stream(Protocol):
-    """Work that a device does in order. All calls but `synchronize` return before the work is done.
+class DeviceStream(Protocol):
+    """Work that a device does in order. All calls but `synchronize` and `close` return before the work is done.
 
-    Host memory of an asynchronous copy is registered with the runtime; of other memory the copy may be done before the
-    call returns, and is slow.
+    Asynchronous copies need host memory that is registered with the runtime. With other host memory, a copy is slow and
+    may complete before the call returns.
     """
 
     @property
     def native(self) -> int:
-        """The runtime's own handle, for libraries that take one; 0 where there is none."""
+        """The runtime's own handle, for libraries that take one; 0 if there is none."""
 
     def copy(self, target: int, source: int, nbytes: int) -> None: ...
 
     def copy_batch(self, targets: I64, sources: I64, sizes: I64) -> None:
-        """Many copies in one call; among themselves they have no order."""
+        """Copy many pieces in one call, in no particular order."""
 
     def copy_strided(
         self, target: int, target_step: int, source: int, source_step: int, width: int, rows: int
     ) -> None:
-        """`rows` copies of `width` bytes, each a step further on either side. Steps are at least as wide."""
+        """Copy `rows` rows of `width` bytes. The steps between rows on either side must be at least as wide."""
 
     def clear(self, target: int, nbytes: int) -> None:
-        """Make memory of the device 0."""
+        """Set device memory to 0."""
 
-    def record(self, event: Event) -> None: ...
+    def record(self, event: DeviceEvent) -> None: ...
 
-    def wait(self, event: Event) -> None:
-        """What comes later waits for what was recorded last."""
+    def wait(self, event: DeviceEvent) -> None:
+        """Make later work of this stream wait for the last recording of the event."""
 
     def synchronize(self) -> None:
-        """Wait for all of it. Raises DeviceError with what failed in the stream."""
+        """Wait for all work. Raise DeviceError if any of it failed."""
 
     def close(self) -> None:
-        """Wait for all of it, and end the stream."""
+        """Wait for all work, and end the stream."""
 
 
-class Runtime(Protocol):
-    """One kind of devices, for this process."""
+class DeviceRuntime(Protocol):
+    """Runtime for one kind of device in this process."""
 
     @property
     def name(self) -> str:
-        """`cuda` or `twin`."""
+        """`cuda` or `twin` (the emulated device)."""
 
     def devices(self) -> Sequence[Device]: ...
 
     def memory_used(self, device: Device) -> int:
-        """Bytes of the device that are taken, by whatever process."""
+        """Return the bytes of device memory in use by all processes."""
 
     def allocate(self, device: Device, nbytes: int) -> int: ...
 
     def free(self, address: int) -> None: ...
 
     def export(self, address: int, nbytes: int) -> Handle:
-        """A handle of own memory, which may lie inside an allocation."""
+        """Return a handle of this process's own memory, which may lie inside an allocation."""
 
-    def open(self, handle: Handle) -> Opened:
-        """Another process's allocation. The same one again is opened once more at no cost."""
+    def open(self, handle: Handle) -> OpenedMemory:
+        """Open another process's allocation. Opening it again is free."""
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Have host memory pinned, so that devices copy from and to it. `read_only`: its mapping is."""
+        """Pin host memory, so that devices can copy from and to it. Set `read_only` if its mapping is read-only."""
 
     def unregister(self, address: int) -> None: ...
 
     def allocate_host(self, nbytes: int) -> int:
-        """Pinned host memory."""
+        """Allocate pinned host memory."""
 
     def free_host(self, address: int) -> None: ...
 
-    def stream(self, device: Device) -> Stream: ...
+    def stream(self, device: Device) -> DeviceStream: ...
 
-    def external_stream(self, device: Device, native: int) -> Stream:
-        """A stream that somebody else made and ends, as torch's."""
+    def external_stream(self, device: Device, native: int) -> DeviceStream:
+        """Wrap a stream that another library created and will destroy, such as torch's."""
 
-    def event(self, device: Device, *, shared: bool = False, timed: bool = False) -> Event:
-        """`shared`: other processes may open it."""
+    def event(self, device: Device, *, shared: bool = False, timed: bool = False) -> DeviceEvent:
+        """Create an event. Other processes can open it if it is `shared`."""
 
-    def open_event(self, device: Device, body: bytes) -> Event:
-        """Another process's event."""
+    def open_event(self, device: Device, body: bytes) -> DeviceEvent:
+        """Open another process's event."""
 
     def reaches(self, device: Device, other: Device) -> bool:
-        """Whether a device reads another one's memory by itself."""
+        """Return whether a device can read another device's memory directly."""
 
 
-def device_of(runtime: Runtime, uuid: str) -> Device:
-    """The visible device with this UUID. Raises DeviceError that tells which ones are visible."""
+def device_of(runtime: DeviceRuntime, uuid: str) -> Device:
+    """Return the visible device with this UUID. Raise DeviceError that lists the visible devices."""
     wanted = plain_uuid(uuid)
     seen = runtime.devices()
     for device in seen:
@@ -189,5 +191,5 @@ def device_of(runtime: Runtime, uuid: str) -> Device:
 
 
 def plain_uuid(uuid: str) -> str:
-    """A UUID as torch writes it."""
+    """Return a UUID in torch's form."""
     return uuid.removeprefix("GPU-").lower()

@@ -1,1 +1,1 @@
-"""Facts on their way out: a bounded bus and its subscribers. Nothing here can hurt the core."""
+"""Delivery of events: a bounded event bus and its subscribers. A failure here cannot affect the core."""

@@ -1,4 +1,4 @@
-"""Hands events to subscribers; bounded, never blocks, counts what it drops."""
+"""Event bus: delivers events to subscribers; bounded, never blocks, and counts dropped events."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ MAX_QUEUED = 65_536
 log = structlog.stdlib.get_logger()
 
 
-class Bus:
-    """Events wait in a bounded queue until `deliver`. A subscriber that raises is counted and goes on."""
+class EventFanout:
+    """Queues events, up to a limit, until `deliver`. An exception of a subscriber is counted, and delivery
+    continues."""
 
     def __init__(self) -> None:
         self._queue: deque[Event] = deque()
@@ -28,7 +29,7 @@ class Bus:
         self._subscribers.append(subscriber)
 
     def publish(self, events: Iterable[Event]) -> None:
-        """Queue events; those beyond the bound are dropped and counted."""
+        """Queue events; events beyond the limit are dropped and counted."""
         for event in events:
             if len(self._queue) >= MAX_QUEUED:
                 self.dropped += 1
@@ -36,7 +37,7 @@ class Bus:
                 self._queue.append(event)
 
     def deliver(self) -> None:
-        """Hand every queued event to every subscriber."""
+        """Deliver every queued event to every subscriber."""
         while self._queue:
             event = self._queue.popleft()
             for subscriber in self._subscribers:

@@ -1,7 +1,7 @@
-"""The expensive half of the lease protocol: `membarrier(2)`, expedited and global.
+"""The expensive half of the lease protocol: expedited global `membarrier(2)`.
 
-Engines register once, before they attach; the data plane issues the barrier before it sums lease counters. See the
-theory in `layout`.
+Engines register once, before they attach; the data plane issues the barrier before it sums lease counters. `layout`
+explains the theory.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class UnsupportedMachine(Exception):
-    """The memory protocol was not proven on this processor."""
+    """The memory protocol is not proven on this processor."""
 
 
 def check_machine() -> None:
-    """Refuse processors whose memory order the protocol was not proven on."""
+    """Raise UnsupportedMachine on a processor whose memory order the protocol is not proven for."""
     if platform.machine() not in ("x86_64", "AMD64"):
         raise UnsupportedMachine(
             f"Larder's shared-memory protocol is proven on x86-64 only; this machine is {platform.machine()}"
@@ -29,18 +29,18 @@ def check_machine() -> None:
 
 
 def supported() -> bool:
-    """Whether the kernel has expedited global barriers. One system call."""
+    """Return whether the kernel supports expedited global barriers. Costs one system call."""
     mask = _libc.syscall(_SYS_MEMBARRIER, 0, 0, 0)
     return bool(mask > 0 and mask & _NEEDED == _NEEDED)
 
 
 def register() -> bool:
-    """Let barriers reach this process from now on; False when the kernel cannot."""
+    """Register this process for barriers. Return False if the kernel does not support them."""
     return supported() and bool(_libc.syscall(_SYS_MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0)
 
 
 def fence() -> None:
-    """Make every registered, running process drain its store buffer. About 1 µs. Raises OSError."""
+    """Make every registered, running process drain its store buffer. Takes about 1 µs. Raises OSError."""
     if _libc.syscall(_SYS_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"membarrier: {os.strerror(number)}")

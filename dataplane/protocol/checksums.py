@@ -1,7 +1,8 @@
-"""A block's checksum: xxh3-128 of its bytes, 16 bytes, never all zero.
+"""Block checksums: the xxh3-128 of a block's bytes, 16 bytes, never all zero.
 
-It says that bytes are as they were written, against hardware, a stray pointer or a mapping that is not what it seems.
-It is no identity and no signature: whoever can write a block can forge it. All zero means that a block has none.
+A checksum detects bytes that changed since they were written: a hardware error, a stray pointer, or a wrong mapping. It
+is neither an identity nor a signature: anyone who can write a block can forge it. All zero means that the block has no
+checksum.
 """
 
 from typing import Any
@@ -12,16 +13,16 @@ NONE = bytes(16)
 _INSTEAD_OF_NONE = b"\x01" + bytes(15)
 
 Bytes = Any
-"""Anything with a contiguous buffer: bytes, memoryview, numpy array."""
+"""Any object with a contiguous buffer: bytes, memoryview, numpy array."""
 
 
 def checksum(data: Bytes) -> bytes:
-    """The checksum of bytes in one piece. Does not hold the interpreter's lock while it reads large ones."""
+    """Return the checksum of contiguous bytes. Releases the GIL while it reads large buffers."""
     return _never_none(xxhash.xxh3_128_digest(data))
 
 
 class Checksum:
-    """The checksum of bytes that come piece by piece."""
+    """Incremental checksum of bytes that arrive in pieces."""
 
     __slots__ = ("_state",)
 
@@ -32,7 +33,7 @@ class Checksum:
         self._state.update(data)
 
     def digest(self) -> bytes:
-        """Of all pieces so far; the same as `checksum` of them joined."""
+        """Return the checksum of all pieces so far, equal to `checksum` of their concatenation."""
         return _never_none(self._state.digest())
 
 

@@ -1,14 +1,14 @@
-"""The vocabulary of failures: every code that the data plane can answer, with its number on the wire.
+"""Error codes: every code that the data plane can answer, with its number on the wire.
 
-Codes are stable: a number is never reused and a name never changes its meaning. `docs/errors.md` is generated from
-this table. A code is an answer, not an exception: nothing a peer sends may raise past the edge where it arrives.
+Codes are stable: a number is never reused and a name never changes its meaning. `docs/errors.md` is generated from this
+table. A code is an answer, not an exception: no message from a peer may raise beyond the socket on which it arrives.
 """
 
 from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Why a request, or one key of it, was not served. The text is the operator's explanation."""
+    """Reason why a request, or one of its keys, was not served. The text is the operator's explanation."""
 
     def __new__(cls, value: int, doc: str) -> "Code":
         member = int.__new__(cls, value)
@@ -16,7 +16,7 @@ class Code(IntEnum):
         member.__doc__ = doc
         return member
 
-    # What was sent could not be understood.
+    # The message could not be understood or served.
     MALFORMED = 1, "The datagram is not a message of this protocol; nothing was done."
     VERSION_MISMATCH = 2, "The peer speaks another protocol version."
     NOT_ATTACHED = 3, "The request needs an attached engine; attach first."
@@ -24,8 +24,12 @@ class Code(IntEnum):
     NOT_ALLOWED = 5, "The peer's uid is not on the allow-list of the engine socket, or it may not do this."
     TOO_MANY_CLIENTS = 6, "The data plane serves its maximum number of attached engines."
     UNSUPPORTED = 7, "This data plane cannot do what was asked on this machine."
+    EXPELLED = (
+        8,
+        "An operator expelled this process; it may not attach until the operator readmits it or it is started again.",
+    )
 
-    # A field has a value that is never right.
+    # A field has an invalid value.
     BAD_SALT = (
         20,
         "cache_salt must have at most 128 characters, no control character and none of '@', '/', '\\'.",
@@ -34,7 +38,7 @@ class Code(IntEnum):
     BAD_SIZE = 22, "A block's size must be at least 1 byte and fit the space's block size."
     BAD_SPACE = (
         23,
-        "A space must name a model and have sane numbers; a request must name a space of its engine.",
+        "A space must name a model and have valid numbers; a request must name a space of its engine.",
     )
     BAD_SLOTS = 24, "The slots do not belong to this reservation."
     BAD_CHECKSUMS = 25, "Checksums must be 16 bytes for each committed slot, or absent."
@@ -68,16 +72,16 @@ class Code(IntEnum):
     COPY_FAILED = 49, "The copy from or to the device failed; nothing was published."
     TOO_MANY_COPIES = 50, "The engine has its maximum number of copies under way."
 
-    # A key was refused although everything is well formed.
+    # A key of a valid request was refused.
     TOO_LARGE = 60, "The block can never fit in the pool."
-    OVER_LIMIT = 61, "The tenant's byte limit leaves no room and none of its own blocks may go."
+    OVER_LIMIT = 61, "The tenant's byte limit leaves no room and none of its own blocks can be evicted."
     POOL_FULL = 62, "Every block that could make room is leased, pinned, being written or quarantined."
     FRAGMENTED = (
         63,
         "There are evictable bytes, but every slab that could serve this size holds a leased block.",
     )
-    INDEX_FULL = 64, "Both index buckets of the key are full of blocks that may not go."
-    NO_DESCRIPTOR = 65, "Every block descriptor is in use by blocks that may not go."
+    INDEX_FULL = 64, "Both index buckets of the key are full of blocks that cannot be evicted."
+    NO_DESCRIPTOR = 65, "Every block descriptor is in use by blocks that cannot be evicted."
     OUT_OF_MEMORY = 66, "The machine refused memory for a new segment."
     TOO_MANY_RESERVATIONS = 67, "The engine holds its maximum number of open reservations."
 
@@ -89,47 +93,61 @@ class Code(IntEnum):
     )
     DRAINING = (
         70,
-        "An operator drains this node: it takes no new engines and stores nothing more; reads go on.",
+        "An operator drains this node: it takes no new engines and stores no new blocks; reads continue.",
     )
 
-    # Said by the client library alone; never on the wire.
+    TOO_MANY_TENANTS = (
+        71,
+        "The journal that a restart reads has no room for another tenant; a tenant without blocks makes room.",
+    )
+
+    # Used only by the client library; never on the wire.
     UNAVAILABLE = 80, "No data plane is reachable; counted as a miss."
     TIMEOUT = 81, "The data plane did not answer in time; counted as a miss."
 
-    # Snapshots of the management plane.
+    # Requests and snapshots of the management plane.
     BAD_FIELD = 100, "A field of the snapshot has the wrong type or a value out of range."
     BAD_DIGEST = 101, "The body does not match its digest."
     STALE_GENERATION = 102, "A newer generation of this type was already applied."
     DUPLICATE = 103, "Two records of the snapshot have the same name."
-    UNKNOWN_BODY = 104, "A body that was asked for did not come."
+    UNKNOWN_BODY = 104, "A requested body was not sent."
     TOO_MANY = 105, "The snapshot has more records than this data plane takes."
     UNKNOWN_PREFIX = 106, "No hot prefix has this label (any more); list them again."
     BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
     CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
     UNKNOWN_VERIFICATION = 109, "No verification has this number (any more); begin another one."
 
+    # Expelling an engine.
+    UNKNOWN_ENGINE = 110, "No engine with this client number is known; list the engines of the node again."
+    HOLDS_LEASES = (
+        111,
+        "The engine's process holds blocks at this moment; expel it with force, or kill it.",
+    )
+    CANNOT_KILL = 112, "The data plane cannot signal the engine's process; end it on its machine."
+
 
 _BY_NUMBER = {int(code): code for code in Code}
 
 
 def code_of(number: int) -> Code:
-    """The code with a wire number; UNSUPPORTED for one that this version does not know."""
+    """Return the code of a wire number, or UNSUPPORTED if this version does not know the number."""
     return _BY_NUMBER.get(number, Code.UNSUPPORTED)
 
 
-class Outcome(IntEnum):
-    """What `reserve` answers for one key, besides a refusal (any `Code`)."""
+class ReserveOutcome(IntEnum):
+    """Answer of `reserve` for one key, apart from a refusal (any `Code`)."""
 
     WRITE = 0
     """Write here, then commit."""
     PRESENT = 254
-    """Already there; nothing to do."""
+    """Already cached; nothing to do."""
     BUSY = 255
     """Being written by another engine; try a lookup later."""
 
 
 class ProtocolError(Exception):
-    """A message that cannot be served: stable `code`, the `field` at fault, a sentence that says what was expected."""
+    """A message that cannot be served: a stable `code`, a sentence that says what was expected, and the invalid
+    `field`."""
 
     def __init__(self, code: Code, message: str, field: str = "") -> None:
         super().__init__(message)

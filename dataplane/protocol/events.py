@@ -1,19 +1,21 @@
-"""Facts that happen in a data plane: one typed struct for each event name.
+"""Events of a data plane: one typed struct for each event name.
 
 On the wire: ZeroMQ PUB, three frames: topic (the event's tag), sequence number (u64 little-endian, from 1, without
-holes), MessagePack of the struct. A hole in the numbers means that events were lost: ask for a `Describe`.
-Times are Unix seconds of the node. Sizes are bytes. Tenants are shown names (`_default` for the empty salt).
+gaps), MessagePack of the struct. A gap in the numbers means that events were lost: send a `DescribeNode`. Times are
+Unix seconds of the node. Sizes are bytes. Tenants are shown names (`_default` for the empty salt).
 """
+
+from typing import Literal
 
 import msgspec
 
 from dataplane.protocol.spaces import LMCACHE_SCHEDULERS
 
-# ---- state that is published whole, so that a late subscriber is right after one message
+# ---- state that is published whole, so that one message is enough for a late subscriber
 
 
 class PoolStats(msgspec.Struct):
-    """Where the pool's bytes are. used = ready + reserved + quarantined."""
+    """Use of the pool's bytes. used = ready + reserved + quarantined."""
 
     capacity_bytes: int = 0
     used_bytes: int = 0
@@ -23,19 +25,19 @@ class PoolStats(msgspec.Struct):
     pinned_bytes: int = 0
     pin_budget_bytes: int = 0
     committed_bytes: int = 0
-    """Memory given to segments; the rest of the capacity is not yet taken from the machine."""
+    """Memory of segments; the rest of the capacity is not yet allocated from the machine."""
     padding_bytes: int = 0
     """Internal fragmentation: bytes of slots beyond their blocks' size."""
     segments: int = 0
     blocks: int = 0
     max_blocks: int = 0
     prefaulted_bytes: int = 0
-    """Memory whose pages were taken from the machine ahead of use, for segments and for those to come."""
+    """Memory whose pages were allocated ahead of use, for existing and future segments."""
     free_slot_bytes: int = 0
     """External fragmentation: free slots and slabs inside committed segments."""
     huge_pages: bool = False
     locked: bool = False
-    """Memory is locked into RAM."""
+    """The memory is locked into RAM."""
 
 
 class Totals(msgspec.Struct):
@@ -43,27 +45,27 @@ class Totals(msgspec.Struct):
 
     requested_blocks: int = 0
     hit_blocks: int = 0
-    bytes_in: int = 0
+    stored_bytes: int = 0
     """Bytes of committed blocks."""
-    bytes_out: int = 0
+    read_bytes: int = 0
     """Bytes of blocks that engines acquired."""
     stored_blocks: int = 0
     evicted_blocks: int = 0
     evicted_bytes: int = 0
-    put_back_blocks: int = 0
-    """Evictions called off because a lease counter was up."""
+    evictions_cancelled: int = 0
+    """Evictions cancelled because a lease counter was not zero."""
     refused_blocks: int = 0
     aborted_blocks: int = 0
     quarantined_blocks: int = 0
     invalidated_blocks: int = 0
     corrupt_blocks: int = 0
-    """Blocks whose bytes did not match their checksum; dropped."""
+    """Blocks dropped because their bytes did not match their checksum."""
     false_reports: int = 0
-    """Reports of corrupt blocks that were found whole."""
+    """Reports of corrupt blocks that verification found intact."""
     malformed_messages: int = 0
     ring_dropped: int = 0
-    ring_invalid: int = 0
-    """Entries of access rings that named no block, no known kind, or another incarnation."""
+    ring_entries_rejected: int = 0
+    """Access ring entries that referenced no block, an unknown kind, or another incarnation."""
     events_dropped: int = 0
 
 
@@ -77,7 +79,7 @@ class TenantStats(msgspec.Struct):
     """A quota record exists."""
     floor_bytes: int = 0
     effective_floor_bytes: int = 0
-    """What is really guaranteed: less than `floor_bytes` while the pool cannot hold the sum of all floors."""
+    """Floor in effect: less than `floor_bytes` while the pool cannot hold the sum of all floors."""
     weight: float = 1.0
     pin_budget_bytes: int | None = None
     pinned_bytes: int = 0
@@ -85,7 +87,7 @@ class TenantStats(msgspec.Struct):
     on_exceed: str = "evict_self"
     mode: str = "enforce"
     would_refuse_blocks: int = 0
-    """In `observe`: blocks that would have been refused."""
+    """In mode `observe`: blocks that the limits would have refused."""
     refused: dict[str, int] = {}
     """Refused blocks by code name."""
     requested_blocks: int = 0
@@ -98,54 +100,56 @@ class TenantStats(msgspec.Struct):
 class PinStats(msgspec.Struct):
     name: str
     resolved: int
-    """Blocks that the pin names: its keys times the attached spaces of its model (its keys when there is none)."""
+    """Blocks that the pin covers: its keys times the attached spaces of its model (or its keys if there is no such
+    space)."""
     resident: int
     bytes: int
     guaranteed: int
-    """Resident blocks that are inside the pin budgets and will not be evicted."""
+    """Resident blocks within the pin budgets, which are not evicted."""
     expired: bool = False
     strength: str = "guaranteed"
     degraded: int = 0
-    """Resident blocks that the budgets have no room for: kept as under a soft pin."""
+    """Resident blocks beyond the budgets: kept as under a soft pin."""
     expires_at: float | None = None
-    """As hits have moved it."""
+    """Unix seconds, including extensions by hits."""
     tier: str = "host"
-    replicas: int = 0
-    """Copies of its blocks that lie in GPUs' memory now, of all GPUs together."""
-    replica_bytes: int = 0
-    replicas_wanted: int = 0
-    """As many as it would have with endless room: one of each resident block on each GPU whose engines read it."""
+    gpu_copies: int = 0
+    """Copies of its blocks that are now in GPU memory, over all GPUs."""
+    gpu_copy_bytes: int = 0
+    gpu_copies_wanted: int = 0
+    """Copies that the pin would have without a memory limit: one of each resident block on each GPU whose engines read
+    it."""
 
 
-class ReplicaPoolStats(msgspec.Struct):
-    """The pool of replicas on one GPU, from when the first engine asked for it."""
+class GpuCopyPoolStats(msgspec.Struct):
+    """Pool of GPU copies on one GPU; exists once an engine has asked for it."""
 
     device: str
     """UUID."""
     name: str
-    """Of the model of GPU."""
+    """Name of the GPU model."""
     capacity_bytes: int
     used_bytes: int
-    """Of the GPU's memory, in whole extents."""
-    replicas: int
-    """That engines may read."""
-    replica_bytes: int
+    """Bytes of GPU memory, in whole extents."""
+    gpu_copies: int
+    """GPU copies that engines may read."""
+    gpu_copy_bytes: int
     wanted: int
-    """Blocks in the node's pool that pins want here, and that engines here could read."""
+    """Blocks in the node's pool that pins want on this GPU and that its engines could read."""
     copying: int
     leaving_bytes: int = 0
-    """Withdrawn, but still in use by an engine."""
+    """Bytes of withdrawn GPU copies that an engine still uses."""
     readers: int = 0
-    """Engines that have mapped it."""
+    """Engines that have mapped the pool."""
     copied_blocks: int = 0
     copied_bytes: int = 0
     evicted_blocks: int = 0
-    """Replicas that made way for others, or whose pin ended."""
+    """GPU copies removed to make room for others or because their pin ended."""
     read_blocks: int = 0
-    """Blocks that the data plane itself copied to engines from here. Engines' own reads are not counted."""
+    """Blocks that the data plane itself copied from here to engines. Reads by engines are not counted."""
     failed_copies: int = 0
     problem: str = ""
-    """Why it is smaller than its capacity, or of no use; empty when all is well."""
+    """Reason why the pool is smaller than its capacity or unusable; empty if there is no problem."""
 
 
 class PolicyStats(msgspec.Struct):
@@ -155,18 +159,18 @@ class PolicyStats(msgspec.Struct):
     admission: bool = False
     admission_idle_s: float = 240.0
     gate_closed: bool = False
-    """Admission is asking for a second sighting now."""
+    """The admission gate now requires that a key was seen before."""
     victim_idle_s: float | None = None
-    """Moving average of how long victims had been idle; None before the first."""
+    """Moving average of the idle time of victims; None before the first."""
     admitted_blocks: int = 0
-    """Blocks let in while the gate was closed."""
+    """Blocks admitted while the gate was closed."""
     declined_blocks: int = 0
     high_watermark: float = 1.0
     low_watermark: float = 1.0
 
 
 class SpaceStats(msgspec.Struct):
-    """What is cached of one space."""
+    """Cached contents of one space."""
 
     space: str
     """Identity, 32 hex digits."""
@@ -181,19 +185,19 @@ class SpaceStats(msgspec.Struct):
     padding_bytes: int
     segments: int
     gateway: str = ""
-    """The gateway whose engines use it."""
+    """Gateway whose engines use the space."""
 
 
 class SweepStats(msgspec.Struct):
-    """An invalidation or demotion that is still being swept."""
+    """An invalidation or demotion whose sweep is in progress."""
 
     sweep: int
     kind: str
     """`invalidate` or `demote`."""
     blocks: int
-    """So far."""
+    """Blocks swept so far."""
     leased: int
-    """Invalidated blocks that wait for the end of a lease."""
+    """Invalidated blocks whose lease has not ended."""
 
 
 class EngineStats(msgspec.Struct):
@@ -203,93 +207,103 @@ class EngineStats(msgspec.Struct):
     engine: str
     attached_at: float
     spaces: list[str]
-    """Models of its spaces; at most 8 names, cut to 64 characters."""
+    """Models of the engine's spaces; at most 8 names, each cut to 64 characters."""
     connected: bool
     reserved_bytes: int = 0
     quarantined_bytes: int = 0
     ring_dropped: int = 0
-    ring_invalid: int = 0
+    ring_entries_rejected: int = 0
     leased_blocks: int = 0
-    """Blocks that it holds, by its own counters."""
+    """Blocks that the engine leases, by its own counters."""
     alive: bool = True
-    """Its process is not proven gone."""
+    """The process is not proven gone."""
     waits_for_pids: list[int] = []
-    """After its connection closed: processes that must be gone before its bytes come back; at most 8."""
+    """After the connection closed: processes that must be gone before the engine's bytes are released; at most 8."""
+    expelled: str = ""
+    """`barred`: an operator expelled the process, which may not attach; its leases do not count. `readmitted`: the
+    process may attach again; the leases of this attachment still do not count. Empty: neither."""
 
     @property
     def is_engine(self) -> bool:
-        """False for what a gateway has for itself."""
+        """Whether this is a real engine, not one that a gateway keeps for itself."""
         return bool(self.pid) or self.group != LMCACHE_SCHEDULERS
 
 
 class GatewayOperation(msgspec.Struct):
-    """One operation of a gateway's wire, since the process started."""
+    """Counters of one operation of a gateway's protocol, since the process started."""
 
     operation: str
-    """`unknown` stands for all that the node does not know."""
+    """`unknown` stands for all operations that the node does not know."""
     requests: int
     failures: dict[str, int]
-    """By reason."""
+    """Failures by reason."""
     seconds: float
-    """In which the node worked on it, or a copy ran."""
+    """Seconds in which the node worked on the operation or a copy ran."""
     buckets: list[int]
-    """Requests by how long they took: each up to its bound in `GatewayStats.bounds_s`, the last one beyond."""
+    """Histogram of durations: requests up to each bound in `GatewayStats.bounds_s`; the last bucket counts those
+    beyond."""
 
 
 class GatewayInstance(msgspec.Struct):
-    """One worker that is registered with a gateway."""
+    """A worker registered with a gateway."""
 
     instance: int
-    """As the worker calls itself."""
+    """Instance number that the worker uses for itself."""
     client: int
-    """Its engine's number."""
+    """Client number of its engine."""
     pid: int
-    """0 when it is not known."""
+    """0 if unknown."""
     model: str
     world_size: int
     layout: str
     dtype: str
     chunk_bytes: int
     copies: bool
-    """This node copies for it; false: it copies by itself."""
+    """True if this node copies for the worker; false if the worker copies itself."""
     silent_s: float
-    """Since it was heard last."""
+    """Seconds since the last message of the worker."""
     attached: bool = True
-    """False while its connection is gone, or it has been silent for long."""
+    """False while its connection is gone, or after a long silence."""
 
 
 class GatewayStats(msgspec.Struct):
-    """A gateway as it is: engines that speak another protocol."""
+    """State of a gateway, which serves engines that use another protocol."""
 
     gateway: str
     """`lmcache`."""
     url: str
-    """Where it listens."""
+    """URL on which the gateway listens."""
     memory_name: str
-    """Of its shared memory, without a slash."""
+    """Name of its shared memory, without a slash."""
     memory_bytes: int
     chunk_tokens: int
     connections: int
     lookups: int
-    """That hold something, or whose result nobody took yet."""
+    """Look-ups that hold blocks, or whose result has not been collected yet."""
     lookups_ended: dict[str, int]
-    """Look-ups that ended without their scheduler: `expired`, `crowded_out`, `disconnected`."""
+    """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`."""
     instances: list[GatewayInstance]
     """At most 256."""
     operations: list[GatewayOperation]
     bounds_s: list[float]
     unanswered: int
-    """Answers that their peer was not there to take."""
-    bytes_in: int = 0
-    """Of chunks that clients stored."""
-    bytes_out: int = 0
-    """Of chunks that clients read."""
+    """Answers that could not be delivered because the peer was gone."""
+    stored_bytes: int = 0
+    """Bytes of chunks that clients stored."""
+    read_bytes: int = 0
+    """Bytes of chunks that clients read."""
     chunks_in: int = 0
     chunks_out: int = 0
     requested_chunks: int = 0
-    """That look-ups asked for."""
+    """Chunks that look-ups asked for."""
     hit_chunks: int = 0
-    """That they found, in every rank's space."""
+    """Chunks that look-ups found, in every rank's space."""
+    problem: str = ""
+    """Reason why new workers cannot map the gateway's memory; empty if they can."""
+    name_restored: int = 0
+    """Number of times that the name of the memory was removed and restored."""
+    memory_short: bool = False
+    """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""
 
 
 class ObservedDigest(msgspec.Struct):
@@ -298,8 +312,34 @@ class ObservedDigest(msgspec.Struct):
     store: str
 
 
+StartKind = Literal["unknown", "first", "warm", "cold"]
+
+
+class CacheStart(msgspec.Struct):
+    """How a data plane process started: with the memory of the previous process, or with an empty cache."""
+
+    kind: StartKind = "unknown"
+    """`first`: no earlier process cached anything in this state directory. `warm`: this process took over the memory of
+    its predecessor. `cold`: it could not, and the cache started empty. `unknown`: the data plane is of an older
+    release.
+    """
+    at: float = 0.0
+    """Unix seconds."""
+    reason: str = ""
+    """One sentence that says why the start is cold."""
+    released: bool = False
+    """The memory was released on purpose (`larder down`, `larder up --fresh`, `keep_memory_s = 0`), not lost."""
+    blocks: int = 0
+    """Blocks that were taken over."""
+    bytes: int = 0
+    """Bytes that were taken over."""
+    lost_blocks: int = 0
+    """Blocks of the previous process that are no longer cached, as far as it recorded them."""
+    lost_bytes: int = 0
+
+
 class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
-    """The node as it is; published every half second, and the answer to `Describe`."""
+    """State of the node; published every half second, and sent in answer to `DescribeNode`."""
 
     at: float
     node: str
@@ -312,31 +352,38 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     refused: dict[str, int]
     """Refused blocks by code name."""
     tenants: list[TenantStats]
-    """Largest first, at most 1,000; the rest is summed up in `other_tenants`."""
+    """Largest first, at most 1,000; `other_tenants` sums up the rest."""
     other_tenants: TenantStats | None
     pins: list[PinStats]
     engines: list[EngineStats]
     observed: dict[str, ObservedDigest]
-    """Heartbeat: what is applied, by snapshot type; a digest that differs from the desired one is drift."""
+    """Heartbeat: the applied snapshot of each type. A digest that differs from the desired one is drift."""
     policy: PolicyStats = msgspec.field(default_factory=PolicyStats)
     spaces: list[SpaceStats] = []
     """Largest first, at most 1,000."""
     sweeps: list[SweepStats] = []
     adopted_blocks: int = 0
-    """Blocks taken over from the data plane process before this one."""
+    """Blocks taken over from the previous data plane process."""
     draining: bool = False
-    """It takes no new engines and stores nothing more."""
+    """The node accepts no new engines and stores no new blocks."""
     lets_in: list[str] = []
-    """Public keys (Z85) of the management planes that may connect; empty on a node's own sockets."""
+    """Public keys (Z85) of the managers that may connect; empty on a node that has not joined a fleet."""
     gateway: GatewayStats | None = None
-    """None: there is none, or it is off."""
-    replica_pools: list[ReplicaPoolStats] = []
-    """One for each GPU whose engines asked for replicas, also where it cannot be used: the problem says why."""
-    replica_pool_bytes: int = 0
-    """What replicas may take of each GPU; 0: the node keeps none."""
+    """None if there is no gateway, or it is off."""
+    gpu_copy_pools: list[GpuCopyPoolStats] = []
+    """One for each GPU whose engines asked for GPU copies, including unusable ones: `problem` says why."""
+    gpu_copy_pool_bytes: int = 0
+    """Bytes of each GPU that GPU copies may use; 0: the node keeps none."""
+    start: CacheStart = msgspec.field(default_factory=CacheStart)
+    """Whether this process started with a warm or a cold cache."""
+    id_journal_bytes: int = 0
+    """Size of the records of tenants with blocks, and of segments, in the journal that a restart reads."""
+    id_journal_capacity_bytes: int = 0
+    """Limit of `id_journal_bytes`; stores of a tenant that does not fit are refused (`too_many_tenants`). 0: the node
+    does not report it."""
 
 
-# ---- things that happened
+# ---- events
 
 
 class NodeStarted(msgspec.Struct, tag_field="event", tag="node.started"):
@@ -361,7 +408,7 @@ class EngineAttached(msgspec.Struct, tag_field="event", tag="engine.attached"):
 
 
 class EngineDetached(msgspec.Struct, tag_field="event", tag="engine.detached"):
-    """The socket closed. Its leases and open writes stay charged until its processes are proven gone."""
+    """The engine's socket closed. Its leases and open writes stay charged until its processes are proven gone."""
 
     at: float
     client: int
@@ -372,7 +419,7 @@ class EngineDetached(msgspec.Struct, tag_field="event", tag="engine.detached"):
 
 
 class EngineGone(msgspec.Struct, tag_field="event", tag="engine.gone"):
-    """Every process of the engine's group is proven gone; nothing of it is left."""
+    """Every process of the engine's group is proven gone; its leases and bytes are released."""
 
     at: float
     client: int
@@ -388,6 +435,36 @@ class EngineRefused(msgspec.Struct, tag_field="event", tag="engine.refused"):
     uid: int
     code: str
     message: str
+
+
+class EngineExpelled(msgspec.Struct, tag_field="event", tag="engine.expelled"):
+    """An operator expelled a process: its leases no longer count, and it cannot attach. One event for each
+    attachment."""
+
+    at: float
+    client: int
+    pid: int
+    group: str
+    leased_blocks: int
+    """Blocks that the process held at that moment, over all its attachments."""
+
+
+class EngineReadmitted(msgspec.Struct, tag_field="event", tag="engine.readmitted"):
+    """An operator lets an expelled process attach again."""
+
+    at: float
+    client: int
+    pid: int
+    group: str
+
+
+class EngineKilled(msgspec.Struct, tag_field="event", tag="engine.killed"):
+    """The data plane sent SIGKILL to an engine's process at an operator's request."""
+
+    at: float
+    client: int
+    pid: int
+    group: str
 
 
 class BlocksStored(msgspec.Struct, tag_field="event", tag="blocks.stored"):
@@ -449,7 +526,7 @@ class SegmentRetired(msgspec.Struct, tag_field="event", tag="segment.retired"):
 
 
 class MemoryAdopted(msgspec.Struct, tag_field="event", tag="memory.adopted"):
-    """A restarted data plane goes on with the memory of the one before."""
+    """A restarted data plane adopted the memory of the previous one."""
 
     at: float
     blocks: int
@@ -459,15 +536,35 @@ class MemoryAdopted(msgspec.Struct, tag_field="event", tag="memory.adopted"):
     seconds: float
 
 
+class CacheCold(msgspec.Struct, tag_field="event", tag="cache.cold"):
+    """A data plane started with an empty cache although an earlier one had cached blocks."""
+
+    at: float
+    reason: str
+    released: bool
+    """The memory was released on purpose."""
+    lost_blocks: int
+    lost_bytes: int
+
+
+class IdJournalFilling(msgspec.Struct, tag_field="event", tag="id_journal.filling"):
+    """The journal that a restart reads is nearly full of tenants with blocks. Once it is full, stores of further
+    tenants are refused."""
+
+    at: float
+    bytes: int
+    capacity_bytes: int
+
+
 class BlockCorrupt(msgspec.Struct, tag_field="event", tag="block.corrupt"):
-    """A block's bytes do not match its checksum: it was dropped."""
+    """A block was dropped because its bytes do not match its checksum."""
 
     at: float
     tenant: str
     space: str
     bytes: int
     client: int
-    """Who found it; 0 for the data plane."""
+    """Client that found it; 0 for the data plane."""
 
 
 class SweepDone(msgspec.Struct, tag_field="event", tag="sweep.done"):
@@ -478,7 +575,7 @@ class SweepDone(msgspec.Struct, tag_field="event", tag="sweep.done"):
 
 
 class VerifyDone(msgspec.Struct, tag_field="event", tag="verify.done"):
-    """A verification came to its end."""
+    """A verification ended."""
 
     at: float
     verification: int
@@ -488,7 +585,7 @@ class VerifyDone(msgspec.Struct, tag_field="event", tag="verify.done"):
 
 
 class AdmissionChanged(msgspec.Struct, tag_field="event", tag="admission.changed"):
-    """The admission gate closed (asks for a second sighting) or opened."""
+    """The admission gate closed (a key must have been seen before) or opened."""
 
     at: float
     closed: bool
@@ -516,7 +613,7 @@ class SnapshotRefused(msgspec.Struct, tag_field="event", tag="snapshot.refused")
 
 
 class PinDegraded(msgspec.Struct, tag_field="event", tag="pin.degraded"):
-    """Blocks of a pin are resident beyond the pin budget: they are kept like any other block."""
+    """Resident blocks of a pin exceed the pin budget: they are kept like unpinned blocks."""
 
     at: float
     name: str
@@ -528,8 +625,8 @@ class PinExpired(msgspec.Struct, tag_field="event", tag="pin.expired"):
     name: str
 
 
-class ReplicaPoolMade(msgspec.Struct, tag_field="event", tag="replica_pool.made"):
-    """The first engine of a GPU asked for replicas."""
+class GpuCopyPoolMade(msgspec.Struct, tag_field="event", tag="gpu_copy_pool.made"):
+    """The first engine of a GPU asked for GPU copies."""
 
     at: float
     device: str
@@ -537,12 +634,28 @@ class ReplicaPoolMade(msgspec.Struct, tag_field="event", tag="replica_pool.made"
     capacity_bytes: int
 
 
-class ReplicaPoolFailed(msgspec.Struct, tag_field="event", tag="replica_pool.failed"):
-    """A GPU refused memory or a copy. The blocks are served from the node's pool, as without replicas."""
+class GpuCopyPoolFailed(msgspec.Struct, tag_field="event", tag="gpu_copy_pool.failed"):
+    """A GPU refused memory or a copy. Blocks are served from the node's pool, as without GPU copies."""
 
     at: float
     device: str
     problem: str
+
+
+class GatewayNameLost(msgspec.Struct, tag_field="event", tag="gateway.name_lost"):
+    """New workers cannot map a gateway's memory, because its name was removed or refers to another file. Registered
+    workers continue."""
+
+    at: float
+    gateway: str
+    reason: str
+
+
+class GatewayNameRestored(msgspec.Struct, tag_field="event", tag="gateway.name_restored"):
+    """The name refers to the memory again, with unchanged contents."""
+
+    at: float
+    gateway: str
 
 
 Event = (
@@ -553,6 +666,9 @@ Event = (
     | EngineDetached
     | EngineGone
     | EngineRefused
+    | EngineExpelled
+    | EngineReadmitted
+    | EngineKilled
     | BlocksStored
     | BlocksEvicted
     | BlocksRefused
@@ -561,6 +677,8 @@ Event = (
     | SegmentCreated
     | SegmentRetired
     | MemoryAdopted
+    | CacheCold
+    | IdJournalFilling
     | BlockCorrupt
     | SweepDone
     | VerifyDone
@@ -570,13 +688,15 @@ Event = (
     | SnapshotRefused
     | PinDegraded
     | PinExpired
-    | ReplicaPoolMade
-    | ReplicaPoolFailed
+    | GpuCopyPoolMade
+    | GpuCopyPoolFailed
+    | GatewayNameLost
+    | GatewayNameRestored
 )
 
 
 def name_of(event: Event) -> str:
-    """The event's name, which is also its topic."""
+    """Return the event's name, which is also its topic."""
     tag = event.__struct_config__.tag
     assert isinstance(tag, str)
     return tag

@@ -1,9 +1,10 @@
-"""How a node becomes known to a management plane (ZeroMQ DEALER to ROUTER with CURVE, MessagePack).
+"""Protocol by which a node joins a fleet (ZeroMQ DEALER to ROUTER with CURVE, MessagePack).
 
-The management plane is the CURVE server, and its public key stands in the join token: the node knows whom it talks to
-before it says anything. The node's own key is the CURVE client's: nobody can join with a key that is not theirs, so the
-messages hold no key. A node that was let in once says `Join` without a token whenever it starts and now and then: where
-it can be reached may have changed. From `Joined` on, it accepts control connections of `managers` and nobody else.
+The management plane is the CURVE server, and the join token holds its public key, so the node authenticates the
+management plane before it sends anything. The node's own key is the CURVE client key: a peer cannot join with a key
+that it does not own, so the messages hold no key. An enrolled node sends `Join` without a token when it starts and
+periodically, because its addresses may have changed. From `Joined` on, it accepts control connections only from
+`managers`.
 """
 
 import binascii
@@ -16,7 +17,7 @@ from typing import Literal
 import msgspec
 
 JOINED_FILE = "joined.json"
-"""Of a state directory: what a data plane learned when it joined a fleet."""
+"""File in the state directory with the answer that a data plane got when it joined a fleet."""
 VERSION = 1
 MAX_JOIN_BYTES = 32 * 1024
 MAX_NAME_CHARACTERS = 128
@@ -27,7 +28,7 @@ SECRET_BYTES = 32
 TOKEN_PREFIX = "larder-join-1."
 MAX_TOKEN_CHARACTERS = 8192
 WILDCARD_HOSTS = ("0.0.0.0", "[::]", "*")
-"""In a node's URL: the address that the management plane sees the node come from."""
+"""Hosts in a node's URL that stand for the address from which the management plane sees the node connect."""
 _CHECK_BYTES = 4
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z", re.ASCII)
 _TCP = re.compile(
@@ -49,33 +50,33 @@ JoinCode = Literal[
     "unavailable",
 ]
 PASSING: tuple[JoinCode, ...] = ("rate_limited", "unavailable")
-"""Refusals that may be otherwise in a moment."""
+"""Refusals that are temporary."""
 
 
 class Join(msgspec.Struct, tag_field="op", tag="join", forbid_unknown_fields=True):
-    """A node wants in, or says where it is now."""
+    """Request of a node to join, or to update its addresses."""
 
     version: int
     node: str
     release: str
     labels: dict[str, str]
     control_url: str
-    """As the management plane reaches it; a wildcard host is the address that the node comes from."""
+    """URL for the management plane; a wildcard host stands for the address from which the node connects."""
     events_url: str
     token: str = ""
-    """The join token's id; "" from a node that was let in before."""
+    """Id of the join token; "" from an enrolled node."""
     secret: bytes = b""
 
 
 class Joined(msgspec.Struct, tag_field="op", tag="joined"):
     node: str
     managers: list[str]
-    """Public keys (Z85) of the management planes that may talk to the node."""
+    """Public keys (Z85) of the managers that may connect to the node."""
     control_url: str
-    """As the management plane understood it."""
+    """URL with the host that the management plane uses."""
     events_url: str
     next_key: str = ""
-    """Public key that the join socket will have some day in place of the present one; "" when no change is planned."""
+    """Public key that will replace the join socket's current key; "" if no change is planned."""
 
 
 class JoinRefused(msgspec.Struct, tag_field="op", tag="join_refused"):
@@ -88,18 +89,18 @@ JoinReply = Joined | JoinRefused
 
 
 class BadToken(ValueError):
-    """What was given is no join token; the sentence never repeats it."""
+    """The text is not a join token; the message never repeats it."""
 
 
 class JoinToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an admin hands to whoever starts a data plane. One string holds all that is needed to join."""
+    """Token that an admin gives to the operator of a data plane. One string holds everything needed to join."""
 
     id: str
     secret: bytes
     key: str
     """Public CURVE key (Z85) of the management plane."""
     addresses: list[str]
-    """Where its join socket can be reached; tried in this order."""
+    """URLs of its join socket, tried in this order."""
 
     def __repr__(self) -> str:
         return f"JoinToken({self.id!r})"
@@ -109,13 +110,13 @@ _token_decoder = msgspec.msgpack.Decoder(JoinToken)
 
 
 def token_text(token: JoinToken) -> str:
-    """The printable form, with a checksum: a token that was cut while it was copied is told from a wrong one."""
+    """Return the printable form, with a checksum that tells a truncated token from a wrong one."""
     body = msgspec.msgpack.encode(token)
     return TOKEN_PREFIX + urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
 
 
 def parse_token(text: str) -> JoinToken:
-    """Raises BadToken."""
+    """Parse the printable form. Raises BadToken."""
     text = text.strip()
     if not text.startswith(TOKEN_PREFIX) or len(text) > MAX_TOKEN_CHARACTERS:
         raise BadToken(f"expected a join token, which begins with {TOKEN_PREFIX!r}")
@@ -123,7 +124,7 @@ def parse_token(text: str) -> JoinToken:
     try:
         data = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
     except (binascii.Error, ValueError):
-        raise BadToken("the join token has characters that no token has; was it copied whole?") from None
+        raise BadToken("the join token contains invalid characters; was it copied completely?") from None
     body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
     if _check(body) != check:
         raise BadToken("the join token does not match its checksum; was it copied whole?")
@@ -145,12 +146,12 @@ def _check(body: bytes) -> bytes:
 
 
 def is_key(text: str) -> bool:
-    """Whether this is a CURVE key in Z85."""
+    """Return whether the text is a CURVE key in Z85."""
     return _KEY.match(text) is not None
 
 
 def url_fault(url: str) -> str:
-    """What is wrong with a ZeroMQ endpoint that others should reach; "" when nothing is."""
+    """Return what is wrong with a ZeroMQ endpoint that peers should reach; "" if it is valid."""
     if len(url) > MAX_URL_CHARACTERS:
         return f"expected at most {MAX_URL_CHARACTERS} characters, got {len(url)}"
     if url.startswith("ipc:///") and url.isprintable():
@@ -162,26 +163,26 @@ def url_fault(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """The host of a tcp endpoint, brackets included; "" for any other."""
+    """Return the host of a tcp endpoint with its brackets; "" for any other endpoint."""
     match = _TCP.match(url)
     return "" if match is None else match["host"]
 
 
 def with_host(url: str, host: str) -> str:
-    """The same tcp endpoint at another host."""
+    """Return the tcp endpoint with another host."""
     match = _TCP.match(url)
     return url if match is None else f"tcp://{host}:{match['port']}"
 
 
 def is_loopback(url: str) -> bool:
-    """Whether only this machine can reach an endpoint, in any of the spellings that the resolver knows."""
+    """Return whether only this machine can reach an endpoint, in any spelling that the resolver accepts."""
     if url.startswith("ipc://"):
         return True
     host = host_of(url).strip("[]").partition("%")[0].lower().rstrip(".")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        if _NUMBERS.match(host):  # "127.1", "0x7f000001", "2130706433": whatever it is, it is no name
+        if _NUMBERS.match(host):  # "127.1", "0x7f000001", "2130706433": not a host name
             return True
         return host in ("localhost", "ip6-localhost", "ip6-loopback") or host.endswith(".localhost")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:

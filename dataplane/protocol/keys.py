@@ -3,12 +3,13 @@
     root  = SHA-256("larder.root.1" | cache_salt | adapter_id)
     key_i = SHA-256("larder.key.1"  | key_{i-1} | tokens_i as u32 little-endian | extra_i)
 
-Every variable field is prefixed with a one-byte tag and its length (u32 little-endian), so no two different inputs
-share bytes: salt "a" with adapter "b" is not salt "ab". `extra_i` carries the digests of multimodal items that fall in
-chunk i. A key names its whole prefix, so equal keys mean equal content and equal history. Only full chunks have keys.
+Every variable field is prefixed with a one-byte tag and its length (u32 little-endian), so different inputs never
+serialize to the same bytes: salt "a" with adapter "b" differs from salt "ab". `extra_i` carries the digests of
+multimodal items in chunk i. A key names its whole prefix, so equal keys mean equal content and equal history. Only full
+chunks have keys.
 
-SHA-256 because identity must not be forgeable by a tenant who chooses tokens, and because at 1 KiB a chunk it is faster
-than BLAKE3 on CPUs with SHA instructions. Golden vectors: `tests/golden/keys.json`.
+SHA-256, because a tenant who chooses tokens must not be able to forge an identity, and because at 1 KiB per chunk it is
+faster than BLAKE3 on CPUs with SHA instructions. Golden vectors: `tests/golden/keys.json`.
 """
 
 from array import array
@@ -26,13 +27,13 @@ _KEY_TAG = b"larder.key.1"
 
 
 class TokenError(ValueError):
-    """Token ids that cannot be: not integers, negative, or above 2**32 - 1."""
+    """Invalid token ids: not integers, negative, or above 2**32 - 1."""
 
 
 def root_key(cache_salt: str, adapter_id: str = "") -> bytes:
-    """The 32-byte start of every chain of one tenant and one adapter (LoRA; empty for none).
+    """Return the 32-byte root of every chain of one tenant and one adapter (LoRA; empty for none).
 
-    Raises ProtocolError(BAD_SALT) for a salt that breaks the rules.
+    Raises ProtocolError(BAD_SALT) for an invalid salt.
     """
     salt = check_salt(cache_salt).encode()
     adapter = adapter_id.encode()
@@ -42,7 +43,7 @@ def root_key(cache_salt: str, adapter_id: str = "") -> bytes:
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:
-    """Token ids as unsigned 32-bit little-endian; TokenError when one is not such a number."""
+    """Return token ids as unsigned 32-bit little-endian. Raises TokenError for an id outside that range."""
     try:
         return array("I", tokens).tobytes()
     except (OverflowError, TypeError) as error:
@@ -50,7 +51,7 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
 
 
 def next_key(previous: bytes, chunk: bytes, extra: bytes = b"") -> bytes:
-    """The key of a chunk (`token_bytes` of exactly one full chunk) that follows `previous`."""
+    """Return the key of a chunk (`token_bytes` of exactly one full chunk) that follows `previous`."""
     return sha256(
         b"".join(
             (_KEY_TAG, previous, b"T", pack("<I", len(chunk)), chunk, b"X", pack("<I", len(extra)), extra)
@@ -66,9 +67,9 @@ def chain(
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     extras: Mapping[int, bytes] | None = None,
 ) -> list[bytes]:
-    """Keys of all full chunks of `tokens`, first chunk first; a partial last chunk has none.
+    """Return the keys of all full chunks of `tokens`, first chunk first; a partial last chunk has no key.
 
-    `extras` maps a chunk's number to the bytes that distinguish it beyond its tokens.
+    `extras` maps a chunk's index to the bytes that distinguish the chunk beyond its tokens.
     """
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
@@ -77,7 +78,7 @@ def chain(
     step = 4 * chunk_tokens
     full = len(data) - len(data) % step
     keys = []
-    if not extras:  # the scheduling path of an engine: keep the loop bare
+    if not extras:  # on the engine's scheduling path: keep the loop minimal
         head = _KEY_TAG
         middle = b"T" + pack("<I", step)
         tail = b"X" + pack("<I", 0)
@@ -92,5 +93,5 @@ def chain(
 
 
 def tenant_fingerprint(cache_salt: str) -> int:
-    """64 bits that name a tenant in access rings, where text does not fit; never an identity of content."""
+    """Return 64 bits that name a tenant in access rings, where text does not fit; not an identity of content."""
     return int.from_bytes(sha256(b"larder.tenant.1" + cache_salt.encode()).digest()[:8], "little")

@@ -1,47 +1,54 @@
-"""The shared memory that engines and the data plane read and write, and why reading it needs no message.
+"""Layout of the shared memory of engines and the data plane, and why reading it needs no message.
 
 Theory
 ======
 
-Three kinds of memory, each a sealed memfd handed over the engine socket:
+There are three kinds of memory, each a sealed memfd passed over the engine socket:
 
-* **index memory**, written by the data plane, mapped read-only by engines: a header, the bucketed index, one *hot* row
-  a descriptor (control word, key, space and segment, offset, size) and one *cold* row (checksum, tenant, time);
-* **areas**, one for each attached process, written by that process: lease counters (one u32 a descriptor) and an
-  access ring;
-* **segments**, the arena's bytes, each of one space at a time.
+* **index memory**, written by the data plane and mapped read-only by engines: a header, the bucketed index, one *hot*
+  row per descriptor (control word, key, space and segment, offset, size) and one *cold* row (checksum, tenant, time);
+* **areas**, one for each attached process and written by it: lease counters (one u32 per descriptor) and an access
+  ring;
+* **segments**, the arena's bytes, each belonging to one space at a time.
 
 Only x86-64 is supported: the arguments below rest on its total store order (stores become visible in program order,
-loads are done in program order; a store may be delayed past a later load) and on aligned 8-byte accesses being whole.
-In Python each numpy call is a barrier to the compiler, so program order is the order of the calls.
+loads are done in program order; a store may be delayed past a later load) and on the atomicity of aligned 8-byte
+accesses. In Python each numpy call is a compiler barrier, so program order is the order of the calls.
 
 *Publication.* A block's key, space, extent and checksum are written while its state is not READY; then one aligned
-8-byte store of the control word makes it READY. The incarnation in the control word changes exactly when bytes are
-given up. A reader loads the control word, the row, and the control word again: equal and READY means that the row
-belongs to that incarnation. Anything but READY is a miss; nobody spins.
+8-byte store of the control word makes it READY. The incarnation in the control word changes exactly when the block's
+bytes are given up. A reader loads the control word, the row, and the control word again: if both control words are
+equal and READY, the row belongs to that incarnation. Any other state is a miss; readers never spin.
 
 *Index.* A key hashes to two buckets of eight entries; an entry is a 32-bit tag and a descriptor number. Entries never
-move. A racing insert or removal can hide an entry from a reader (a false miss); it cannot invent one, because the
-descriptor's own row is compared in full (no false hit).
+move. A racing insert or removal can hide an entry from a reader (a false miss). It cannot produce a false hit, because
+the reader compares the descriptor's whole row.
 
-*Leases are counters.* To acquire, a process raises its own counter of the descriptor and *then* reads the row again as
-above; if that fails it lowers the counter and has a miss. To evict, the data plane stores EVICTING in the control words
-of a batch, issues one `membarrier(GLOBAL_EXPEDITED)`, and *then* sums the candidates' counters over all areas. This is
-Dekker's mutual exclusion with the expensive fence on the rare side: the barrier makes every registered, running process
-drain its store buffer. So for each reader one of two holds. Its counter store came before the barrier: the sum is not
-zero, and the block goes back to READY with its incarnation unchanged. Or it came after: then its re-read of the control
-word comes after the EVICTING store and sees something other than READY. There is no third case, and no reader ever
-waits. A process that has not registered is skipped silently by the kernel, so a client registers before it attaches,
-and its area is in the scan before the attach is answered. Without `membarrier` the data plane raises the counters
-itself, on request, between its own steps.
+*Leases are counters.* To acquire a lease, a process raises its own counter of the descriptor and *then* reads the row
+again as above; if that fails, it lowers the counter and has a miss. To evict, the data plane stores EVICTING in the
+control words of a batch, issues one `membarrier(GLOBAL_EXPEDITED)`, and *then* sums the candidates' counters over all
+areas. This is Dekker's mutual exclusion with the expensive fence on the rare side: the barrier makes every registered,
+running process drain its store buffer. So one of two cases holds for each reader. Either its counter store came before
+the barrier: then the sum is not zero, and the block goes back to READY with its incarnation unchanged. Or the store
+came after the barrier: then its second read of the control word comes after the EVICTING store and sees a state other
+than READY. There is no third case, and no reader ever waits. The kernel silently skips a process that is not
+registered, so a client registers before it attaches, and its area is in the scan before the attach is answered. Without
+`membarrier` the data plane raises the counters itself, on request, between its own steps.
 
-*Who may be wrong.* Counters and rings are written by the engine and trusted for nothing but its own harm: a counter
-that is wrongly up keeps a block from eviction (and is shown), one wrongly down lets a block go under that engine alone.
-Ring entries carry the control word they saw; the data plane clamps indices and drops entries that do not match.
+*Trust.* Engines write counters and rings, and wrong values harm only the engine that writes them: a counter that is too
+high keeps a block from eviction (and is reported), and one that is too low lets a block be evicted under that engine
+only. Ring entries carry the control word that the engine saw; the data plane clamps indices and drops entries that do
+not match.
 
-*Owners die.* A counter of a dead process is not lowered by anybody. Its area leaves the scan when every process of its
-engine group is proven gone (pidfd), not when its socket closes: workers may still be copying under the scheduler's
-lease. Bytes that a dead or hung owner was writing are QUARANTINED under the same rule.
+*Which counters count.* A process attaches spaces and gets no mapping of the segments of other spaces. Its counters
+therefore count only for blocks of the spaces that it attached, whatever values it writes. An operator may *expel* a
+process that holds the blocks of its own spaces: the data plane stores A_EXPELLED in its area, issues the barrier, and
+sums the area's counters once more. By the argument above, a reader either raised its counters before the barrier, so
+that they are in that sum, or sees A_EXPELLED and has no lease. From then on the area is not in the scan.
+
+*Dead owners.* The counters of a dead process stay raised. Its area leaves the scan when every process of its engine
+group is proven gone (pidfd), not when its socket closes: workers may still be copying under the scheduler's lease.
+Bytes that a dead or hung owner was writing are QUARANTINED under the same rule.
 """
 
 from collections.abc import Sequence
@@ -69,19 +76,19 @@ COLD_WORDS = 4
 
 # Words of the index header.
 H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_CLOSED = range(8)
-# H_CLOSED turns 1 when the data plane stops in good order: engines then let the memory go. After a crash it stays 0 and
-# what is READY may be read on, because nobody is left who could evict it.
+# H_CLOSED becomes 1 when the data plane stops cleanly: engines then unmap the memory. After a crash it stays 0 and
+# engines may go on reading READY blocks, because no process is left that could evict them.
 H_MEMORY, H_ADOPTED_NS = 8, 9
-# H_MEMORY is drawn when the memory is made and stays when a restarted data plane adopts it. Blocks stored before
-# H_ADOPTED_NS lived through a crash: whoever reads them first holds them against their checksums. 0: never adopted.
+# H_MEMORY is chosen at random when the memory is made and stays the same when a restarted data plane adopts it. Blocks
+# stored before H_ADOPTED_NS survived a crash: their first reader verifies their checksums. 0: never adopted.
 H_INVALID_COUNT, H_INVALID = 63, 64
-# Invalidations that are still being swept: a count, then INVALID_WORDS words each. Almost always none, so that a reader
-# pays for one load. Readers leave out blocks that match; the data plane adds an entry before it raises the count, and
-# takes entries off only when no block in the index matches.
+# Invalidations whose sweep is in progress: a count, then INVALID_WORDS words for each. The count is almost always 0, so
+# readers usually pay for one load. Readers skip blocks that match. The data plane adds an entry before it raises the
+# count, and removes entries only when no block in the index matches them.
 MAX_INVALIDATIONS = 64
 INVALID_WORDS = 4
 INVALID_SPACE, INVALID_TENANT, INVALID_BEFORE_NS = 0, 1, 2
-# Space and tenant numbers, 0 for any; blocks whose COLD_STORED_AT is below INVALID_BEFORE_NS match.
+# Space and tenant numbers, 0 for any; an entry matches blocks whose COLD_STORED_AT is below INVALID_BEFORE_NS.
 
 # Words of a hot row: one cache line.
 HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
@@ -89,7 +96,7 @@ HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
 # Words of a cold row.
 COLD_CHECKSUM, COLD_TENANT, COLD_STORED_AT = 0, 2, 3
 
-# Words of an area's header; head, dropped and tail are on cache lines of their own.
+# Words of an area's header; head, dropped and tail are on separate cache lines.
 A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = (
     0,
     1,
@@ -99,14 +106,17 @@ A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A
     9,
     16,
 )
+A_EXPELLED = 24
+# Only the data plane stores A_EXPELLED: 1 if the counters of the area no longer count, or may soon stop counting. A
+# client reads it after it has raised counters, and has no lease while it is set.
 
 RING_WORDS = 2
 DEFAULT_RING_ENTRIES = 16_384
 
 # Kinds of ring entries, in the top byte of the first word.
 RING_TOUCH = 1
-"""Second word: the control word that was seen. First word: the descriptor (32 bits at 0) and its position in the
-chain that was acquired (24 bits at 32). One acquire writes its run tail first, so a run ends at position 0."""
+"""Second word: the control word that the reader saw. First word: the descriptor (32 bits at 0) and its position in the
+acquired chain (24 bits at 32). One acquire writes its run from the tail, so a run ends at position 0."""
 RING_LOOKUP = 2
 """Second word: the tenant's fingerprint. First word: requested blocks (28 bits at 28), hit blocks (28 bits at 0)."""
 RING_KIND_SHIFT = 56
@@ -128,13 +138,13 @@ _U64_MASK = (1 << 64) - 1
 
 @lru_cache(maxsize=4096)
 def mixed(space: int) -> tuple[np.uint64, np.uint64]:
-    """What a space does to the words of its keys."""
+    """Return the words that are XORed with the words of a space's keys."""
     mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
     return np.uint64(mixed), np.uint64(mixed >> 32)
 
 
 class LayoutError(Exception):
-    """Memory that is not what this version of Larder lays out."""
+    """The memory does not have the layout of this version of Larder."""
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -142,18 +152,18 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def bucket_count(max_blocks: int) -> int:
-    """A power of two of buckets, so that `max_blocks` fill at most half of the entries."""
+    """Return a power of two so large that `max_blocks` fill at most half of the entries."""
     return 1 << max(1, (2 * max_blocks - 1) // BUCKET_ENTRIES).bit_length()
 
 
 def index_bytes(max_blocks: int) -> int:
-    """Size of the index memory in bytes."""
+    """Return the size of the index memory in bytes."""
     buckets = bucket_count(max_blocks)
     return _round_up(PAGE + 8 * (buckets * BUCKET_ENTRIES + max_blocks * (HOT_WORDS + COLD_WORDS)), PAGE)
 
 
 def area_bytes(max_blocks: int, ring_entries: int = DEFAULT_RING_ENTRIES) -> int:
-    """Size of one process's area in bytes."""
+    """Return the size of one process's area in bytes."""
     return _round_up(PAGE + _round_up(4 * max_blocks, PAGE) + 8 * RING_WORDS * ring_entries, PAGE)
 
 
@@ -176,7 +186,8 @@ class IndexMemory:
         self.cold: U64 = words[cold : cold + max_blocks * COLD_WORDS].reshape(max_blocks, COLD_WORDS)
         self.control: U64 = self.hot[:, HOT_CONTROL]
         self.cells = memoryview(buffer).cast("B").cast("Q")
-        """The same memory word by word: one aligned 8-byte load or store each, several times cheaper than numpy's."""
+        """The same memory as single words: one aligned 8-byte load or store each, several times cheaper than through
+        numpy."""
         self.first_entry = first
         self.first_hot = hot
         self._hot_words: U64 = words[hot:cold]
@@ -184,7 +195,8 @@ class IndexMemory:
 
     @classmethod
     def attach(cls, buffer: memoryview | bytearray) -> "IndexMemory":
-        """Views of memory that somebody else laid out; LayoutError when it is not of this version."""
+        """Return views of memory that the data plane laid out. Raises LayoutError if its layout is of another
+        version."""
         header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
         if len(header) < PAGE // 8 or int(header[H_MAGIC]) != INDEX_MAGIC:
             raise LayoutError("not index memory of a Larder data plane")
@@ -196,7 +208,7 @@ class IndexMemory:
         return cls(buffer, max_blocks)
 
     def format(self, epoch: int, pid: int) -> None:
-        """Write the header of fresh (zeroed) memory; the magic last."""
+        """Write the header of fresh (zeroed) memory, the magic last."""
         self.header[H_VERSION] = LAYOUT_VERSION
         self.header[H_EPOCH] = epoch
         self.header[H_MAX_BLOCKS] = self.max_blocks
@@ -206,7 +218,7 @@ class IndexMemory:
         self.header[H_MAGIC] = INDEX_MAGIC
 
     def places(self, words: U64, space: int) -> tuple[U64, U64]:
-        """Candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
+        """Return the candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
         low, high = mixed(space)
         buckets = (words[:, :2] ^ low) & self._mask
         # The top bit is always set, so an empty entry (0) never equals a tag.
@@ -214,33 +226,33 @@ class IndexMemory:
         return buckets, tags
 
     def find(self, words: U64, space: int) -> tuple[I64, U64]:
-        """Where packed keys [n, 4] of a space are: descriptors [n] (-1: not there) and their control words [n].
+        """Find packed keys [n, 4] of a space: return descriptors [n] (-1: not found) and their control words [n].
 
-        Blocks in any state but FREE are found; the caller looks at the state. Safe against a concurrent writer.
+        Finds blocks in any state but FREE; the caller checks the state. Safe against a concurrent writer.
         """
         found, control, _ = self.find_rows(words, space)
         return found, control
 
     def buckets_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
-        """Candidate buckets [n, 2], tags [n], and what stands in those buckets now [n, 16]."""
+        """Return the candidate buckets [n, 2], the tags [n], and the entries [n, 16] now in those buckets."""
         buckets, tags = self.places(words, space)
         entries = self.entries.take(buckets, axis=0, mode="clip").reshape(len(words), 2 * BUCKET_ENTRIES)
         return buckets, tags, entries
 
     def find_rows(self, words: U64, space: int) -> tuple[I64, U64, U64]:
-        """As `find`, with the hot rows [n, 8] that were compared."""
+        """Like `find`, and also return the hot rows [n, 8] that were compared."""
         _, tags, entries = self.buckets_of(words, space)
         return self.match(words, space, tags, entries)
 
     def tagged(self, tags: U64, entries: U64) -> npt.NDArray[np.bool_]:
-        """Which entries [n, 16] carry the tag of their key."""
+        """Return which entries [n, 16] have the tag of their key."""
         same: npt.NDArray[np.bool_] = (entries >> _SHIFT32) == tags[:, None]
         return same
 
     def match(self, words: U64, space: int, tags: U64, entries: U64) -> tuple[I64, U64, U64]:
-        """As `find_rows`, in the entries [n, 16] of the keys' buckets."""
+        """Like `find_rows`, within the entries [n, 16] of the keys' buckets."""
         same = self.tagged(tags, entries)
-        if not same.any():  # as it is for every chain that is stored for the first time
+        if not same.any():  # true for every chain that is stored for the first time
             count = len(words)
             return (
                 np.full(count, -1, np.int64),
@@ -253,14 +265,15 @@ class IndexMemory:
         control, rows, good = self.confirm(descriptors, words, space)
         matched = same.any(axis=1)
         good &= matched
-        if np.count_nonzero(same) > np.count_nonzero(matched):  # a tag twice in a key's buckets: rare
+        if np.count_nonzero(same) > np.count_nonzero(matched):  # rare: a tag occurs twice in a key's buckets
             self._find_again(same, entries, words, space, descriptors, control, rows, good)
         descriptors[~good] = -1
         return descriptors, control, rows
 
     def confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
-        """Control words and hot rows of descriptors, and which of them carry the given keys, whole and not FREE."""
-        # `take` copies a strided source whole, so control words are taken from the flat rows.
+        """Return the control words and hot rows of descriptors, and which of them hold exactly the given keys and are
+        not FREE."""
+        # `take` copies the whole of a strided source, so control words are taken from the flat rows.
         at = descriptors * HOT_WORDS
         before = self._hot_words.take(at, mode="clip")
         rows = self.hot.take(descriptors, axis=0, mode="clip")
@@ -271,7 +284,8 @@ class IndexMemory:
         return after, rows, good
 
     def valid(self, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_] | None:
-        """Which blocks, given their hot rows, no invalidation in force covers; None, almost always: all of them."""
+        """Return which blocks, given their hot rows, are not covered by a pending invalidation; None, almost always, if
+        none is covered."""
         count = min(self.cells[H_INVALID_COUNT], MAX_INVALIDATIONS)
         if not count or not len(descriptors):
             return None
@@ -309,13 +323,13 @@ class IndexMemory:
 
 
 def is_ready(control: U64) -> npt.NDArray[np.bool_]:
-    """Which control words say READY."""
+    """Return which control words are READY."""
     ready: npt.NDArray[np.bool_] = (control & _STATE) == _READY
     return ready
 
 
 def leading(good: npt.NDArray[np.bool_]) -> int:
-    """Length of the run of True at the start."""
+    """Return the length of the leading run of True."""
     return len(good) if good.all() else int(good.argmin())
 
 
@@ -338,7 +352,8 @@ class AreaMemory:
 
     @classmethod
     def attach(cls, buffer: memoryview | bytearray) -> "AreaMemory":
-        """Views of an area that the data plane laid out; LayoutError when it is not of this version."""
+        """Return views of an area that the data plane laid out. Raises LayoutError if its layout is of another
+        version."""
         header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
         if len(header) < PAGE // 8 or int(header[A_MAGIC]) != AREA_MAGIC:
             raise LayoutError("not an area of a Larder data plane")
@@ -347,7 +362,7 @@ class AreaMemory:
         return cls(buffer, int(header[A_MAX_BLOCKS]), int(header[A_RING_ENTRIES]))
 
     def format(self) -> None:
-        """Write the header of fresh (zeroed) memory; the magic last."""
+        """Write the header of fresh (zeroed) memory, the magic last."""
         self.header[A_VERSION] = LAYOUT_VERSION
         self.header[A_MAX_BLOCKS] = self.max_blocks
         self.header[A_RING_ENTRIES] = self.ring_entries
@@ -355,9 +370,9 @@ class AreaMemory:
 
 
 def pack_keys(keys: Sequence[bytes] | bytes | U64) -> U64:
-    """Keys as u64 words [n, 4]; accepts a list of 32-byte keys, their concatenation, or words already packed.
+    """Return keys as u64 words [n, 4]. Accepts a list of 32-byte keys, their concatenation, or packed words.
 
-    Raises ValueError when a key is not 32 bytes.
+    Raises ValueError if a key is not 32 bytes.
     """
     if isinstance(keys, np.ndarray):
         if keys.dtype != np.uint64 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES // 8:

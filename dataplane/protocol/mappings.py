@@ -1,7 +1,7 @@
-"""Mappings of shared memory by address, for both sides: no fd is kept, and whoever maps says when it ends.
+"""Mappings of shared memory by address, for both sides. They keep no fd, and the caller decides when they end.
 
-Python's `mmap` keeps a duplicate of the fd, and cannot be unmapped while anybody views it or tell a child of a fork
-from its parent. All calls release the GIL and raise OSError.
+Python's `mmap` keeps a duplicate of the fd, cannot be unmapped while a view of it exists, and cannot tell a forked
+child from its parent. All calls release the GIL and raise OSError.
 """
 
 import ctypes
@@ -27,11 +27,12 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 unmap = _libc.munmap
-"""End a mapping: address, bytes. The bare function, for it may be the last that a process calls; raises nothing."""
+"""End a mapping, given its address and size in bytes. This is the bare C function, because it may be the last call of a
+process; it raises nothing."""
 
 
 def map_shared(fd: int, nbytes: int, *, writable: bool, offset: int = 0) -> int:
-    """Map bytes of a memory fd from an offset on, the first page of them; their address."""
+    """Map bytes of a memory fd from an offset, which is a multiple of the page size, and return their address."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
     address = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, fd, offset)
     if address is None or address == _FAILED:
@@ -40,13 +41,13 @@ def map_shared(fd: int, nbytes: int, *, writable: bool, offset: int = 0) -> int:
 
 
 def advise(address: int, nbytes: int, advice: int) -> None:
-    """madvise(2) on whole pages."""
+    """Call madvise(2) on whole pages."""
     if _libc.madvise(address, nbytes, advice) != 0:
         raise _failure("madvise", nbytes)
 
 
 def lock(address: int, nbytes: int) -> None:
-    """Have pages in RAM until they are unmapped."""
+    """Lock pages into RAM until they are unmapped."""
     if _libc.mlock(address, nbytes) != 0:
         raise _failure("mlock", nbytes)
 

@@ -1,6 +1,6 @@
-"""Who owns a key: the `cache_salt` rules, the same at every edge.
+"""Rules for `cache_salt`, which determines the owner of a key; the same on every interface.
 
-The empty salt is a tenant of its own, shown to people as `_default`; that name is therefore not a salt.
+The empty salt is a tenant of its own, shown as `_default`; that name is therefore not a valid salt.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ DEFAULT_TENANT = "_default"
 
 
 def check_salt(salt: str, field: str = "tenant") -> str:
-    """The salt itself, or `ProtocolError(BAD_SALT)` that says what is wrong with it."""
+    """Return the salt, or raise `ProtocolError(BAD_SALT)` that says what is wrong with it."""
     if not isinstance(salt, str):
         raise ProtocolError(Code.BAD_SALT, f"expected text, got {type(salt).__name__}", field)
     if len(salt) > MAX_SALT_CHARACTERS:
@@ -35,10 +35,10 @@ def check_salt(salt: str, field: str = "tenant") -> str:
 
 
 def shown(salt: str) -> str:
-    """The tenant's name for people: the salt, or `_default` for the empty one."""
+    """Return the tenant's display name: the salt, or `_default` for the empty one."""
     return salt or DEFAULT_TENANT
 
 
 def salt_of(name: str, field: str = "tenant") -> str:
-    """The salt behind a shown tenant name; checked."""
+    """Return the checked salt of a display name."""
     return "" if name == DEFAULT_TENANT else check_salt(name, field)

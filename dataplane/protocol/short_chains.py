@@ -1,6 +1,7 @@
-"""The leading READY blocks of a short chain, key by key: for a handful of keys plain numbers cost a quarter of vectors.
+"""Look up the leading READY blocks of a short chain, key by key. For a few keys, plain integers cost a quarter of
+numpy.
 
-Same memory and same answers as `IndexMemory.find_rows`, `is_ready` and `leading`.
+Uses the same memory and gives the same answers as `IndexMemory.find_rows`, `is_ready` and `leading`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataplane.protocol.layout import (
 )
 from dataplane.protocol.states import STATE_MASK, State
 
-MOST_KEYS = 12
-"""From which on vectors are as cheap."""
+MAX_KEYS = 12
+"""Longest chain for which this is cheaper than numpy."""
 _KEY_WORDS = 4
 _LOW32 = 0xFFFFFFFF
 _TAG_BIT = 0x80000000
@@ -31,8 +32,8 @@ _READY = int(State.READY)
 _STATE = int(STATE_MASK)
 
 
-class Found(NamedTuple):
-    """Blocks, first one first."""
+class ShortChain(NamedTuple):
+    """Leading blocks of a chain, in order."""
 
     numbers: list[int]
     controls: list[int]
@@ -40,16 +41,16 @@ class Found(NamedTuple):
     offsets: list[int]
 
 
-def leading_of(memory: IndexMemory, words: U64, space: int) -> Found | None:
-    """The leading READY blocks of packed keys [n, 4] in a space; None while something is invalidated: vectors look at
-    that."""
+def leading_of(memory: IndexMemory, words: U64, space: int) -> ShortChain | None:
+    """Return the leading READY blocks of packed keys [n, 4] in a space. Return None while an invalidation is pending:
+    the numpy path handles that."""
     cells = memory.cells
     if cells[H_INVALID_COUNT]:
         return None
     low, high = _mixed(space)
     mask, first_entry, first_hot = memory.buckets - 1, memory.first_entry, memory.first_hot
     last = memory.max_blocks
-    found = Found([], [], [], [])
+    found = ShortChain([], [], [], [])
     for key in words.tolist():
         tag = (key[2] ^ high) & _LOW32 | _TAG_BIT
         for word in key[:2]:

@@ -1,8 +1,8 @@
-"""Spaces: what must be equal for cached bytes to be interchangeable.
+"""Spaces: the properties that must be equal for cached bytes to be interchangeable.
 
-Two engines with the same model name and another KV dtype, layout, world size or rank never meet: the index key is
-(space, key). `block_bytes` and `block_tokens` are not identity: they are what the identity implies, so two engines that
-give the same identity another block size contradict each other and the second is refused.
+Two engines with the same model name but a different KV dtype, layout, world size or rank never share blocks: the index
+key is (space, key). `block_bytes` and `block_tokens` are not part of the identity but follow from it. If two engines
+give the same identity different block sizes, they contradict each other and the second is refused.
 """
 
 from hashlib import sha256
@@ -18,14 +18,15 @@ MAX_BLOCK_BYTES = 1 << 40
 MAX_BLOCK_TOKENS = 1 << 20
 LMCACHE = "lmcache"
 LMCACHE_SCHEDULERS = f"{LMCACHE}:schedulers"
-"""Group of the engine, of no process, that the gateway itself has for schedulers without one of their own."""
+"""Group of the pseudo-engine, without a process, that the gateway keeps for schedulers that have no engine of their
+own."""
 GATEWAYS = ("", LMCACHE)
-"""Who serves the engines of a space: the engine socket, or the gateway of that name."""
+"""Servers of a space's engines: the engine socket (''), or the gateway of that name."""
 
 
 class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Identity of one rank's KV bytes; sent by an engine when it attaches. What has its default is not sent, so that
-    releases that do not know a field understand everybody who does not use it."""
+    """Identity of one rank's KV bytes; an engine sends it when it attaches. Fields at their default are not sent, so
+    that releases that do not know a field understand peers that do not use it."""
 
     model: str
     """Model name; pins refer to it."""
@@ -43,13 +44,13 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     block_bytes: int = 0
     """Size of a full block in bytes; 0 when sizes vary. Not part of the identity."""
     block_tokens: int = DEFAULT_CHUNK_TOKENS
-    """Tokens of a block, which is one chunk. For the reckoning of what was used; not part of the identity."""
+    """Tokens per block, which is one chunk. Used for usage accounting; not part of the identity."""
     gateway: str = ""
-    """The gateway whose engines use the space, `"lmcache"`: its bytes lie in memory of another trust domain. Identity
-    only where it is set."""
+    """Gateway whose engines use the space, e.g. `"lmcache"`: the space's bytes lie in memory of another trust domain.
+    Part of the identity only if set."""
 
     def identity(self) -> str:
-        """32 hex digits that are equal exactly for interchangeable spaces."""
+        """Return 32 hex digits that are equal exactly for interchangeable spaces."""
         parts: tuple[str | int, ...] = (
             self.model,
             self.revision,
@@ -66,12 +67,12 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 def leading(space: Space) -> Space:
-    """The first of the spaces that one request of an engine is in: rank, pipeline stage and KV group 0."""
+    """Return the leading space among the spaces of one request: rank, pipeline stage and KV group 0."""
     return msgspec.structs.replace(space, rank=0, pipeline_stage=0, kv_group=0)
 
 
 def check_space(space: Space, field: str = "spaces") -> Space:
-    """The space itself, or ProtocolError(BAD_SPACE) that names the field at fault."""
+    """Return the space, or raise ProtocolError(BAD_SPACE) that names the invalid field."""
     if not space.model:
         raise ProtocolError(Code.BAD_SPACE, "expected a model name, got ''", f"{field}.model")
     for name in ("model", "revision", "layout", "dtype"):

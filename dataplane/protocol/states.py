@@ -1,19 +1,19 @@
-"""A block's life: one enumeration, one table.
+"""States and transitions of a block: one enumeration, one table.
 
-A block is named by a descriptor whose number never moves. Its state lives in the low byte of the descriptor's control
-word, its incarnation in the rest. READY is the only state in which a reader may use the bytes. Leases are not states:
-they are counts on READY blocks. Pins are not states: they are marks. EVICTING is where the data plane asks whether
-anybody still reads; QUARANTINED is where a block waits whose dead or hung owner could still touch its bytes.
+A block is named by a descriptor whose number never changes. Its state is in the low byte of the descriptor's control
+word, its incarnation in the other bytes. Readers may use the bytes only in state READY. Leases and pins are not states:
+leases are counts on READY blocks, and pins are marks. In EVICTING the data plane checks whether a reader still has a
+lease. In QUARANTINED a block waits because its dead or hung owner could still touch its bytes.
 
-The incarnation grows exactly when bytes are given up (the transitions into FREE), never on a touch, on EVICTING or on
-a put-back: an equal control word before and after a read means that the same bytes were there all the time.
+The incarnation increases exactly when bytes are given up (the transitions to FREE), never on a touch, on EVICTING or on
+a put-back: if the control word is equal before and after a read, the bytes were the same throughout.
 """
 
 from enum import IntEnum
 
 
 class State(IntEnum):
-    """What may be done with a block's bytes."""
+    """State of a block, which determines what may be done with its bytes."""
 
     FREE = 0
     RESERVED = 1
@@ -22,8 +22,8 @@ class State(IntEnum):
     QUARANTINED = 4
 
 
-class Step(IntEnum):
-    """What can happen to a block."""
+class BlockStep(IntEnum):
+    """Event that changes the state of a block."""
 
     RESERVE = 0
     COMMIT = 1
@@ -32,21 +32,21 @@ class Step(IntEnum):
     """The reservation's owner hung or died while it could still write."""
     EVICT = 4
     PUT_BACK = 5
-    """A lease counter was up: the eviction is called off."""
+    """A lease counter was raised: the eviction is cancelled."""
     FREE = 6
     RELEASE = 7
     """The quarantined bytes were released, or every process of the engine group is proven gone."""
 
 
-TRANSITIONS: dict[tuple[State, Step], State] = {
-    (State.FREE, Step.RESERVE): State.RESERVED,
-    (State.RESERVED, Step.COMMIT): State.READY,
-    (State.RESERVED, Step.ABORT): State.FREE,
-    (State.RESERVED, Step.LOSE_OWNER): State.QUARANTINED,
-    (State.READY, Step.EVICT): State.EVICTING,
-    (State.EVICTING, Step.PUT_BACK): State.READY,
-    (State.EVICTING, Step.FREE): State.FREE,
-    (State.QUARANTINED, Step.RELEASE): State.FREE,
+TRANSITIONS: dict[tuple[State, BlockStep], State] = {
+    (State.FREE, BlockStep.RESERVE): State.RESERVED,
+    (State.RESERVED, BlockStep.COMMIT): State.READY,
+    (State.RESERVED, BlockStep.ABORT): State.FREE,
+    (State.RESERVED, BlockStep.LOSE_OWNER): State.QUARANTINED,
+    (State.READY, BlockStep.EVICT): State.EVICTING,
+    (State.EVICTING, BlockStep.PUT_BACK): State.READY,
+    (State.EVICTING, BlockStep.FREE): State.FREE,
+    (State.QUARANTINED, BlockStep.RELEASE): State.FREE,
 }
 
 STATE_BITS = 8
@@ -54,17 +54,17 @@ STATE_MASK = (1 << STATE_BITS) - 1
 INCARNATION_MASK = (1 << (64 - STATE_BITS)) - 1
 
 
-class IllegalTransition(Exception):
-    """A step that the table does not have: a bug in the data plane, never a peer's doing."""
+class IllegalBlockTransition(Exception):
+    """The table has no such step: a bug in the data plane, never caused by a peer."""
 
 
-# The same table as plain integers, because every block of every request passes through it.
+# The same table as plain integers, for speed: every block of every request passes through it.
 _FREE = int(State.FREE)
 CONTROL_MASK = (1 << 64) - 1
 
 
-def _move(step: Step) -> tuple[int, int]:
-    """The only state that a step starts from, and what it adds to a control word there."""
+def _move(step: BlockStep) -> tuple[int, int]:
+    """Return the only state in which a step may happen, and the number that it adds to a control word."""
     (before, after), *others = [
         (int(state), int(to)) for (state, each), to in TRANSITIONS.items() if each is step
     ]
@@ -72,13 +72,14 @@ def _move(step: Step) -> tuple[int, int]:
     return before, after - before + (1 << STATE_BITS if after == _FREE else 0)
 
 
-MOVES = [_move(step) for step in Step]
-"""By step: the state it starts from, and what it adds to the control word (modulo CONTROL_MASK + 1)."""
+MOVES = [_move(step) for step in BlockStep]
+"""For each step: the state it starts from, and the number that it adds to the control word (modulo CONTROL_MASK +
+1)."""
 
 
-def advance(control: int, step: Step) -> int:
-    """The control word after `step`; IllegalTransition when the table does not allow it."""
+def advance(control: int, step: BlockStep) -> int:
+    """Return the control word after `step`. Raises IllegalBlockTransition if the table does not allow the step."""
     before, added = MOVES[step]
     if control & STATE_MASK != before:
-        raise IllegalTransition(f"{step.name} on a block in state {control & STATE_MASK}")
+        raise IllegalBlockTransition(f"{step.name} on a block in state {control & STATE_MASK}")
     return (control + added) & CONTROL_MASK

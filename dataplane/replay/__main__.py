@@ -1,5 +1,4 @@
-"""`python -m dataplane.replay`. Engine processes import this module again when they are spawned: nothing of the command
-line is for them."""
+"""`python -m dataplane.replay`. Spawned engine processes import this module too; they must not run the command line."""
 
 if __name__ == "__main__":
     from dataplane.replay.command import main

@@ -1,4 +1,4 @@
-"""Do the books add up? After a replay, a data plane must hold what its tenants hold, and nothing else."""
+"""Check of the accounting: after a replay, a data plane must hold exactly the blocks of its tenants."""
 
 import time
 
@@ -8,7 +8,7 @@ from dataplane.protocol.events import NodeStats
 from dataplane.replay.control import ControlLink
 
 SETTLE_S = 3.0
-"""How long the data plane may take to see that the engines are gone."""
+"""Seconds that the data plane may take to notice that the engines have ended."""
 _AGAIN_S = 0.05
 
 
@@ -24,11 +24,11 @@ class Accounting(msgspec.Struct, frozen=True):
     pool_bytes_equal: bool
     """used = sum over tenants = sum over descriptors, and nothing is reserved or quarantined."""
     faults: list[str]
-    """What the data plane's own audit found: descriptors, index, tenants and order held against each other."""
+    """Findings of the data plane's own audit, which compares descriptors, index, tenants and order with each other."""
 
 
 def of(stats: NodeStats, faults: list[str]) -> Accounting:
-    """The books of one state of a node."""
+    """Return the accounting for one state of a node."""
     tenants = [*stats.tenants, *([stats.other_tenants] if stats.other_tenants else [])]
     held = sum(tenant.bytes for tenant in tenants)
     pool = stats.pool
@@ -47,7 +47,7 @@ def of(stats: NodeStats, faults: list[str]) -> Accounting:
 
 
 def settled(link: ControlLink, timeout_s: float = SETTLE_S) -> Accounting:
-    """The books once the engines are gone: asked again until they add up, at most for `timeout_s` seconds.
+    """Return the accounting after the engines have ended. Repeat the request until it adds up, for at most `timeout_s`.
 
     Raises ControlError when the data plane does not answer.
     """

@@ -8,10 +8,10 @@ from dataplane.protocol.layout import U64, pack_keys
 ID_BYTES = 8
 
 
-class Chains:
-    """Derives keys and remembers them: requests that share a prefix share its keys.
+class DerivedChains:
+    """Derives keys and caches them: requests that share a prefix share its keys.
 
-    Memory grows with the number of different blocks, about 250 bytes each.
+    Memory grows with the number of different blocks, by about 250 bytes each.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Chains:
         self._next: dict[tuple[bytes, int], bytes] = {}
 
     def keys(self, salt: str, ids: Iterable[int]) -> U64:
-        """Packed keys [n, 4] of a chain of block ids, first block first."""
+        """Return the packed keys [n, 4] of a chain of block ids, first block first."""
         key = self._roots.get(salt)
         if key is None:
             key = self._roots[salt] = root_key(salt)

@@ -1,7 +1,7 @@
-"""The command line of the replay.
+"""Command line of the replay.
 
-Exit codes: 0 every byte read was right; 1 the run failed or a byte was wrong; 2 wrong usage or a bad trace; 128 plus
-the number of the signal that stopped it.
+Exit codes: 0 if every byte read was right; 1 if the run failed or a byte was wrong; 2 for wrong usage or an invalid
+trace; 128 plus the signal number if a signal stopped it.
 """
 
 import json
@@ -15,18 +15,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dataplane.base.units import format_size, parse_size
 from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE, Algorithm, PolicySpec
-from dataplane.protocol.units import format_size, parse_size
 from dataplane.replay import plane as planes
 from dataplane.replay.report import as_object, as_table
-from dataplane.replay.run import EngineFailed, Outcome, Plan, replay
+from dataplane.replay.run import EngineFailed, ReplayPlan, ReplayResult, replay
 from dataplane.replay.tenants import Shares, parse_shares
-from dataplane.replay.trace import Request, TraceError, read_trace
+from dataplane.replay.trace import TraceError, TraceRequest, read_trace
 
 DEFAULT_BLOCK_BYTES = 4096
 DEFAULT_POOL_BYTES = 256 << 20
 MAX_BLOCK_BYTES = 256 << 20
-"""Every engine keeps three blocks of its own: the pattern, what it reads, and room to compare."""
+"""Upper limit because every engine holds three blocks: the pattern, a buffer to read into, and room to compare."""
 MAX_ENGINES = 64
 PAGE = 4096
 
@@ -153,8 +153,8 @@ def main(
         raise click.UsageError(str(error)) from None
     size = _recorded_size(requests) if block_bytes is None else block_bytes
     pool_bytes = _pool_bytes(pool_blocks, pool, size, attach)
-    plan = Plan(requests, engines, size, tenants, speed, verify)
-    # As Ctrl-C does, SIGTERM and SIGHUP stop the data plane and the engines too.
+    plan = ReplayPlan(requests, engines, size, tenants, speed, verify)
+    # SIGTERM and SIGHUP stop the data plane and the engines, as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
@@ -174,8 +174,8 @@ def main(
     sys.exit(1 if outcome.tally.verify_errors else 0)
 
 
-def _recorded_size(requests: list[Request]) -> int:
-    """Bytes of a block as the trace says, in whole 32 bytes; told when it says more than one size."""
+def _recorded_size(requests: list[TraceRequest]) -> int:
+    """Return the block size of the trace, in multiples of 32 bytes. Print a note if it differs from the trace."""
     sizes = {request.block_bytes for request in requests if request.block_bytes is not None}
     if not sizes:
         return DEFAULT_BLOCK_BYTES
@@ -211,7 +211,7 @@ def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, att
 def _policy(
     policy: Algorithm | None, admission: bool, idle_s: float, speed: float | None, attach: Path | None
 ) -> PolicySpec | None:
-    """What to put in force; idle seconds are the trace's, so they pass as much faster as it is replayed."""
+    """Return the policy to apply. Idle seconds are in the trace's time, so they are divided by the speed."""
     if policy is None and not admission:
         return None
     if attach is not None:
@@ -236,7 +236,7 @@ def _plane(
 
 
 def _progress(requests: int, *, quiet: bool) -> Progress:
-    """A bar on standard error, for people who look."""
+    """Return a progress bar on standard error, disabled unless that is a terminal."""
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(
         *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
@@ -245,6 +245,6 @@ def _progress(requests: int, *, quiet: bool) -> Progress:
     return progress
 
 
-def _run(plan: Plan, plane: planes.Plane, progress: Progress) -> Outcome:
+def _run(plan: ReplayPlan, plane: planes.Plane, progress: Progress) -> ReplayResult:
     task = progress.task_ids[0]
     return replay(plan, plane, lambda served: progress.update(task, completed=served))

@@ -1,4 +1,4 @@
-"""Asking a data plane over its control socket who it is and what it has, and telling one of our own its policy."""
+"""Requests to a data plane's control socket: identify and describe the node, and apply records to it."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from dataplane.protocol.control import (
     Ack,
     ControlReply,
     ControlRequest,
-    Describe,
+    DescribeNode,
     Description,
     Hello,
     Nack,
@@ -32,11 +32,11 @@ _POLL_MS = 20
 
 
 class ControlError(Exception):
-    """The data plane could not be asked, or did not answer what was asked."""
+    """The data plane did not answer, or its answer does not match the request."""
 
 
 class ControlLink:
-    """A connection to a control socket; it may be opened before the socket is there."""
+    """Connection to a control socket. It may be opened before the socket exists."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -56,19 +56,19 @@ class ControlLink:
         self._context.term()
 
     def hello(self, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> Welcome:
-        """Who is there. Waits for a data plane that is still starting, for as long as `alive` says so."""
+        """Identify the data plane. Wait for one that is still starting, for as long as `alive` returns True."""
         return self._ask(Hello(VERSION, "larder replay"), (Welcome,), timeout_s, alive)
 
     def describe(self, timeout_s: float) -> Description:
-        """Everything that the node counts, now, and what an audit of its books finds."""
-        return self._ask(Describe("replay", audit=True), (Description,), timeout_s, lambda: True)
+        """Return the node's current counters and the findings of an audit of its accounting."""
+        return self._ask(DescribeNode("replay", audit=True), (Description,), timeout_s, lambda: True)
 
     def put_in_force(self, policy: PolicySpec, timeout_s: float) -> None:
-        """Make this the node's policy. Raises ControlError with the node's reasons when it refuses."""
+        """Make this the node's policy. Raise ControlError with the node's reasons when it refuses."""
         self.apply("policies", encode_policies([policy]), timeout_s)
 
     def apply(self, kind: SnapshotType, body: bytes, timeout_s: float) -> None:
-        """Make these the node's records of a type. Raises ControlError with the node's reasons when it refuses."""
+        """Replace the node's records of a type. Raise ControlError with the node's reasons when it refuses."""
         snapshot = Snapshot(kind, "replay", 1, "replay", digest_of(body), body)
         answer = self._ask(snapshot, (Ack, Nack), timeout_s, lambda: True)
         if isinstance(answer, Nack):

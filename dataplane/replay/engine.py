@@ -1,7 +1,7 @@
-"""One engine's way through a request: look up, read what is there, store what is missing.
+"""How one engine serves a request: look up, read cached blocks, store missing blocks.
 
-The blocks of the running request are held until its missing blocks are committed, so that making room for a request
-never evicts the request itself.
+The blocks of the current request are leased until its missing blocks are committed, so that making room for a request
+never evicts the request's own blocks.
 """
 
 from contextlib import ExitStack
@@ -10,21 +10,21 @@ from time import perf_counter_ns
 import numpy as np
 
 from dataplane.client import Client, Lease, Reservation
-from dataplane.protocol.codes import Outcome
+from dataplane.protocol.codes import ReserveOutcome
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.layout import U64
 from dataplane.replay.content import Content
-from dataplane.replay.tally import Tally
+from dataplane.replay.tally import ReplayTally
 
 SCRATCH_BYTES = 4 << 20
-"""Size of the buffer that stands for engine memory; one block when that is more."""
+"""Size of the buffer that stands in for engine memory; one block if a block is larger."""
 
 
-class Engine:
-    """Drives one client, in its space 0. `tally` is what it has counted so far."""
+class ReplayEngine:
+    """Drives one client, in its space 0. `tally` holds the counts so far."""
 
     def __init__(self, client: Client, block_bytes: int, *, verify: bool = True) -> None:
-        self.tally = Tally()
+        self.tally = ReplayTally()
         self._client = client
         self._block_bytes = block_bytes
         self._verify = verify
@@ -33,7 +33,7 @@ class Engine:
         self._scratch = self._content.scratch(self._rows)
 
     def serve(self, keys: U64, tenant: str) -> int:
-        """One request of packed keys [n, 4], first block first. Returns how many leading blocks were hits."""
+        """Serve one request of packed keys [n, 4], first block first. Return the number of leading hits."""
         self.tally.requests += 1
         self.tally.blocks_requested += len(keys)
         if not len(keys):
@@ -54,7 +54,7 @@ class Engine:
         return held
 
     def _read(self, lease: Lease, keys: U64) -> None:
-        """Copy every held block out, in batches, and check the copies."""
+        """Copy out every leased block, in batches, and check the copies."""
         tally = self.tally
         tally.blocks_hit += len(keys)
         for first in range(0, len(keys), self._rows):
@@ -69,7 +69,7 @@ class Engine:
                 else:
                     out[row] = 0
                     sizes_wrong += 1
-                tally.bytes_out += block.nbytes
+                tally.read_bytes += block.nbytes
             tally.read_ns += perf_counter_ns() - start
             if self._verify:
                 tally.verify_errors += self._content.wrong(out, batch)
@@ -78,7 +78,7 @@ class Engine:
                 tally.verify_errors += sizes_wrong
 
     def _store(self, keys: U64, held: int, tenant: str) -> None:
-        """Reserve the whole chain, so that ancestors stay newer than descendants; write and commit what is missing."""
+        """Reserve the whole chain, so that ancestors stay newer than descendants; commit the missing blocks."""
         with ExitStack() as open_reservations:
             filled = [
                 open_reservations.enter_context(self._fill(keys, first, held, tenant))
@@ -91,21 +91,21 @@ class Engine:
                     continue
                 done = reservation.commit()
                 self.tally.blocks_stored += done.blocks
-                self.tally.bytes_in += done.blocks * self._block_bytes
+                self.tally.stored_bytes += done.blocks * self._block_bytes
                 if done.code is not None:
                     self.tally.refuse(done.code.name.lower(), wanted - done.blocks)
             self.tally.store_ns += perf_counter_ns() - start
 
     def _fill(self, keys: U64, first: int, held: int, tenant: str) -> Reservation:
-        """Reserve the blocks from `first` on, as many as fit a request, count the outcomes and write what is ours."""
+        """Reserve blocks from `first` on, as many as fit a request. Count outcomes and write granted blocks."""
         tally = self.tally
         piece = keys[first : first + MAX_KEYS_PER_REQUEST]
         start = perf_counter_ns()
         reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant)
         tally.store_ns += perf_counter_ns() - start
         beyond = reservation.outcomes[max(0, held - first) :]
-        tally.blocks_present += int(np.count_nonzero(beyond == Outcome.PRESENT))
-        tally.blocks_busy += int(np.count_nonzero(beyond == Outcome.BUSY))
+        tally.blocks_present += int(np.count_nonzero(beyond == ReserveOutcome.PRESENT))
+        tally.blocks_busy += int(np.count_nonzero(beyond == ReserveOutcome.BUSY))
         for code, blocks in reservation.refused.items():
             tally.refuse(code.name.lower(), blocks)
         writable = reservation.writable

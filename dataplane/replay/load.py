@@ -1,7 +1,7 @@
-"""`python -m dataplane.replay.load`: a made-up load of three tenants on a running data plane, until it is stopped.
+"""`python -m dataplane.replay.load`: an artificial load of three tenants on a running data plane, until it is stopped.
 
-One engine process a tenant (see `sessions`). With `--json` it prints one object a line: first what the tenants share,
-so that somebody can pin it, then the counts of every second.
+There is one engine process per tenant (see `sessions`). With `--json` it prints one object per line: first the prefix
+that the tenants share, so that it can be pinned, then the counts of each second.
 """
 
 import json
@@ -18,25 +18,28 @@ from typing import Any
 
 import click
 
+from dataplane.base.units import format_size, parse_size
 from dataplane.client import attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.spaces import Space
-from dataplane.protocol.units import format_size, parse_size
-from dataplane.replay.engine import Engine
+from dataplane.replay.engine import ReplayEngine
 from dataplane.replay.sessions import SUPPORT, WORKLOADS, system_prompt
-from dataplane.replay.tally import Tally, total
+from dataplane.replay.tally import ReplayTally, total
 
 MODEL = "demo/llama"
 REPORT_S = 1.0
 TIMEOUT_S = 1.0
 _PAUSE_S = 0.2
+_STOP_S = 10.0
 
 
 def drive(
     workload: str, socket_path: str, block_bytes: int, rate: float, seed: int, pipe: Connection
 ) -> None:
-    """One engine process: requests of one tenant, `rate` a second at random times; its counts since the last report
-    go into `pipe` every second."""
+    """Run one engine process: requests of one tenant at random times, `rate` per second on average.
+
+    Each second, the counts since the last report are sent through `pipe`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     random = Random(f"{seed} {workload}")
     client = attach(
@@ -47,29 +50,29 @@ def drive(
         timeout_s=TIMEOUT_S,
     )
     try:
-        engine = Engine(client, block_bytes)
+        engine = ReplayEngine(client, block_bytes)
         due = reported = time.monotonic()
         for keys in WORKLOADS[workload](random):
             due += random.expovariate(rate)
             now = time.monotonic()
             time.sleep(max(0.0, due - now))
-            due = max(due, now - _PAUSE_S)  # what a busy machine could not serve is not caught up with
+            due = max(due, now - _PAUSE_S)  # requests that a busy machine missed are not made up for
             if not client.connected:
                 time.sleep(_PAUSE_S)
             engine.serve(keys, workload)
             if time.monotonic() - reported >= REPORT_S:
                 pipe.send(engine.tally)
-                engine.tally = Tally()
+                engine.tally = ReplayTally()
                 reported = time.monotonic()
     except BrokenPipeError:
-        pass  # the parent is gone
+        pass  # the parent process has ended
     finally:
         client.close()
 
 
 @contextmanager
 def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iterator[dict[Connection, str]]:
-    """An engine process for each tenant, stopped at the end; their pipes, and whose each is."""
+    """Start an engine process for each tenant; stop all at the end. Yield the tenant's name by pipe."""
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[Connection, str] = {}
     processes = []
@@ -88,7 +91,10 @@ def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iter
         for process in processes:
             process.terminate()
         for process in processes:
-            process.join()
+            process.join(_STOP_S)
+            if process.is_alive():
+                process.kill()
+                process.join(_STOP_S)
 
 
 @click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
@@ -130,15 +136,15 @@ def main(
 
 
 def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
-    """Add up what the engines say and print it every second, until `end`."""
-    tenants = {name: Tally() for name in pipes.values()}
-    latest: list[Tally] = []
+    """Add up the engines' counts and print them every second, until `end`."""
+    tenants = {name: ReplayTally() for name in pipes.values()}
+    latest: list[ReplayTally] = []
     said_at = time.monotonic()
     while time.monotonic() < end:
         for pipe in wait(list(pipes), timeout=REPORT_S / 2):
             assert isinstance(pipe, Connection)
             try:
-                tally: Tally = pipe.recv()
+                tally: ReplayTally = pipe.recv()
             except EOFError:
                 raise click.ClickException(f"the engine of {pipes[pipe]} ended; its error is above") from None
             latest.append(tally)
@@ -152,7 +158,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
                 ratios = ", ".join(
                     f"{name} {share['hit_ratio']:.0%}" for name, share in summary["tenants"].items()
                 )
-                written = format_size(summary["bytes_in"])
+                written = format_size(summary["stored_bytes"])
                 click.echo(
                     f"{summary['requests']:,} requests, hits: {ratios}; {written} stored, "
                     f"{summary['verify_errors']} wrong blocks"
@@ -161,7 +167,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
             said_at = time.monotonic()
 
 
-def _summary(tenants: dict[str, Tally], latest: Tally) -> dict[str, Any]:
+def _summary(tenants: dict[str, ReplayTally], latest: ReplayTally) -> dict[str, Any]:
     everything = total(list(tenants.values()))
     return {
         "requests": everything.requests,
@@ -170,8 +176,8 @@ def _summary(tenants: dict[str, Tally], latest: Tally) -> dict[str, Any]:
         "blocks_stored": everything.blocks_stored,
         "blocks_refused": everything.blocks_refused,
         "verify_errors": everything.verify_errors,
-        "bytes_in": everything.bytes_in,
-        "bytes_out": everything.bytes_out,
+        "stored_bytes": everything.stored_bytes,
+        "read_bytes": everything.read_bytes,
         "lookup_us": {"p50": round(latest.lookup_us(50), 1), "p99": round(latest.lookup_us(99), 1)},
         "tenants": {
             name: {

@@ -1,4 +1,4 @@
-"""The data plane that a replay drives: one of its own, or one that runs already."""
+"""The data plane that a replay drives: its own, or one that is already running."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dataplane.protocol import settings
+from dataplane.base import settings
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
@@ -27,31 +27,31 @@ _PR_SET_PDEATHSIG = 1
 
 
 class PlaneError(Exception):
-    """No data plane to replay against: the text says why."""
+    """There is no data plane to replay against. The message says why."""
 
 
 class Plane(msgspec.Struct, frozen=True):
-    """Where a data plane listens."""
+    """Addresses of a data plane."""
 
     engine_socket: str
     control_url: str | None
-    """None when it cannot be found out: the replay runs, its books are not checked."""
+    """URL of the control socket. None if it is unknown: the replay then runs without a check of the accounting."""
     pid: int | None = None
 
 
 def _short_folder() -> Path:
-    """A private folder whose path leaves room for a socket's name: a unix socket's path has at most 107 bytes."""
+    """Create a private folder with a path short enough for socket names: a Unix socket's path has at most 107 bytes."""
     folder = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="larder-", dir=folder if len(os.fsencode(folder)) < 70 else "/tmp"))
 
 
 @contextmanager
 def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) -> Iterator[Plane]:
-    """A data plane process with an empty pool and state of its own, stopped at the end whatever happens.
+    """Run a data plane process with an empty pool and its own state. It is stopped at the end in any case.
 
-    `max_blocks` is how many blocks it can name; 0 leaves that to the data plane. `policy` is put in force before the
-    first block comes; None leaves what a data plane starts with. No setting of the surrounding
-    environment or of a `larder.toml` reaches it. Raises PlaneError when it does not come up.
+    `max_blocks` is the number of blocks that it can index; 0 leaves the choice to the data plane. `policy` is applied
+    before the first block is stored; None keeps the default policy. Settings of the environment or of a `larder.toml`
+    do not affect it. Raises PlaneError when it does not start.
     """
     folder = _short_folder()
     try:
@@ -64,6 +64,7 @@ def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) 
         chosen = {
             settings.CONFIG_VARIABLE: str(config),
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_ENGINE_SOCKET": plane.engine_socket,
             "LARDER_CONTROL_URL": f"ipc://{folder}/control.sock",
@@ -78,7 +79,7 @@ def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) 
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the replay alone, which stops it in order
+                start_new_session=True,  # Ctrl-C reaches only the replay, which then stops it
                 preexec_fn=partial(_die_with, os.getpid(), ctypes.CDLL(None)),
             )
         try:
@@ -93,8 +94,11 @@ def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) 
 
 
 def running(engine_socket: str) -> Plane:
-    """A data plane that runs already. Its control socket is the one of the settings, or the one beside its engine
-    socket, if that one says that it serves this engine socket."""
+    """Return a data plane that is already running.
+
+    Its control socket is the one in the settings, or else the one beside its engine socket, provided that the data
+    plane there confirms that it serves this engine socket.
+    """
     for url in _control_urls(engine_socket):
         try:
             with ControlLink(url) as link:
@@ -107,7 +111,7 @@ def running(engine_socket: str) -> Plane:
 
 
 def _control_urls(engine_socket: str) -> Iterator[str]:
-    with suppress(settings.SettingsError):  # whatever is wrong there is not about this replay
+    with suppress(settings.SettingsError):  # invalid settings are not the replay's concern
         yield settings.read("replay", _NoSettings)[0].control_url
     beside = Path(engine_socket).absolute().parent / "control.sock"
     if beside.exists():
@@ -115,11 +119,11 @@ def _control_urls(engine_socket: str) -> Iterator[str]:
 
 
 class _NoSettings(msgspec.Struct):
-    """The replay reads none but the shared ones."""
+    """The replay reads only the shared settings."""
 
 
 def _die_with(parent: int, libc: ctypes.CDLL) -> None:
-    """In the child: end when the parent does, also when it is killed."""
+    """Make the child end when its parent does, even if the parent is killed. Runs in the child."""
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
@@ -145,11 +149,11 @@ def _put_in_force(policy: PolicySpec, plane: Plane) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL when that does not help in time."""
+    """Send SIGTERM, then SIGKILL after a time-out."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
-    process.wait()
+    process.wait(STOP_S)

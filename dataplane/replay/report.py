@@ -1,17 +1,17 @@
-"""What a replay says at its end: one JSON object for programs, one table for people."""
+"""Report of a replay: a JSON object for programs, and a table for the terminal."""
 
 from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from dataplane.protocol.units import format_size
-from dataplane.replay.run import Outcome
+from dataplane.base.units import format_size
+from dataplane.replay.run import ReplayResult
 from dataplane.replay.tally import rate_gbps
 
 
-def as_object(outcome: Outcome) -> dict[str, Any]:
-    """The result with plain values only; the names are relied on by scripts."""
+def as_object(outcome: ReplayResult) -> dict[str, Any]:
+    """Return the result as plain values. Scripts rely on the names."""
     tally = outcome.tally
     return {
         "requests": tally.requests,
@@ -24,10 +24,10 @@ def as_object(outcome: Outcome) -> dict[str, Any]:
         "blocks_refused": dict(sorted(tally.blocks_refused.items())),
         "blocks_verified": tally.blocks_verified,
         "verify_errors": tally.verify_errors,
-        "bytes_in": tally.bytes_in,
-        "bytes_out": tally.bytes_out,
-        "gbps_in": round(rate_gbps(tally.bytes_in, tally.store_ns, outcome.engines), 3),
-        "gbps_out": round(rate_gbps(tally.bytes_out, tally.read_ns, outcome.engines), 3),
+        "stored_bytes": tally.stored_bytes,
+        "read_bytes": tally.read_bytes,
+        "gbps_in": round(rate_gbps(tally.stored_bytes, tally.store_ns, outcome.engines), 3),
+        "gbps_out": round(rate_gbps(tally.read_bytes, tally.read_ns, outcome.engines), 3),
         "lookup_us": {"p50": round(tally.lookup_us(50), 1), "p99": round(tally.lookup_us(99), 1)},
         "seconds": round(outcome.seconds, 3),
         "engines": outcome.engines,
@@ -38,8 +38,8 @@ def as_object(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def as_table(outcome: Outcome) -> Table:
-    """The result for a terminal."""
+def as_table(outcome: ReplayResult) -> Table:
+    """Return the result as a table for a terminal."""
     result = as_object(outcome)
     table = Table(title="Replay", show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -54,8 +54,8 @@ def as_table(outcome: Outcome) -> Table:
         "blocks stored": f"{result['blocks_stored']:,}",
         "blocks refused": refused or "none",
         "blocks verified": f"{result['blocks_verified']:,}, {result['verify_errors']:,} wrong",
-        "written": f"{format_size(result['bytes_in'])} at {result['gbps_in']:.2f} GB/s",
-        "read": f"{format_size(result['bytes_out'])} at {result['gbps_out']:.2f} GB/s",
+        "written": f"{format_size(result['stored_bytes'])} at {result['gbps_in']:.2f} GB/s",
+        "read": f"{format_size(result['read_bytes'])} at {result['gbps_out']:.2f} GB/s",
         "lookup": f"p50 {result['lookup_us']['p50']:.0f} µs, p99 {result['lookup_us']['p99']:.0f} µs",
         "reconnects": f"{result['reconnects']:,}",
         "books": _books(outcome),
@@ -66,7 +66,7 @@ def as_table(outcome: Outcome) -> Table:
     return table
 
 
-def _books(outcome: Outcome) -> str:
+def _books(outcome: ReplayResult) -> str:
     books = outcome.accounting
     if books is None:
         return "not asked: the control socket is not known"

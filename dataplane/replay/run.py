@@ -1,4 +1,4 @@
-"""A whole replay: the data plane, the engine processes, the progress, the sum at the end."""
+"""A whole replay: the data plane, the engine processes, the progress, and the totals."""
 
 import multiprocessing
 import signal
@@ -15,63 +15,65 @@ from dataplane.replay import accounting
 from dataplane.replay.accounting import Accounting
 from dataplane.replay.control import ControlError, ControlLink
 from dataplane.replay.plane import Plane, PlaneError
-from dataplane.replay.tally import Tally, total
+from dataplane.replay.tally import ReplayTally, total
 from dataplane.replay.tenants import Shares
-from dataplane.replay.trace import Request
-from dataplane.replay.worker import Assignment, Finished, Job, Progress, Ready, Start, work
+from dataplane.replay.trace import TraceRequest
+from dataplane.replay.worker import Assignment, Finished, Start, WorkerJob, WorkerProgress, WorkerReady, work
 
 TIMEOUT_S = 5.0
-"""How long an engine waits for the data plane before it counts a miss or a refusal: a replay is patient."""
+"""Seconds that an engine waits for the data plane before it counts a miss or a refusal. Long: a replay has time."""
 _START_DELAY_S = 0.02
 _STOP_S = 5.0
 
 
 Engines = dict[Connection, SpawnProcess]
-"""Engine processes by the pipe to each."""
+"""Engine processes by their pipe."""
 
 
 class EngineFailed(Exception):
     """An engine process ended without a result."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What to replay, and how."""
+class ReplayPlan(msgspec.Struct, frozen=True):
+    """Requests to replay, with options."""
 
-    requests: list[Request]
+    requests: list[TraceRequest]
     engines: int = 1
     block_bytes: int = 4096
     shares: Shares | None = None
-    """None: as the trace says; without a word there, the tenant without a name."""
+    """Tenants by weight. None: the tenants recorded in the trace, or the default tenant if it has none."""
     speed: float | None = None
-    """Times the trace's own speed; None: as fast as possible."""
+    """Factor on the trace's own speed; None: as fast as possible."""
     verify: bool = True
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What came out."""
+class ReplayResult(msgspec.Struct, frozen=True):
+    """Outcome of a replay."""
 
-    tally: Tally
+    tally: ReplayTally
     seconds: float
-    """From the common start to the last engine's end."""
+    """Seconds from the common start until the last engine has finished."""
     engines: int
     block_bytes: int
     tenants: int
-    """How many different ones the requests were given to."""
+    """Number of distinct tenants in the requests."""
     accounting: Accounting | None
-    """None when the data plane could not be asked."""
+    """Accounting of the data plane, or None if its control socket did not answer."""
 
 
-def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda requests: None) -> Outcome:
-    """Drive `plane` with the plan; `told` is called now and then with the number of requests served so far.
+def replay(
+    plan: ReplayPlan, plane: Plane, told: Callable[[int], None] = lambda requests: None
+) -> ReplayResult:
+    """Drive `plane` with the plan. Call `told` from time to time with the number of requests served so far.
 
-    Raises PlaneError when the engines cannot attach and EngineFailed when one of them dies.
+    Raises PlaneError when the engines cannot attach, and EngineFailed when one of them dies.
     """
     assignments = _assign(plan, plane.engine_socket)
     with _engines(assignments) as engines:
         pipes = list(engines)
         for pipe in pipes:
             ready = _receive(engines, pipe)
-            if isinstance(ready, Ready) and not ready.connected:
+            if isinstance(ready, WorkerReady) and not ready.connected:
                 raise PlaneError(ready.refusal or f"no data plane answered at {plane.engine_socket}")
         start = time.perf_counter() + _START_DELAY_S
         for pipe in pipes:
@@ -79,13 +81,13 @@ def replay(plan: Plan, plane: Plane, told: Callable[[int], None] = lambda reques
         tallies = _collect(engines, told)
         seconds = time.perf_counter() - start
     tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
-    return Outcome(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _books(plane))
+    return ReplayResult(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _books(plane))
 
 
-def _assign(plan: Plan, socket_path: str) -> list[Assignment]:
-    """Request i goes to engine i mod N."""
+def _assign(plan: ReplayPlan, socket_path: str) -> list[Assignment]:
+    """Assign request i to engine i mod N."""
     jobs = [
-        Job(
+        WorkerJob(
             due_s=request.timestamp / 1e3 / plan.speed if plan.speed else 0.0,
             tenant=plan.shares.of(number) if plan.shares else request.salt,
             ids=request.hash_ids,
@@ -107,7 +109,7 @@ def _assign(plan: Plan, socket_path: str) -> list[Assignment]:
 
 @contextmanager
 def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
-    """One process for each assignment, in order; all of them are gone afterwards."""
+    """Start one process per assignment, in order. All have ended when the context exits."""
     spawn = multiprocessing.get_context("spawn")
     engines: Engines = {}
     try:
@@ -130,12 +132,12 @@ def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
             process.join(_STOP_S)
             if process.is_alive():
                 process.kill()
-                process.join()
+                process.join(_STOP_S)
 
 
-def _receive(engines: Engines, pipe: Connection) -> Ready | Progress | Finished:
+def _receive(engines: Engines, pipe: Connection) -> WorkerReady | WorkerProgress | Finished:
     try:
-        said: Ready | Progress | Finished = pipe.recv()
+        said: WorkerReady | WorkerProgress | Finished = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise _failure(engines[pipe]) from None
     return said
@@ -149,22 +151,22 @@ def _start(engines: Engines, pipe: Connection, at: float) -> None:
 
 
 def _failure(process: SpawnProcess) -> EngineFailed:
-    """Of a process that closed its pipe."""
+    """Return the error for a process that closed its pipe."""
     process.join(_STOP_S)
     code = process.exitcode or 0
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}, see above"
     return EngineFailed(f"the process of {process.name} {how}")
 
 
-def _collect(engines: Engines, told: Callable[[int], None]) -> list[Tally]:
-    """Every engine's counts, in the engines' order."""
+def _collect(engines: Engines, told: Callable[[int], None]) -> list[ReplayTally]:
+    """Collect every engine's counts, in the engines' order."""
     served = dict.fromkeys(engines, 0)
-    tallies: dict[Connection, Tally] = {}
+    tallies: dict[Connection, ReplayTally] = {}
     while len(tallies) < len(engines):
         for pipe in wait([pipe for pipe in engines if pipe not in tallies]):
             assert isinstance(pipe, Connection)
             match _receive(engines, pipe):
-                case Progress(requests=requests):
+                case WorkerProgress(requests=requests):
                     served[pipe] = requests
                 case Finished(tally=tally):
                     served[pipe] = tally.requests

@@ -1,8 +1,8 @@
-"""Made-up requests of three tenants that behave differently, without end and always the same for the same seed.
+"""Artificial requests of three tenants with different behaviour, endless and deterministic for a given seed.
 
-* `chat`: conversations that grow turn by turn; the newest are the likeliest to go on.
-* `support`: every prompt starts with the same long system prompt and ends with something of its own.
-* `scanner`: prompts that never come again; under plain LRU they push everybody else out.
+* `chat`: conversations that grow turn by turn; the most recent ones are the most likely to continue.
+* `support`: every prompt starts with the same long system prompt and ends with a unique part.
+* `scanner`: prompts that are never repeated; under plain LRU they evict the blocks of all other tenants.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,16 @@ _CHUNK_BYTES = 4 * DEFAULT_CHUNK_TOKENS
 
 
 def system_prompt() -> list[int]:
-    """Token ids of the prompt that all requests of `support` start with."""
+    """Return the token ids of the prompt with which all requests of `support` start."""
     random = Random("system prompt")
     return [random.randrange(128_000) for _ in range(SYSTEM_PROMPT_BLOCKS * DEFAULT_CHUNK_TOKENS)]
 
 
 def chat(random: Random) -> Iterator[U64]:
-    """Conversations: 24 at a time, one to four more blocks a turn, over after about 48 blocks."""
+    """Yield turns of conversations: 24 at a time, one to four more blocks per turn, ending after about 48 blocks."""
     open_chats: list[list[bytes]] = []
     while True:
-        # An exponential choice from the back: the conversation that spoke last is the likeliest to speak again.
+        # Exponential choice from the back: the most recently active conversation is the most likely to continue.
         back = int(random.expovariate(1 / 6))
         if back >= len(open_chats) or len(open_chats) < 4:
             conversation: list[bytes] = []
@@ -42,7 +42,7 @@ def chat(random: Random) -> Iterator[U64]:
 
 
 def support(random: Random) -> Iterator[U64]:
-    """The system prompt, then one to six blocks of a question."""
+    """Yield the system prompt followed by one to six blocks of a question."""
     system = chain(system_prompt(), SUPPORT)
     while True:
         keys = list(system)
@@ -51,7 +51,7 @@ def support(random: Random) -> Iterator[U64]:
 
 
 def scanner(random: Random) -> Iterator[U64]:
-    """Between 16 and 64 blocks that nobody asks for again."""
+    """Yield prompts of 16 to 64 blocks that are never requested again."""
     while True:
         keys: list[bytes] = []
         _extend(keys, SCANNER, random, random.randint(16, 64))
@@ -59,7 +59,7 @@ def scanner(random: Random) -> Iterator[U64]:
 
 
 WORKLOADS: dict[str, Callable[[Random], Iterator[U64]]] = {CHAT: chat, SUPPORT: support, SCANNER: scanner}
-"""Packed keys [n, 4] of one request after the other, by tenant."""
+"""Generators of requests, each as packed keys [n, 4], by tenant."""
 
 
 def _extend(keys: list[bytes], salt: str, random: Random, blocks: int) -> None:

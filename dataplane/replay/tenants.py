@@ -1,4 +1,4 @@
-"""Which request belongs to which tenant: by weight, and always the same for the same request number."""
+"""Assignment of requests to tenants by weight, deterministic in the request number."""
 
 import math
 from bisect import bisect_right
@@ -11,10 +11,10 @@ _MASK = (1 << 64) - 1
 
 
 class Shares:
-    """Tenants and their shares of the requests; the shares need not add up to one."""
+    """Tenants and their shares of the requests. The shares need not add up to one."""
 
     def __init__(self, weights: dict[str, float]) -> None:
-        """`weights` from salt to a positive finite number; ValueError when there is none or one is not."""
+        """`weights` maps salts to positive finite numbers. Raise ValueError if there is none or one is invalid."""
         if not weights:
             raise ValueError("expected at least one tenant")
         for salt, weight in weights.items():
@@ -25,12 +25,12 @@ class Shares:
         self._bounds = list(accumulate(weight / total for weight in weights.values()))[:-1]
 
     def of(self, number: int) -> str:
-        """The salt of the request with this number."""
+        """Return the salt for a request number."""
         return self.salts[bisect_right(self._bounds, _mixed(number) / 2**64)]
 
 
 def parse_shares(text: str) -> Shares:
-    """Shares from `"a=0.5,b=0.5"`; `_default` names the empty salt. Raises ValueError."""
+    """Parse shares such as `"a=0.5,b=0.5"`; `_default` names the empty salt. Raise ValueError."""
     weights: dict[str, float] = {}
     for part in text.split(","):
         name, equals, weight = part.partition("=")
@@ -51,7 +51,7 @@ def parse_shares(text: str) -> Shares:
 
 
 def _mixed(number: int) -> int:
-    """SplitMix64 of a request number: neighbours get unrelated values."""
+    """Return SplitMix64 of a request number, so that neighbours get unrelated values."""
     value = (number * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

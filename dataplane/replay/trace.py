@@ -1,8 +1,8 @@
-"""Traces in the Mooncake format: one JSON object a line, one request an object.
+"""Traces in the Mooncake format: one JSON object per line, one request per object.
 
-`timestamp` (milliseconds), `input_length` and `output_length` (tokens) and `hash_ids`: one integer for each block of
-the input, in order; equal integers mean equal content and equal prefix. Traces that Larder recorded also say whose a
-request is (`tenant`) and how large its blocks are (`block_bytes`).
+The fields are `timestamp` (milliseconds), `input_length` and `output_length` (tokens), and `hash_ids`: one integer for
+each block of the input, in order. Equal integers mean equal content and equal prefix. Traces recorded by Larder also
+have the request's tenant (`tenant`) and the size of its blocks (`block_bytes`).
 """
 
 from itertools import islice
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from dataplane.protocol.codec import split_path
+from dataplane.base.error_path import split_path
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 
@@ -21,36 +21,36 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class TraceError(Exception):
-    """A trace that cannot be used: the text says which file, line and field, and what was expected."""
+    """A trace that cannot be used. The message names the file, the line and the field, and what was expected."""
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
-    """One request of the trace. Unknown fields are ignored: other tools add their own."""
+class TraceRequest(msgspec.Struct, frozen=True, gc=False):
+    """One request of the trace. Unknown fields are ignored, because other tools add their own."""
 
     timestamp: Milliseconds
     """Arrival in milliseconds from the start of the trace."""
     input_length: Count
     """Tokens of the prompt."""
     output_length: Count
-    """Tokens that were generated; they are not stored."""
+    """Generated tokens; they are not stored."""
     hash_ids: tuple[BlockId, ...]
-    """The prompt's blocks, first block first; the last may have been partial, and counts as a block."""
+    """Blocks of the prompt, first block first. The last block may have been partial; it counts as a block."""
     block_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Bytes of one of them, in traces that Larder recorded."""
+    """Size of a block in bytes, in traces recorded by Larder."""
     tenant: str | None = None
-    """Shown name of whose request it is, in traces that Larder recorded."""
+    """Displayed name of the tenant, in traces recorded by Larder."""
 
     @property
     def salt(self) -> str:
-        """The tenant's salt, empty when the trace names none. Raises ProtocolError."""
+        """The tenant's salt; empty if the trace names no tenant. Raises ProtocolError."""
         return "" if self.tenant is None else salt_of(self.tenant)
 
 
-_decoder = msgspec.json.Decoder(Request)
+_decoder = msgspec.json.Decoder(TraceRequest)
 
 
-def read_trace(path: Path, limit: int | None = None) -> list[Request]:
-    """The first `limit` requests of a file (None for all), in file order. Empty lines are skipped.
+def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
+    """Return the first `limit` requests of a file (None for all), in file order. Skip empty lines.
 
     Raises TraceError for a file that cannot be read, has no requests, or has a line that is not a request.
     """
@@ -65,10 +65,10 @@ def read_trace(path: Path, limit: int | None = None) -> list[Request]:
     return requests
 
 
-def _parse(path: Path, number: int, line: bytes) -> Request:
+def _parse(path: Path, number: int, line: bytes) -> TraceRequest:
     try:
         request = _decoder.decode(line)
-        _ = request.salt  # a name that is none is told with its line, not by an engine
+        _ = request.salt  # an invalid name is reported with its line here, not later by an engine
         return request
     except ProtocolError as error:
         raise TraceError(f"{path}:{number}: tenant: {error.message}") from None

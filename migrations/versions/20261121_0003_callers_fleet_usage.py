@@ -128,7 +128,7 @@ def _create_callers() -> None:
 
 
 def _chain() -> dict[str, int | str]:
-    """Hash the entries of earlier releases, oldest first, as `app.store.chain` does; the newest of them."""
+    """Hash the entries of earlier releases, oldest first, as `app.store.access.audit_chain` does; return the newest."""
     names = (
         *("id", "at", "actor", "token_id", "source", "action", "kind", "name", "type", "generation"),
         *("before", "after", "request_id", "trace_id", "decision", "reason"),

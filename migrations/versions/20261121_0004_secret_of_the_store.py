@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def _hash_again(name: str, column: str, key: bytes) -> None:
-    """As `app.services.credentials` does."""
+    """As `app.services.access.credentials` does."""
     table = sa.table(name, sa.column(column))
     held = table.c[column]
     connection = op.get_bind()

@@ -2,18 +2,31 @@
 
 import asyncio
 import os
-import sys
+import subprocess
 
 from tests.app.plane import Plane
+from tests.forked import Forked
 
 
 async def larder(plane: Plane, *arguments: str, typed: str = "", token: str = "") -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
     environ = {**os.environ, "LARDER_URL": str(plane.http.base_url), "LARDER_TOKEN": token}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app", *arguments, env=environ,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(typed.encode()), 60)
-    assert "Traceback" not in err.decode()
-    return process.returncode or 0, out.decode(), err.decode()
+    done = await asyncio.to_thread(run, *arguments, env=environ, typed=typed)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def run(
+    *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """A command, to its end."""
+    pipe = subprocess.PIPE
+    with Forked(
+        "app", *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8"
+    ) as process:
+        try:
+            out, err = process.communicate(typed, timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)

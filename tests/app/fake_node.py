@@ -14,7 +14,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from app.pulse import Pulse
+from app.change_signal import ChangeSignal
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.control import (
     VERSION,
@@ -25,27 +25,29 @@ from dataplane.protocol.control import (
     ControlRefused,
     ControlReply,
     ControlRequest,
-    Count,
+    CountBlocks,
     Counted,
     Demote,
-    Describe,
+    DescribeNode,
     Description,
     DigestEngine,
     Drain,
-    Drained,
+    Expel,
+    Expelled,
     Fault,
     Hello,
     Invalidate,
     ListBlocks,
     ListPrefixes,
-    Lookup,
+    LookupChain,
     Nack,
     NeedBodies,
+    NodeDrained,
     Observed,
     PinSpec,
     PolicySpec,
     Prefix,
-    Prefixes,
+    PrefixesListed,
     PrefixKeys,
     QuotaSpec,
     Resize,
@@ -66,6 +68,7 @@ _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(Con
 STATS_S = 0.1
 Operation = (
     Drain
+    | Expel
     | Invalidate
     | Demote
     | ListPrefixes
@@ -76,8 +79,8 @@ Operation = (
     | Clear
     | ClearGateway
     | DigestEngine
-    | Count
-    | Lookup
+    | CountBlocks
+    | LookupChain
     | ListBlocks
     | Verify
     | Verification
@@ -101,6 +104,7 @@ class FakeNode:
         self.asked: list[str] = []
         self.described = 0
         self.swept: list[Invalidate | Demote] = []
+        self.expelled: list[Expel] = []
         self.covered = (3, 12 << 10)
         """Blocks and bytes of every scope."""
         self.prefixes: list[Prefix] = []
@@ -113,7 +117,7 @@ class FakeNode:
         self.used: list[UsageCounters] = []
         self.noted: list[float] = []
         self.capacity_bytes = 1 << 30
-        self.changed = Pulse()
+        self.changed = ChangeSignal()
         # Switches.
         self.faults: list[Fault] = []
         self.deaf = False
@@ -197,7 +201,7 @@ class FakeNode:
             reply = None if self.deaf else await self._answer(message)
             if reply is not None:
                 await self._control.send_multipart([peer, encode(reply)])
-            self.changed.beat()
+            self.changed.notify()
 
     async def _answer(self, message: ControlRequest) -> ControlReply | None:
         if isinstance(message, Hello):
@@ -212,7 +216,7 @@ class FakeNode:
                 self.capacity_bytes,
                 dict(self.observed),
             )
-        if isinstance(message, Describe):
+        if isinstance(message, DescribeNode):
             self.described += 1
             return Description(message.nonce, self._seq, self.stats_now(), dict(self.observed))
         if isinstance(message, Bodies):
@@ -235,15 +239,25 @@ class FakeNode:
         if self.answers is not None:
             return self.answers(message)
         if isinstance(message, Drain):
-            return Drained(message.nonce, message.on)
+            return NodeDrained(message.nonce, message.on)
+        if isinstance(message, Expel):
+            self.expelled.append(message)
+            if message.client != 7:
+                return ControlRefused("unknown_engine", "no engine", "client", message.nonce)
+            if message.on and not (message.force or message.kill):
+                return ControlRefused(
+                    "holds_leases", "process 4711 holds 3 blocks: with force it may", "force", message.nonce
+                )
+            dropped = message.force or not message.on
+            return Expelled(message.nonce, 4711, [7, 8], 3, dropped, message.kill, 4096, [4711, 4712])
         if isinstance(message, Invalidate | Demote):
             self.swept.append(message)
             return Swept(message.nonce, len(self.swept), *self.covered)
-        if isinstance(message, Count):
+        if isinstance(message, CountBlocks):
             return Counted(message.nonce, *self.covered)
         if isinstance(message, ListPrefixes):
             listed = [p for p in self.prefixes if message.tenant in (None, p.tenant)][: message.limit]
-            return Prefixes(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])
+            return PrefixesListed(message.nonce, [msgspec.structs.replace(p, keys=b"") for p in listed])
         if isinstance(message, PrefixKeys):
             self.labels.append(message.label)
             known = [p for p in self.prefixes if p.label == message.label]
@@ -251,7 +265,7 @@ class FakeNode:
                 return ControlRefused(
                     "unknown_prefix", f"no prefix {message.label!r}", "label", message.nonce
                 )
-            return Prefixes(message.nonce, known)
+            return PrefixesListed(message.nonce, known)
         if isinstance(message, ReadUsage):
             self.noted.append(message.noted)
             return UsageRead(message.nonce, time.time(), list(self.used), 0)
@@ -261,7 +275,7 @@ class FakeNode:
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
         if isinstance(
-            message, Clear | ClearGateway | DigestEngine | Lookup | ListBlocks | Verify | Verification
+            message, Clear | ClearGateway | DigestEngine | LookupChain | ListBlocks | Verify | Verification
         ):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:

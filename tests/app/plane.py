@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 import httpx
 import uvicorn
 
-from app.asgi import App, create_app
-from app.http.wire import protocol_of
+from app.asgi import App, Routes, create_app
+from app.http.middleware.server_protocol import protocol_of
 from app.settings import AppSettings, Settings
-from dataplane.protocol.settings import Common, with_defaults
+from dataplane.base.settings import Common, with_defaults
+from tests.app.migrated import migrated_file
 
 TOKENS = list(range(8))
 PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
 LOOK_S = 0.05
 WAIT_S = 20.0
 """What takes milliseconds takes seconds on a busy machine."""
+_idle_routes: defaultdict[tuple[object, ...], list[Routes]] = defaultdict(list)
+"""Routes of planes that have stopped, by their settings."""
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
@@ -30,7 +34,7 @@ def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
         "embedded_data_plane": False,
         "push_timeout_s": 1.0,
         "node_lost_s": 1.0,
-        "usage_read_s": 3600,
+        "usage_poll_interval_s": 3600,
         **app,
     }
     return Settings(common=with_defaults(common, {}), app=AppSettings(**values))
@@ -65,22 +69,22 @@ class Plane:
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         """Wait for something about the fleet; what nodes tell of themselves does not beat its pulse."""
-        pulse, deadline = self.app.parts.fleet.pulse, time.monotonic() + timeout_s
-        while not await pulse.until(holds, LOOK_S):
+        change_signal, deadline = self.app.parts.fleet.change_signal, time.monotonic() + timeout_s
+        while not await change_signal.until(holds, LOOK_S):
             assert time.monotonic() < deadline, "it never came"
 
     async def until_fact(self, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Fields of the next fact of this name (or of one among the last 20)."""
-        hub = self.app.parts.hub
-        with hub.subscribe() as subscriber:
-            facts = list(hub.recent)
+        bus = self.app.parts.bus
+        with bus.subscribe() as subscriber:
+            events = list(bus.recent)
             async with asyncio.timeout(timeout_s):
                 while True:
-                    for fact in facts:
-                        if fact.name == name:
-                            return fact.fields
+                    for event in events:
+                        if event.name == name:
+                            return event.fields
                     await subscriber.wait(timeout_s)
-                    facts = subscriber.take()
+                    events = subscriber.take()
 
     async def events_flow(self) -> None:
         """Wait for the first event: a publisher says nothing to a subscriber that is still connecting."""
@@ -111,8 +115,11 @@ class _Unconditional(httpx.Auth):
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Plane]:
-    """Start, yield, stop cleanly."""
-    app = create_app(settings)
+    """Start, yield, stop cleanly. A new SQLite file is a copy of a migrated one; routes are used again."""
+    await migrated_file(settings.common.database_url)
+    idle = _idle_routes[Routes.key_of(settings.app)]
+    routes = idle.pop() if idle else Routes(settings.app)
+    app = create_app(settings, routes)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
@@ -127,10 +134,15 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
             await asyncio.sleep(0.01)
         try:
             async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20, auth=_Unconditional()
+                base_url=f"http://127.0.0.1:{port}",
+                trust_env=False,
+                verify=False,
+                timeout=20,
+                auth=_Unconditional(),
             ) as http:
                 yield Plane(app, http)
         finally:
-            app.parts.hub.close()
+            app.parts.bus.close()
             server.should_exit = True
             await task
+            idle.append(routes)

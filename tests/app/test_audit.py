@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from app.cli import larder as command
 from app.http.problems import TYPE_PREFIX
-from app.store import database, migrate
-from app.store.database import Database
+from app.store.base import database, migrate
+from app.store.base.database import Database
 from app.store.tables import metadata
 from tests.app.callers import ADMIN, asked, guarding, made
 from tests.app.command import larder as say
@@ -323,7 +323,7 @@ async def test_entries_of_the_release_before_are_chained_by_the_upgrade(database
                     },
                 )
         await migrate.upgrade(database)
-        from app.services.audit import Audit
+        from app.services.access.audit import Audit
 
         result = await Audit(database).verify()
         assert (result.intact, result.entries, result.head_id) == (True, 3, 5), result

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.store import migrate
-from app.store.database import Database
+from app.store.base import migrate
+from app.store.base.database import Database
 from tests.app.callers import asked, bearer, guarding, made
 from tests.app.plane import PIN, Plane
 from tests.app.test_cli import larder
@@ -109,7 +109,7 @@ async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_di
         assert (named["max_weight"], named["no_bound"]) == (None, ["max_ttl_s"])
         first = await put(plane, token, Q, weight=1.5)
         assert first.json()["errors"][0]["message"] == (
-            "expected at most 1 (what it is now: the tenant's ceiling has none for it, so it may be lowered alone), "
+            "expected at most 1 (what it is now: the tenant's ceiling has no value for it, so it can only be lowered), "
             "got 1.5"
         )
         assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, (

@@ -193,7 +193,7 @@ async def test_neither_an_empty_name_nor_dots_are_ever_the_collection(plane: Pla
         assert (await larder(plane, *verb))[0] == 2
     for name in (".", ".."):
         code, out, err = await larder(plane, "quotas", "set", name, "--limit", "1GiB")
-        assert (code, out, "no part of a URL" in err) == (1, "", True)
+        assert (code, out, "cannot be used in a URL" in err) == (1, "", True)
         for asking in ("get", "delete"):
             code, out, err = await larder(plane, "quotas", asking, name)
             assert (code, out, f"no quota for tenant '{name}'" in err) == (1, "", True), err

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli import larder, show
-from app.cli.keys import seconds as typed
-from app.cli.usage import _row
+from app.cli import larder
+from app.cli.commands.usage.usage import _row
+from app.cli.support import show
+from app.cli.support.keys import seconds as typed
 
 PIN = ("pins", "set", "prompt", "--model", "m")
 NESTED = "[" * 5000

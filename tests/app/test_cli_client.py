@@ -44,11 +44,11 @@ async def test_deletions_take_yes_and_errors_name_options(plane: Plane, node: Fa
     assert (await larder(plane, "usage", "--from", "2026-11-01", "--to", "2026-11-02"))[0] == 0
 
 
-async def test_events_pushes_and_replicas_are_listed(plane: Plane, node: FakeNode) -> None:
+async def test_events_pushes_and_managers_are_listed(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 1)
     code, out, err = await larder(plane, "pushes", "--type", "quotas", "--state", "acked")
     assert (code, err, "quotas 1" in out) == (0, "", True)
-    code, out, err = await larder(plane, "replicas")
+    code, out, err = await larder(plane, "managers")
     assert (code, err, "this one" in out) == (0, "", True)
     code, out, err = await larder(plane, "events", "--since", "1h")
     assert err == ""

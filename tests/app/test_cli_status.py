@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import show
-from app.cli.status import head
+from app.cli.commands.views.status import head
+from app.cli.support import show
 from app.settings import Settings
 from tests.app.callers import ADMIN, guarding, made
 from tests.app.command import larder
@@ -45,7 +45,7 @@ async def test_numbers_that_no_node_told_are_not_zeros(
     overview = await plane.get("/api/v1/overview")
     silent = [{**node, "stats": None} for node in overview["nodes"]]
     head({**overview, "nodes": silent}, "", is_limited=False)
-    assert "pool: no node has told its numbers yet" in capsys.readouterr().out
+    assert "pool: no node has reported its numbers yet" in capsys.readouterr().out
 
 
 def test_an_answer_of_a_release_without_tiers_is_of_the_host_and_has_no_gpus(
@@ -53,6 +53,6 @@ def test_an_answer_of_a_release_without_tiers_is_of_the_host_and_has_no_gpus(
 ) -> None:
     assert show.tier({"name": "p", "resident": 2}) == "host"
     node = {"name": "a", "stats": {"engines": []}, "faults": []}
-    assert show.replica_pools(node) == []
+    assert show.gpu_copy_pools(node) == []
     show.faults([node])
     assert capsys.readouterr().out == ""

@@ -16,10 +16,11 @@ import zmq.asyncio
 from app.ingest.fleet import Fleet
 from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts, Subscriber
-from app.observe.facts import FactHub
-from app.push.link import Link, new_nonce
+from app.observe.events import EventBus
+from app.push.link import NodeLink, new_nonce
 from dataplane.protocol.codec import decode, decoder, encode
-from dataplane.protocol.control import ControlRequest, Drain, Drained
+from dataplane.protocol.control import ControlRequest, Drain, NodeDrained
+from tests.threads import join
 
 pytestmark = pytest.mark.anyio
 ROUNDS = 50
@@ -52,11 +53,11 @@ class TalkativeNode:
             if self._control.poll(1):
                 peer, question = self._control.recv_multipart()
                 asked = decode(_decoder, question)
-                self._control.send_multipart([peer, encode(Drained(asked.nonce, True))])
+                self._control.send_multipart([peer, encode(NodeDrained(asked.nonce, True))])
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join()
+        join(self._thread)
         self._events.close()
         self._control.close()
         self._context.term()
@@ -82,7 +83,7 @@ async def ended(task: asyncio.Task[Any], turns: int) -> None:
 
 
 async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
-    hub, counts = FactHub(), IngestCounts()
+    bus, counts = EventBus(), IngestCounts()
 
     async def resync() -> None:
         raise AssertionError("nothing that could be read was sent")
@@ -91,7 +92,16 @@ async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
     with talking() as node:
         for turn in range(ROUNDS):
             before = counts.malformed
-            follower = Subscriber("a", Fleet(), hub, Rollup(hub), counts, resync, secure=lambda socket: None)
+            follower = Subscriber(
+                "a",
+                Fleet(),
+                bus,
+                Rollup(bus),
+                counts,
+                resync,
+                compare=lambda node, stats: None,
+                secure=lambda socket: None,
+            )
             task = asyncio.create_task(follower.run(node.events_url, context))
             while counts.malformed == before:
                 await asyncio.sleep(0.001)
@@ -102,7 +112,7 @@ async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
 async def test_a_question_ends_when_it_is_cancelled_while_its_answer_comes() -> None:
     context = zmq.asyncio.Context()
     with talking() as node:
-        link = Link(node.control_url, "test", context)
+        link = NodeLink(node.control_url, "test", context)
 
         async def ask_for_ever() -> None:
             while True:

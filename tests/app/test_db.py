@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli.db import db
+from app.cli.commands.machine.db import db
 from app.errors import Conflict, StoreUnavailable
-from app.store import backup as copies
-from app.store.database import full_url
-from app.store.migrate import head
+from app.store.base import backup as copies
+from app.store.base.database import full_url
+from app.store.base.migrate import head
 
 Db = Callable[..., Result]
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.http.examples import EXAMPLES
 from app.openapi import document
-from app.services.callers import ROLES
+from app.services.base.principals import ROLES
 from tests.app.callers import bearer, guarding, made
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -23,12 +23,13 @@ NAMES = {
     "name": "e",
     "node": "node-a",
     "number": "1",
+    "client": "1",
     "key": "0" * 64,
     "ident": "e",
     "token_id": "e",
 }
 """What stands in paths: names of what there is."""
-NOBODY = {**dict.fromkeys(NAMES, "nobody"), "number": "7"}
+NOBODY = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
 DESCRIBED: dict[str, Any] = json.loads(document())
 OPERATIONS = {
     operation["operationId"]: (method.upper(), path, operation)

@@ -173,6 +173,7 @@ async def test_every_example_is_taken(plane: Plane) -> None:
         ("actions/verify", "VerifyPost"),
         ("apply", "ApplyPut"),
         ("nodes/node-a/drain", "DrainPost"),
+        ("nodes/node-a/engines/7/expel", "ExpelPost"),
         ("nodes/node-a/resize", "ResizePost"),
         ("pins/e:extend", "PinExtend"),
     ):

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import resource
 import socket
 import sqlite3
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.cli import gpus, larder, machine
-from app.cli.doctor import doctor
-from app.cli.up import up
+from app.cli import larder
+from app.cli.commands.machine.doctor import doctor
+from app.cli.commands.machine.up import up
+from app.cli.support import checkup, gpus
 from app.settings import AppSettings, Settings, without_secrets
-from dataplane.protocol.settings import Common, with_defaults, without_password
+from dataplane.base.settings import Common, with_defaults, without_password
 from docs.settings_table import SECRETS, TABLES, texts
 
 
@@ -51,6 +53,64 @@ def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
         "state directory", "clock", "GPU", "database",
     }  # fmt: skip
     assert list(folder.iterdir()) == [], "it changes nothing"
+
+
+def test_a_name_of_the_gateways_memory_that_is_gone_or_taken_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARDER_LMCACHE_PORT", "5555")
+    assert "LMCache memory" not in examined()[1]
+    shared = folder.parent / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
+    monkeypatch.setenv("LARDER_DATAPLANE__LMCACHE_SHM_NAME", "kv")
+    path, spare = shared / "lmcache_l1_pool_kv", shared / ".larder-lmcache_l1_pool_kv"
+    spare.touch()
+    code, found = examined()
+    assert (code, found["LMCache memory"]["state"]) == (1, "failure")
+    assert f"{path} was removed" in found["LMCache memory"]["message"]
+    path.touch()
+    assert f"{path} is another file" in examined()[1]["LMCache memory"]["message"]
+    path.unlink()
+    path.hardlink_to(spare)
+    assert "LMCache memory" not in examined()[1]
+    path.unlink()
+    spare.unlink()
+    assert "LMCache memory" not in examined()[1], "nothing runs"
+    with (folder / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert f"{path} does not exist" in examined()[1]["LMCache memory"]["message"]
+
+
+def test_a_user_whose_logout_removes_the_gateways_memory_is_warned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd, logind, linger = folder.parent / "run", folder.parent / "logind.conf", folder.parent / "linger"
+    (systemd / "system").mkdir(parents=True)
+    linger.mkdir()
+    for name, path in (("SYSTEMD", systemd), ("LOGIND", logind), ("LINGER", linger)):
+        monkeypatch.setattr(checkup, name, path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ada", "", 1000, 1000, "", "", "")))
+
+    def warned() -> bool:
+        found = checkup.checks(_settings(folder), {"lmcache_shm_name": "x"}, 0, runs=False)
+        return any(each.name == "LMCache memory" and "RemoveIPC" in each.message for each in found)
+
+    assert warned()
+    logind.write_text("[Login]\nRemoveIPC=no\n")
+    assert not warned()
+    logind.write_text("[Login]\n#RemoveIPC=no\n")
+    assert warned()
+    (linger / "ada").touch()
+    assert not warned()
+    (linger / "ada").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 999)
+    assert not warned(), "a system user"
+
+
+def _settings(folder: Path) -> Settings:
+    return Settings(common=Common(state_dir=str(folder)), app=AppSettings())
 
 
 def test_the_table_names_what_fails_and_how_to_mend_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,22 +161,22 @@ def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.
 
 def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
     size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    assert machine._shared_memory().state == machine._shared_memory(min(size, 1 << 20)).state
-    found = machine._shared_memory(1 << 50)
+    assert checkup._shared_memory().state == checkup._shared_memory(min(size, 1 << 20)).state
+    found = checkup._shared_memory(1 << 50)
     assert (found.state, "--shm-size=1048576g" in found.fix) == ("warning", True)
     assert "LARDER_LMCACHE_PORT=0" in found.fix
-    assert machine._shared_memory(1 << 50, asked=True).state == "failure"
+    assert checkup._shared_memory(1 << 50, asked=True).state == "failure"
 
 
 def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = machine._huge_pages(1 << 50, wanted=True, runs=False)
+    found = checkup._huge_pages(1 << 50, wanted=True, runs=False)
     assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
-    assert machine._locked_memory(1 << 30, wanted=True).state == "failure"
-    assert machine._files(1024).state == "ok"
+    assert checkup._locked_memory(1 << 30, wanted=True).state == "failure"
+    assert checkup._files(1024).state == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
-    assert machine._files(1024).state == "warning"
+    assert checkup._files(1024).state == "warning"
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,18 +185,18 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pyt
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(metadata, "version", lambda _: "2.13.0+cpu")
-    found = machine._gpu()
+    found = checkup._gpu()
     assert (found.state, "H200" in found.message) == ("warning", True)
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'; exit 9\n")
-    assert machine._gpu().state == "warning"
+    assert checkup._gpu().state == "warning"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert machine._gpu().state == "ok"
+    assert checkup._gpu().state == "ok"
 
 
-def test_memory_for_replicas_that_gpus_do_not_have_is_told(
+def test_memory_for_gpu_copies_that_gpus_do_not_have_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gpus.replicas(0) == []
+    assert gpus.gpu_copies(0) == []
     program = folder / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
     program.chmod(0o755)
@@ -147,33 +207,33 @@ def test_memory_for_replicas_that_gpus_do_not_have_is_told(
         (
             (79 << 30) + (512 << 20),
             "warning",
-            "GPU 1 has 79.1 GiB free now, and replicas may take 79.5 GiB of it",
+            "GPU 1 has 79.1 GiB free now, and GPU copies may take 79.5 GiB of it",
         ),
         (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
     ):
-        (found,) = gpus.replicas(wanted)
+        (found,) = gpus.gpu_copies(wanted)
         assert (found.state, said in found.message) == (state, True), found
     for name in ("GPU", "CUDA"):
-        (found,) = gpus.replicas(8 << 30, [machine.Found(name, "warning", "of no use", "mend it")])
+        (found,) = gpus.gpu_copies(8 << 30, [checkup.CheckResult(name, "warning", "of no use", "mend it")])
         assert (found.state, found.message, found.fix) == (
             "warning",
-            f"pins of the tier gpu have no replicas: see {name}",
+            f"pins of the tier gpu have no GPU copies: see {name}",
             "mend it",
         )
     for text in ("echo 'Failed to initialize NVML'; exit 9", "echo '[N/A], 1'", "echo 5", "exit 0"):
         program.write_text(f"#!/bin/sh\n{text}\n")
-        assert [found.state for found in gpus.replicas(8 << 30)] == ["warning"], text
+        assert [found.state for found in gpus.gpu_copies(8 << 30)] == ["warning"], text
     monkeypatch.setenv("PATH", "/nowhere")
-    (found,) = gpus.replicas(8 << 30)
+    (found,) = gpus.gpu_copies(8 << 30)
     assert (found.state, "no GPU is seen" in found.message) == ("warning", True)
 
 
-def test_what_replicas_may_take_is_looked_at_where_it_is_set(
+def test_what_gpu_copies_may_take_is_looked_at_where_it_is_set(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "replicas on GPUs" not in examined()[1]
+    assert "GPU copies" not in examined()[1]
     monkeypatch.setenv("LARDER_DATAPLANE__GPU_POOL_BYTES", "1PiB")
-    assert examined()[1]["replicas on GPUs"]["state"] == "warning"
+    assert examined()[1]["GPU copies"]["state"] == "warning"
 
 
 def test_a_database_that_is_away_or_old_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

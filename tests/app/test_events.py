@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from app.observe.facts import FactHub
-from app.services.events import BATCH, QUEUE, Events
-from app.store import migrate
-from app.store.database import Database
-from app.store.events import Filters
-from app.store.listing import Wanted
+from app.observe.events import EventBus
+from app.services.views.events import BATCH, QUEUE, Events
+from app.store.base import migrate
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.views.events import EventFilters
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 H = "/api/v1/events/history"
-ALL = Wanted(1000)
+ALL = PageRequest(1000)
 
 
 async def kept(plane: Plane, query: str, count: int) -> list[dict[str, Any]]:
@@ -79,13 +79,13 @@ async def events(database_url: str) -> AsyncIterator[Events]:
 
 
 async def test_whatever_a_node_puts_in_a_fact_is_kept_or_said_to_be_left_out(events: Events) -> None:
-    hub = FactHub()
-    hub.keep = events.offer
-    hub.publish("odd\0name", "n" * 500, text="\0", at=1.0)
-    hub.publish("big", text="x" * 20_000, at=2.0)
-    hub.publish("number", value=float("nan"), large=1 << 62, at=3.0)
+    bus = EventBus()
+    bus.keep = events.offer
+    bus.publish("odd\0name", "n" * 500, text="\0", at=1.0)
+    bus.publish("big", text="x" * 20_000, at=2.0)
+    bus.publish("number", value=float("nan"), large=1 << 62, at=3.0)
     await events.flush()
-    page = await events.page(ALL, Filters())
+    page = await events.page(ALL, EventFilters())
     assert [event.name for event in page.items] == ["number", "big", "oddname"]
     assert page.items[0].fields == {"value": None, "large": 1 << 62}
     assert page.items[1].fields == {"left_out_bytes": 20_011}
@@ -98,17 +98,17 @@ async def stopped(task: "asyncio.Task[None]") -> None:
 
 
 async def test_a_flood_is_bounded_and_counted_and_what_was_taken_is_written(events: Events) -> None:
-    hub = FactHub()
-    hub.keep = events.offer
+    bus = EventBus()
+    bus.keep = events.offer
     for number in range(QUEUE + 7):
-        hub.publish("x", n=number)
+        bus.publish("x", n=number)
     assert events.dropped == 7
     task = asyncio.create_task(events.run())
     async with asyncio.timeout(30):
-        while (await events.page(Wanted(1), Filters())).total < QUEUE:
+        while (await events.page(PageRequest(1), EventFilters())).total < QUEUE:
             await asyncio.sleep(0.05)
     await stopped(task)
-    last = (await events.page(Wanted(BATCH), Filters())).items[0]
+    last = (await events.page(PageRequest(BATCH), EventFilters())).items[0]
     assert last.fields == {"n": QUEUE - 1}
 
 
@@ -117,30 +117,33 @@ async def test_facts_wait_while_the_database_is_away(tmp_path: Path) -> None:
     database = Database(f"sqlite+aiosqlite:///{file}")
     await migrate.upgrade(database)
     events = Events(database)
-    hub = FactHub()
-    hub.keep = events.offer
+    bus = EventBus()
+    bus.keep = events.offer
     away = tmp_path / "away.db"
     file.rename(away)
     task = asyncio.create_task(events.run())
-    hub.publish("while.away")
+    bus.publish("while.away")
     async with asyncio.timeout(10):
         while not database.watch.away:
             await asyncio.sleep(0.02)
     away.rename(file)
-    hub.publish("once.back")
+    bus.publish("once.back")
     async with asyncio.timeout(10):
-        while database.watch.away or (await events.page(ALL, Filters())).total < 2:
+        while database.watch.away or (await events.page(ALL, EventFilters())).total < 2:
             await asyncio.sleep(0.05)
     await stopped(task)
-    assert {event.name for event in (await events.page(ALL, Filters())).items} == {"while.away", "once.back"}
+    assert {event.name for event in (await events.page(ALL, EventFilters())).items} == {
+        "while.away",
+        "once.back",
+    }
     await database.close()
 
 
 async def test_what_another_management_plane_tells_is_that_ones_to_keep(events: Events) -> None:
-    hub = FactHub()
-    hub.keep = events.offer
-    with hub.subscribe() as subscriber:
-        hub.relay("quota.changed", "", 1.0, {"name": "acme"})
-        assert [fact.name for fact in subscriber.take()] == ["quota.changed"]
+    bus = EventBus()
+    bus.keep = events.offer
+    with bus.subscribe() as subscriber:
+        bus.relay("quota.changed", "", 1.0, {"name": "acme"})
+        assert [event.name for event in subscriber.take()] == ["quota.changed"]
     await events.flush()
-    assert (await events.page(ALL, Filters())).total == 0
+    assert (await events.page(ALL, EventFilters())).total == 0

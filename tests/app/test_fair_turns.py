@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from app.errors import TooManyRequests
-from app.services.callers import Caller
-from app.services.fair_turns import Bounds, FairTurns, Full
-from app.services.tokenizing import BOUNDS
+from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.services.base.principals import Principal
+from app.services.records.tokenizing import BOUNDS
 from tests.app.plane import Plane
 from tests.app.test_tokenizers import put
 
@@ -20,7 +20,7 @@ class Work:
     """Things that are done by turns, for as long as they are told to."""
 
     def __init__(self, **bounds: int) -> None:
-        self.turns = FairTurns(Bounds(**bounds))
+        self.turns = FairLimiter(Bounds(**bounds))
         self.began: list[str] = []
         self.go_on: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -77,11 +77,11 @@ async def test_callers_who_wait_take_turns() -> None:
 async def test_as_many_wait_as_may_and_one_caller_cannot_fill_the_queue() -> None:
     work = Work(at_once=1, each_at_once=1, waiting=3, each_waiting=2)
     await work.ask("a1", "a2", "a3", "a4")
-    with pytest.raises(Full) as own:
+    with pytest.raises(LimiterFull) as own:
         await work.tasks["a4"]
     assert (own.value.waiting, own.value.own) == (2, True)
     await work.ask("b1", "c1")
-    with pytest.raises(Full) as all_of_them:
+    with pytest.raises(LimiterFull) as all_of_them:
         await work.tasks["c1"]
     assert (all_of_them.value.waiting, all_of_them.value.own) == (3, False)
     await work.end("a1")
@@ -108,7 +108,7 @@ async def test_who_gives_up_waiting_leaves_no_gap_also_at_the_moment_of_their_tu
 async def test_bounds_hold_and_nobody_is_forgotten_whatever_happens(seed: int) -> None:
     chance = random.Random(seed)
     bounds = Bounds(at_once=3, each_at_once=2, waiting=12, each_waiting=4)
-    turns, running, done = FairTurns(bounds), Counter[str](), Counter[str]()
+    turns, running, done = FairLimiter(bounds), Counter[str](), Counter[str]()
 
     async def work(who: str) -> None:
         try:
@@ -122,7 +122,7 @@ async def test_bounds_hold_and_nobody_is_forgotten_whatever_happens(seed: int) -
                 finally:
                     running[who] -= 1
                 done[who] += 1
-        except Full:
+        except LimiterFull:
             done["refused"] += 1
 
     tasks: list[asyncio.Task[None]] = []
@@ -144,7 +144,7 @@ async def test_texts_of_one_token_hold_up_no_other_tokens(plane: Plane) -> None:
     loop = "{% for x in range(99999) %}{% for y in range(99999) %}{% set z = 1 %}{% endfor %}{% endfor %}"
     await put(plane, chat_template=loop)
     tokenizers = plane.app.parts.tokenizers
-    greedy, other = (Caller(actor=name, token_id=name) for name in ("greedy", "other"))
+    greedy, other = (Principal(actor=name, token_id=name) for name in ("greedy", "other"))
 
     def ask() -> asyncio.Task[object]:
         return asyncio.create_task(tokenizers.encode("m", None, [{"role": "user", "content": "w1"}], greedy))
@@ -156,7 +156,7 @@ async def test_texts_of_one_token_hold_up_no_other_tokens(plane: Plane) -> None:
             await asyncio.sleep(0.01)
     with pytest.raises(TooManyRequests, match="16 texts of 'greedy' wait"):
         await ask()
-    assert (await tokenizers.encode("m", "w1 w2", None, other)).tokens == [1, 2]
+    assert list((await tokenizers.encode("m", "w1 w2", None, other)).tokens) == [1, 2]
     assert not any(task.done() for task in long)
     for task in long:
         task.cancel()

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.cli import machine
-from app.ingest.fleet import Node
-from app.services.floors import Floor, excess
+from app.cli.support import checkup
+from app.ingest.fleet import FleetNode
+from app.services.records.floors import Floor, excess
 from app.settings import Settings
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
@@ -289,7 +289,7 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         await until_true(lambda: "node.forgotten" in a.log(), "it says so while it runs")
         kept = json.loads((a.folder / "joined.json").read_text())
         assert "unknown_node" in kept["refused"]
-        assert [(each.state, "unknown_node" in each.message) for each in machine._fleet(a.folder)] == [
+        assert [(each.state, "unknown_node" in each.message) for each in checkup._fleet(a.folder)] == [
             ("failure", True)
         ]
         assert a.alive
@@ -517,7 +517,7 @@ async def test_what_is_no_text_is_refused_and_written_down_harmless(
 
 
 def test_who_may_not_know_of_others_is_told_no_number_of_a_pool() -> None:
-    node = Node("a", "ipc://a", capacity_bytes=10)
+    node = FleetNode("a", "ipc://a", capacity_bytes=10)
     floors: dict[str, Floor] = {"theirs": (None, 8)}
     more = {**floors, "mine": (None, 4)}
     assert "12 bytes" in str(excess(floors, more, [node]))

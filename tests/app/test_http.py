@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from app.http.negotiation import produced
-from app.http.wire import MAX_HEAD_BYTES
+from app.http.middleware.negotiation import produced
+from app.http.middleware.server_protocol import MAX_HEAD_BYTES
+from app.openapi import document
 from tests.app.plane import Plane
 from tests.app.test_problems import is_problem
 
@@ -48,7 +50,7 @@ async def test_head_of_an_endless_answer_ends(plane: Plane) -> None:
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-type"].startswith("text/event-stream")
     async with asyncio.timeout(5):
-        while plane.app.parts.hub.listeners:
+        while plane.app.parts.bus.listeners:
             await asyncio.sleep(0.01)
 
 
@@ -64,6 +66,31 @@ async def test_options_names_the_methods(plane: Plane) -> None:
         assert is_problem(refused, 405)["detail"].startswith(f"expected one of {allowed} at")
         assert refused.headers["allow"] == allowed
     is_problem(await plane.http.options("/api/v1/nowhere"), 404)
+
+
+async def test_every_route_allows_the_methods_that_are_described(plane: Plane) -> None:
+    """`OPTIONS`, and the refusal of each other method, of every path of the description and of pins without action."""
+    for path, item in json.loads(document())["paths"].items():
+        described = {method.upper() for method in item} | {"OPTIONS"}
+        described |= {"HEAD"} if "GET" in described else set()
+        allowed = ", ".join(sorted(described))
+        for name in ("e", "e:e") if "tenant}" in path else ("e",):  # salts may have a colon
+            address = re.sub(r"{(number|client)}", "1", path)
+            address = re.sub(r"{\w+}", name, address)
+            answer = await plane.http.options(address)
+            assert (answer.status_code, answer.headers["allow"]) == (204, allowed), address
+            for method in {"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "TRACE"} - described:
+                refused = await plane.http.request(method, address, json={})
+                assert (refused.status_code, refused.headers["allow"]) == (405, allowed), (method, address)
+                if method != "HEAD":
+                    assert is_problem(refused, 405)["detail"].endswith(
+                        f"{allowed} at {address}, got {method}"
+                    ), address
+    for name, allowed in (("e%3Aextend", "OPTIONS, POST"), (":extend", "OPTIONS, POST"),
+                          ("e:extend:extend", "OPTIONS, POST"),
+                          ("e:other", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")):  # fmt: skip
+        answer = await plane.http.options(f"/api/v1/pins/{name}")
+        assert (answer.status_code, answer.headers["allow"]) == (204, allowed), name
 
 
 async def test_who_has_the_answer_already_is_told_so(plane: Plane) -> None:

@@ -17,7 +17,7 @@ from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
 from tests.lmcache.client import CHUNK_BYTES, Client, prompt
 from tests.lmcache.engine_memory import EngineMemory
-from tests.lmcache.planes import gateway_plane, url_of
+from tests.lmcache.planes import FOLDER, gateway_plane, url_of
 
 pytestmark = pytest.mark.anyio
 RANK = 1 << 24 | 1 << 8
@@ -337,3 +337,40 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     limited = await made(serving.plane, "one", tenants=["acme"])
     answer = await asked(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
     assert answer.json()["stats"] is None
+
+
+async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
+    serving: Serving,
+) -> None:
+    """Another program's file has the name: every health check reports it until the file is gone."""
+    path = FOLDER / serving.worker.register()["shm_name"]
+    node = (await serving.plane.node())["name"]
+
+    async def ready() -> int:
+        return (await serving.plane.http.get("/readyz")).status_code
+
+    async def becomes(status: int) -> None:
+        async with asyncio.timeout(10):
+            while await ready() != status:
+                await asyncio.sleep(0.05)
+
+    await becomes(200)
+    path.unlink()
+    path.write_bytes(b"a stranger's")
+    try:
+        await becomes(503)
+        detail = (await serving.ask("GET", "/readyz", 503))["detail"]
+        assert f"{node}: its gateway cannot serve new workers: {path} is another file now" in detail
+        assert not (await serving.plane.get("/api/v1/overview"))["ready"]
+        shown = (await serving.plane.get(f"/api/v1/nodes/{node}"))["stats"]["gateway"]
+        assert "is another file now" in shown["problem"]
+        assert "is another file now" in (await serving.ask("GET", "/healthcheck", 503))["reason"]
+        metrics = (await serving.plane.http.get("/metrics")).text
+        assert f'larder_gateway_problem{{gateway="lmcache",node="{node}"}} 1' in metrics
+        assert path.read_bytes() == b"a stranger's"
+    finally:
+        path.unlink()
+    await becomes(200)
+    metrics = (await serving.plane.http.get("/metrics")).text
+    assert f'larder_gateway_problem{{gateway="lmcache",node="{node}"}} 0' in metrics
+    assert f'larder_gateway_name_restored_total{{gateway="lmcache",node="{node}"}} 1' in metrics

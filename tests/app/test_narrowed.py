@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from blake3 import blake3
 
-from app.store.database import Database
-from dataplane.protocol.control import ControlRefused, ControlRequest, Fault, Looked, Lookup, SpaceHits
+from app.store.base.database import Database
+from dataplane.protocol.control import ControlRefused, ControlRequest, Fault, Looked, LookupChain, SpaceHits
 from dataplane.protocol.events import PoolStats, TenantStats
 from dataplane.protocol.spaces import Space
 from tests.app.callers import asked, bearer, guarding, made
@@ -96,7 +96,7 @@ async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
     space = Space(model="m", layout="l", dtype="d")
 
     def answer(message: ControlRequest) -> Any:
-        if not isinstance(message, Lookup):
+        if not isinstance(message, LookupChain):
             return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
         return Looked(message.nonce, [SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})], 0)
 
@@ -144,7 +144,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
                 del problem["request_id"]
                 said.add((answer.status_code, str(problem).replace(name, "NAME")))
         ((status, text),) = said
-        assert (status, "names of pins are those of the whole fleet" in text) == (403, True)
+        assert (status, "names of pins are unique in the whole fleet" in text) == (403, True)
         assert [
             word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text
         ] == []
@@ -162,7 +162,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
             whole = {"document": document, "dry_run": dry_run}
             refused = (await asked(plane, token, "POST", "/api/v1/apply", json=whole)).json()
             assert refused["detail"] == (
-                "pins.strong: 'strong' is taken: names of pins are those of the whole fleet; choose another one"
+                "pins.strong: 'strong' is taken: names of pins are unique in the whole fleet; choose another one"
             )
         assert (await asked(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
@@ -185,7 +185,7 @@ async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(
             "whoami",
             "audit",
             "tokens",
-            "replicas",
+            "managers",
             "snapshot",
             "pushes",
             "session",
@@ -205,7 +205,7 @@ async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
     ]
 
     def answer(message: ControlRequest) -> Any:
-        if not isinstance(message, Lookup):
+        if not isinstance(message, LookupChain):
             return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
         return Looked(message.nonce, spaces, 0)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from app.services.traces import replayable
+from app.services.cache.traces import replayable
 from dataplane.protocol.control import TracePart
 from dataplane.replay.trace import read_trace
 from tests.app.fake_node import FakeNode
@@ -131,7 +131,7 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
     with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
         await plane.http.get(f"{N}/trace")
     (told,) = [entry for entry in lines if entry["event"] == "request.broke_off"]
-    assert "goes in circles" in told["reason"]
+    assert "repeats itself" in told["reason"]
     node.answers = None
     assert (await plane.http.get("/healthz")).status_code == 200
 

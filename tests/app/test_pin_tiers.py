@@ -1,4 +1,4 @@
-"""The tier of pins: recorded, pushed, applied and exported like any other field, and what nodes say of replicas."""
+"""The tier of pins: recorded, pushed, applied and exported like any other field, and what nodes say of GPU copies."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.store import migrate
-from app.store.database import Database
+from app.store.base import migrate
+from app.store.base.database import Database
 from dataplane.protocol.control import PinSpec
-from dataplane.protocol.events import NodeStats, PinStats, ReplicaPoolFailed, ReplicaPoolStats
+from dataplane.protocol.events import GpuCopyPoolFailed, GpuCopyPoolStats, NodeStats, PinStats
 from tests.app.callers import asked, guarding, made
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -21,32 +21,32 @@ pytestmark = pytest.mark.anyio
 DEVICE = "GPU-7717ca5e-0000-4000-8000-000000000001"
 
 
-def pool(**more: Any) -> ReplicaPoolStats:
-    numbers = {"capacity_bytes": 4096, "used_bytes": 2048, "replicas": 2, "replica_bytes": 2000, "wanted": 2,
+def pool(**more: Any) -> GpuCopyPoolStats:
+    numbers = {"capacity_bytes": 4096, "used_bytes": 2048, "gpu_copies": 2, "gpu_copy_bytes": 2000, "wanted": 2,
                "copying": 0, **more}  # fmt: skip
-    return ReplicaPoolStats(device=DEVICE, name="H200", **numbers)
+    return GpuCopyPoolStats(device=DEVICE, name="H200", **numbers)
 
 
-def told(name: str, replicas: int, resident: int = 2, **more: Any) -> PinStats:
+def told(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinStats:
     of = {
         "resolved": 2,
         "bytes": resident * 9,
         "guaranteed": resident,
         "tier": "gpu",
-        "replica_bytes": replicas * 9,
-        "replicas_wanted": resident,
+        "gpu_copy_bytes": gpu_copies * 9,
+        "gpu_copies_wanted": resident,
         **more,
     }
-    return PinStats(name, resident=resident, replicas=replicas, **of)
+    return PinStats(name, resident=resident, gpu_copies=gpu_copies, **of)
 
 
-async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[ReplicaPoolStats]) -> None:
+async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
     """Let the node say this of itself, and wait until it is heard."""
-    node.stats = msgspec.structs.replace(node.stats, pins=pins, replica_pools=pools)
+    node.stats = msgspec.structs.replace(node.stats, pins=pins, gpu_copy_pools=pools)
 
     def heard(stats: NodeStats) -> bool:
-        same = (stats.pins, stats.replica_pools) == (pins, pools)
-        return same and (stats.node, stats.replica_pool_bytes) == (node.name, node.stats.replica_pool_bytes)
+        same = (stats.pins, stats.gpu_copy_pools) == (pins, pools)
+        return same and (stats.node, stats.gpu_copy_pool_bytes) == (node.name, node.stats.gpu_copy_pool_bytes)
 
     await plane.until(lambda: any(heard(stats) for stats in plane.app.parts.fleet.stats()))
 
@@ -70,7 +70,7 @@ async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_
     assert "tier" not in msgspec.msgpack.decode(node.received[-1].body)[0]
     second = await plane.put_pin("p", tier="gpu")
     assert (second["tier"], second["generation"], node.pins[0].tier) == ("gpu", 2, "gpu")
-    assert second["summary"] == "resolved 2 chunks, 0 resident, 0 B, 0 replicas on GPUs"
+    assert second["summary"] == "resolved 2 chunks, 0 resident, 0 B, 0 GPU copies"
     assert (await plane.put_pin("p", tier="gpu"))["generation"] == 2
     extended = await plane.put_pin("ends", tier="gpu", ttl_s=60)
     answer = await plane.http.post("/api/v1/pins/ends:extend", json={"ttl_s": 600})
@@ -142,68 +142,68 @@ async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeN
     assert [(spec.name, spec.tier) for spec in specs] == [("q", "gpu")]
 
 
-async def test_what_nodes_tell_of_replicas_is_summed_up_and_what_is_missing_is_said(
+async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is_said(
     plane: Plane, node: FakeNode
 ) -> None:
     await plane.put_pin("p", tier="gpu")
     await tell(plane, node, [told("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
-    assert (effect(pin), effect(pin, "node-a")) == (("False", "NoReplicaPool"), ("False", "NoReplicaPool"))
-    assert "keeps replicas: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
+    assert (effect(pin), effect(pin, "node-a")) == (("False", "NoGpuCopyPool"), ("False", "NoGpuCopyPool"))
+    assert "keeps GPU copies: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
-    await tell(plane, node, [told("p", 1)], [pool(replicas=1)])
+    await tell(plane, node, [told("p", 1)], [pool(gpu_copies=1)])
     pin = await plane.get("/api/v1/pins/p")
-    assert (effect(pin), pin["replicas"], pin["replica_bytes"]) == (("False", "FewReplicas"), 1, 9)
+    assert (effect(pin), pin["gpu_copies"], pin["gpu_copy_bytes"]) == (("False", "FewGpuCopies"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
     assert (
-        "not all resident blocks of p have a replica on each GPU of node-a whose engines read them"
+        "not all resident blocks of p have a GPU copy on each GPU of node-a whose engines read them"
         in pin["status"]["conditions"][-1]["message"]
     )
     assert pin["nodes"]["node-a"] == {
         "resolved": 2,
         "resident": 2,
         "bytes": 18,
-        "replicas": 1,
-        "replica_bytes": 9,
-        "replicas_wanted": 2,
+        "gpu_copies": 1,
+        "gpu_copy_bytes": 9,
+        "gpu_copies_wanted": 2,
     }
     await tell(plane, node, [told("p", 4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
-    assert (effect(pin), pin["summary"].endswith("4 replicas on GPUs")) == (("True", "Effective"), True)
+    assert (effect(pin), pin["summary"].endswith("4 GPU copies")) == (("True", "Effective"), True)
     await tell(plane, node, [told("p", 1)], [pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
-    await tell(plane, node, [told("p", 3, replicas_wanted=4)], [pool(), pool()])
+    await tell(plane, node, [told("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
-    assert (effect(pin), pin["replicas_wanted"]) == (("False", "FewReplicas"), 4)
-    await tell(plane, node, [told("p", 0, replicas_wanted=0)], [pool()])
+    assert (effect(pin), pin["gpu_copies_wanted"]) == (("False", "FewGpuCopies"), 4)
+    await tell(plane, node, [told("p", 0, gpu_copies_wanted=0)], [pool()])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     await tell(plane, node, [told("p", 0, tier="host")], [])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
-async def test_why_no_gpu_of_a_node_keeps_replicas_is_said(plane: Plane, node: FakeNode) -> None:
+async def test_why_no_gpu_of_a_node_keeps_gpu_copies_is_said(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
-    refused = pool(problem="the driver is too old", replicas=0, used_bytes=0)
+    refused = pool(problem="the driver is too old", gpu_copies=0, used_bytes=0)
     for pools, size, why in (
         ([], 0, "gpu_pool_bytes is 0 there"),
         ([], 4096, "no engine of a GPU has asked yet"),
         ([refused, refused], 4096, "the driver is too old"),
     ):
-        node.stats = msgspec.structs.replace(node.stats, replica_pool_bytes=size)
-        await tell(plane, node, [told("p", 0, replicas_wanted=0)], pools)
+        node.stats = msgspec.structs.replace(node.stats, gpu_copy_pool_bytes=size)
+        await tell(plane, node, [told("p", 0, gpu_copies_wanted=0)], pools)
         pin = await plane.get("/api/v1/pins/p")
-        assert effect(pin) == ("False", "NoReplicaPool")
-        expected = f"no GPU of node-a keeps replicas: {why}; blocks are read from the node's pool"
+        assert effect(pin) == ("False", "NoGpuCopyPool")
+        expected = f"no GPU of node-a keeps GPU copies: {why}; blocks are read from the node's pool"
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
     await tell(plane, node, [told("p", 1)], [refused, pool(readers=1)])
-    assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewReplicas")
+    assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewGpuCopies")
     await tell(plane, node, [told("p", 2)], [pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
-    assert shown["stats"]["replica_pool_bytes"] == 4096
+    assert shown["stats"]["gpu_copy_pool_bytes"] == 4096
 
 
-async def test_machines_without_gpus_lack_nothing_while_another_has_the_replicas(
+async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copies(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -223,7 +223,7 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_replicas
         }
         await tell(plane, node, [told("p", 0)], [])
         status = parts.progress.status("pins", 1, name="p")
-        assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoReplicaPool"}
+        assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 
 async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limited_to_tenants(
@@ -233,9 +233,9 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
         await plane.until_state("in_sync")
         await plane.put_pin("p", tenant="acme", tier="gpu")
         await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", readers=3)])
-        await node.publish(ReplicaPoolFailed(1.0, DEVICE, "out of memory"))
-        assert (await plane.until_fact("replica_pool.failed"))["problem"] == "out of memory"
-        (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["replica_pools"]
+        await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
+        assert (await plane.until_fact("gpu_copy_pool.failed"))["problem"] == "out of memory"
+        (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
         token = await made(plane, "op", "operator", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
@@ -243,10 +243,10 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
             assert answer.status_code == 200
             assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
         pin = (await asked(plane, token, "GET", "/api/v1/pins/p")).json()
-        assert (pin["tier"], pin["replicas"], effect(pin)) == ("gpu", 1, ("False", "FewReplicas"))
+        assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 
-async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_replicas(
+async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
     plane: Plane, node: FakeNode
 ) -> None:
     pins = [told(f"p{number:02}", number, resident=60) for number in range(60)]
@@ -262,15 +262,15 @@ async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_replicas(
     text = (await plane.http.get("/metrics")).text
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     of = {"node": "node-a", "device": DEVICE}
-    numbers = {s.name.removeprefix("larder_replica_pool_"): s.value for s in samples if s.labels == of}
+    numbers = {s.name.removeprefix("larder_gpu_copy_pool_"): s.value for s in samples if s.labels == of}
     assert numbers == {
-        "capacity_bytes": 4096, "used_bytes": 2048, "replicas": 2, "replica_bytes": 2000, "wanted_blocks": 2,
+        "capacity_bytes": 4096, "used_bytes": 2048, "gpu_copies": 2, "gpu_copy_bytes": 2000, "wanted_blocks": 2,
         "copying_blocks": 0, "leaving_bytes": 11, "readers": 2, "problem": 1, "copied_blocks_total": 5,
         "copied_bytes_total": 50, "evicted_blocks_total": 4, "read_blocks_total": 3, "failed_copies_total": 1,
     }  # fmt: skip
-    replicas = {s.labels["pin"]: s.value for s in samples if s.name == "larder_pin_replicas"}
-    assert (len(replicas), replicas["p59"], replicas["other"]) == (51, 59, sum(range(10)) + 7)
-    assert "p09" not in replicas
+    gpu_copies = {s.labels["pin"]: s.value for s in samples if s.name == "larder_pin_gpu_copies"}
+    assert (len(gpu_copies), gpu_copies["p59"], gpu_copies["other"]) == (51, 59, sum(range(10)) + 7)
+    assert "p09" not in gpu_copies
 
 
 async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
@@ -283,18 +283,18 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
     await tell(plane, node, [told("p", 0)], [])
     _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "2s")
-    assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps replicas" in out
+    assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
-    assert "no GPU keeps replicas: gpu_pool_bytes is 0" in out
+    assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
     for used, state in ((4096, "full"), (2048, "not all fit")):
         await tell(plane, node, [told("p", 1)], [pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
     await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
     for command in (("pins", "list"), ("pins", "list", "--tier", "gpu"), ("status",)):
-        assert "gpu (1 replica)" in (await larder(plane, *command))[1], command
+        assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
     for command in (("status",), ("nodes", "list")):
-        assert f"node-a replicas on H200 ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
+        assert f"node-a GPU copies on H200 ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
     _, out, _ = await larder(plane, "nodes", "gpus", "node-a")
     assert [text for text in (DEVICE, "H200", "2/2", "1 MiB", "out of memory") if text not in out] == []
     assert '"device": "GPU-' in (await larder(plane, "nodes", "gpus", "--json"))[1]

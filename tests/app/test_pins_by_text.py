@@ -191,7 +191,7 @@ async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node
     for seconds in (0, -1, 1e12, "1h", None):
         refused = await send(plane, "POST", f"{P}:extend", {"ttl_s": seconds})
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "ttl_s")
-    assert (await send(plane, "POST", P, {"ttl_s": 5})).status_code == 404
+    assert (await send(plane, "POST", P, {"ttl_s": 5})).status_code == 405
     assert (await send(plane, "POST", "/api/v1/pins/nobody:extend", {"ttl_s": 5})).status_code == 404
     for strength, said in (("permanent", "is permanent"), ("guaranteed", "has no end")):
         await plane.put_pin("p", strength=strength)

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from app.errors import TooManyRequests
-from app.http.stream import Messages
-from app.services.callers import Caller
-from app.services.places import Most, Places
+from app.http.routes.views.stream import EventMessages
+from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
+from app.services.base.principals import Principal
 from tests.app.callers import ADMIN, bearer, guarding, made
 from tests.app.plane import Plane, serving, settings_in
 
@@ -96,13 +96,13 @@ async def test_without_tokens_addresses_are_bounded(socket_dir: Path) -> None:
 
 
 def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> None:
-    places = Places(Most(token=9, session=9, address=1))
-    with places.taken(Caller(source="2001:db8::1")):
-        with pytest.raises(TooManyRequests), places.taken(Caller(source="2001:db8::2")):
+    places = ConcurrencyLimiter(ConcurrencyLimits(token=9, session=9, address=1))
+    with places.taken(Principal(source="2001:db8::1")):
+        with pytest.raises(TooManyRequests), places.taken(Principal(source="2001:db8::2")):
             pass
-        with places.taken(Caller(source="2001:db8:0:1::1")):
+        with places.taken(Principal(source="2001:db8:0:1::1")):
             pass
-    with places.taken(Caller(source="2001:db8::2")):
+    with places.taken(Principal(source="2001:db8::2")):
         pass
     assert places.held == 0
 
@@ -112,11 +112,14 @@ async def test_the_overview_is_made_once_for_all_who_see_the_same_tenants(socket
         await plane.put_quota("acme", 5, wait="")
         await plane.put_quota("other", 5, wait="")
         overview = plane.app.parts.overview
-        messages = Messages(plane.app.parts.hub, overview)
-        one, two = Caller(actor="a", salts=frozenset({"acme"})), Caller(actor="b", salts=frozenset({"acme"}))
-        both = Caller(actor="c", salts=frozenset({"acme", "other"}))
+        messages = EventMessages(plane.app.parts.bus, overview)
+        one, two = (
+            Principal(actor="a", salts=frozenset({"acme"})),
+            Principal(actor="b", salts=frozenset({"acme"})),
+        )
+        both = Principal(actor="c", salts=frozenset({"acme", "other"}))
         before = overview.built
-        shown = await asyncio.gather(*(messages.overview(by) for by in (one, two, both, Caller()) * 25))
+        shown = await asyncio.gather(*(messages.overview(by) for by in (one, two, both, Principal()) * 25))
         assert overview.built - before == 3, "for acme, for both, and for those who see everything"
         texts = [{id(text) for _, text in shown[at::4]} for at in range(4)]
         assert texts[0] == texts[1], "not even encoded twice"

@@ -2,35 +2,35 @@
 
 import pytest
 
-from app.push.plan import Memory, Overtake, Push, Wait, Wanted, plan
-from app.push.states import TRANSITIONS, IllegalTransition, PushEvent, PushState, advance
+from app.push.plan import Push, PushMemory, Supersede, Wait, WantedSnapshot, plan
+from app.push.states import TRANSITIONS, IllegalPushTransition, PushEvent, PushState, advance
 from dataplane.protocol.control import Observed
 
-W = Wanted("store", 5, "d5")
+W = WantedSnapshot("store", 5, "d5")
 HELD = Observed(5, "d5", "store")
 OLD = Observed(4, "d4", "store")
 
 
 def test_what_is_held_is_left_alone() -> None:
-    assert plan(W, HELD, Memory(), 0) == Wait()
+    assert plan(W, HELD, PushMemory(), 0) == Wait()
 
 
 @pytest.mark.parametrize("observed", [None, OLD, Observed(5, "d5", "another"), Observed(9, "x", "another")])
 def test_what_is_not_held_is_pushed(observed: Observed | None) -> None:
-    assert isinstance(plan(W, observed, Memory(), 0), Push)
+    assert isinstance(plan(W, observed, PushMemory(), 0), Push)
 
 
 def test_the_reason_says_why() -> None:
-    assert plan(W, None, Memory(), 0) == Push("joined")
-    assert plan(W, OLD, Memory(acked=OLD, pushed=True), 0) == Push("change")
-    assert plan(W, OLD, Memory(acked=HELD, pushed=True), 0) == Push("drift")
-    assert plan(W, Observed(5, "xx", "store"), Memory(acked=HELD), 0) == Push("drift")
-    other_labels = Wanted("store", 5, "for others")
-    assert plan(other_labels, HELD, Memory(acked=HELD), 0) == Push("change")
+    assert plan(W, None, PushMemory(), 0) == Push("joined")
+    assert plan(W, OLD, PushMemory(acked=OLD, pushed=True), 0) == Push("change")
+    assert plan(W, OLD, PushMemory(acked=HELD, pushed=True), 0) == Push("drift")
+    assert plan(W, Observed(5, "xx", "store"), PushMemory(acked=HELD), 0) == Push("drift")
+    other_labels = WantedSnapshot("store", 5, "for others")
+    assert plan(other_labels, HELD, PushMemory(acked=HELD), 0) == Push("change")
 
 
 def test_pauses_grow_and_end() -> None:
-    memory, pauses = Memory(), []
+    memory, pauses = PushMemory(), []
     for _ in range(10):
         memory.failed(100.0)
         pauses.append(memory.not_before - 100)
@@ -41,22 +41,22 @@ def test_pauses_grow_and_end() -> None:
 
 
 def test_a_nack_waits_for_another_generation_or_a_long_time() -> None:
-    memory = Memory()
+    memory = PushMemory()
     memory.refused(W, 0)
     assert plan(W, OLD, memory, 1) == Wait(60)
     assert plan(W, OLD, memory, 60) == Push("retry")
-    assert plan(Wanted("store", 6, "d6"), OLD, memory, 1) == Push("change")
-    assert plan(Wanted("store", 5, "for others"), OLD, memory, 1) == Push("change")
+    assert plan(WantedSnapshot("store", 6, "d6"), OLD, memory, 1) == Push("change")
+    assert plan(WantedSnapshot("store", 5, "for others"), OLD, memory, 1) == Push("change")
 
 
 def test_generation_0_wipes_nobody_but_arms_an_empty_node() -> None:
-    empty = Wanted("store", 0, "d0")
-    assert plan(empty, Observed(7, "x", "another"), Memory(), 0) == Wait()
-    assert plan(empty, None, Memory(), 0) == Push("joined")
+    empty = WantedSnapshot("store", 0, "d0")
+    assert plan(empty, Observed(7, "x", "another"), PushMemory(), 0) == Wait()
+    assert plan(empty, None, PushMemory(), 0) == Push("joined")
 
 
 def test_a_node_ahead_of_us_is_overtaken() -> None:
-    assert plan(W, Observed(8, "x", "store"), Memory(), 0) == Overtake(8)
+    assert plan(W, Observed(8, "x", "store"), PushMemory(), 0) == Supersede(8)
 
 
 @pytest.mark.parametrize("state", PushState)
@@ -65,5 +65,5 @@ def test_every_transition_is_in_the_table_or_raises(state: PushState, event: Pus
     if (state, event) in TRANSITIONS:
         assert advance(state, event) is TRANSITIONS[state, event]
     else:
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalPushTransition):
             advance(state, event)

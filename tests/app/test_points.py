@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store import pins, quotas
-from app.store.base import Base
-from app.store.database import Database
-from app.store.quotas import QuotaRow
+from app.store.base.database import Database
+from app.store.base.declarative import Base
+from app.store.records import pins, quotas
+from app.store.records.quotas import QuotaRow
 
 pytestmark = pytest.mark.anyio
 
@@ -56,10 +56,10 @@ async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
 
 async def test_many_who_ask_together_each_get_their_own(database: Database) -> None:
     async with database.write() as session:
-        session.add_all([record(f"t{number}") for number in range(300)])
-    asked = [f"t{number}" for number in range(310)]
+        session.add_all([record(f"t{number}") for number in range(100)])
+    asked = [f"t{number}" for number in range(110)]
     found = await asyncio.gather(*(database.row(quotas.BY_KEY, key) for key in asked))
-    assert [None if row is None else row.tenant for row in found] == asked[:300] + [None] * 10
+    assert [None if row is None else row.tenant for row in found] == asked[:100] + [None] * 10
     waiting = asyncio.create_task(database.row(quotas.BY_KEY, "t1"))
     await asyncio.sleep(0)
     waiting.cancel()  # somebody's request is over before the answer comes

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.services.callers import PLANE
-from app.services.prefixes import PrefixService
-from dataplane.protocol.control import ControlRefused, Prefix, Prefixes, Resized
+from app.services.base.principals import PLANE
+from app.services.records.prefixes import PrefixService
+from dataplane.protocol.control import ControlRefused, Prefix, PrefixesListed, Resized
 from tests.app.callers import asked, guarding, made
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -84,13 +84,13 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     class Two:
         async def ask_all(self, *_: object) -> list[Any]:
-            from app.push.operations import Told
+            from app.push.operations import NodeReply
 
             one, other = prefix("p", hits=1, resident=2), prefix("p", hits=2, depth=4, last_used=7.0)
             return [
-                Told("a", Prefixes("", [one])),
-                Told("b", Prefixes("", [other])),
-                Told("c", None, "c: did not answer"),
+                NodeReply("a", PrefixesListed("", [one])),
+                NodeReply("b", PrefixesListed("", [other])),
+                NodeReply("c", None, "c: did not answer"),
             ]
 
     answer = await PrefixService(Two()).page("hits", None, 10, PLANE)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.pool import QueuePool
 
-from app.services.turns import Abandoned, awaited, giving_way, in_thread
+from app.services.base.yielding import WorkAbandoned, awaited, giving_way, in_thread
 from tests.app.callers import asked, guarding
 from tests.app.plane import Plane
 from tests.app.test_tokenizers import put
@@ -53,7 +53,7 @@ async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> N
         try:
             for _ in giving_way(itertools.count(), 1):
                 began.set()
-        except Abandoned:
+        except WorkAbandoned:
             ended.set()
             raise
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from app.cli.db import db
+from app.cli.commands.machine.db import db
 from tests.app.plane import serving, settings_in
 from tests.app.test_doctor import examined
 from tests.app.test_up import Up

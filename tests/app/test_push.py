@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from app.change_signal import ChangeSignal
 from app.ingest.fleet import Fleet
-from app.observe.facts import FactHub
-from app.pulse import Pulse
-from app.push.desired import Desired
-from app.push.supervisor import Supervisor
-from app.schemas.quotas import QuotaPut
-from app.services.callers import Caller
-from app.services.changes import Changes
-from app.services.progress import Progress
-from app.services.quotas import Quotas
+from app.observe.events import EventBus
+from app.push.desired import DesiredState
+from app.schemas.records.quotas import QuotaPut
+from app.services.base.changes import Changes
+from app.services.base.principals import Principal
+from app.services.records.progress import RecordProgress
+from app.services.records.quotas import Quotas
 from app.settings import Settings
-from app.store import migrate
-from app.store.database import Database
+from app.store.base import migrate
+from app.store.base.database import Database
+from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.control import Fault, Observed
 from dataplane.protocol.keys import chain
 from tests.app.fake_node import FakeNode
@@ -111,7 +111,7 @@ async def test_a_nacked_generation_is_not_sent_again_until_it_changes(plane: Pla
     node.faults = [Fault("x", "bad_field", "no")]
     await plane.put_quota("acme", 1)
     before = len(node.received)
-    plane.app.parts.fleet.pulse.beat()
+    plane.app.parts.fleet.change_signal.notify()
     await asyncio.sleep(0.3)
     assert len(node.received) == before
     node.faults = []
@@ -155,8 +155,8 @@ async def test_drift_is_told_and_repaired(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 7)
     good = node.observed["quotas"]
     node.drift("quotas")
-    fact = await plane.until_fact("node.drifted")
-    assert fact == {"type": "quotas", "generation": 1}
+    event = await plane.until_fact("node.drifted")
+    assert event == {"type": "quotas", "generation": 1}
     await node.until(lambda: node.observed["quotas"] == good)
 
 
@@ -178,10 +178,10 @@ async def test_what_was_committed_before_a_crash_is_pushed_after_it(
     """The commit happens in a process that has no push worker and then is gone, as by a kill in between."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
-    fleet, hub = Fleet(), FactHub()
-    desired = Desired(database)
-    quotas = Quotas(database, Changes(database, fleet, hub), Progress(fleet, desired), fleet)
-    await quotas.put("acme", QuotaPut(limit_bytes=5), Caller("r"))
+    fleet, bus = Fleet(), EventBus()
+    desired = DesiredState(database)
+    quotas = Quotas(database, Changes(database, fleet, bus), RecordProgress(fleet, desired), fleet)
+    await quotas.put("acme", QuotaPut(limit_bytes=5), Principal("r"))
     await database.close()
     assert node.quotas == []
     async with serving(settings):
@@ -269,8 +269,10 @@ async def _settled(plane: Plane, query: str, holds=bool) -> dict:
 
 
 async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:
-    exits = Pulse()
-    supervisor = Supervisor(os.environ, on_exit=lambda _code, _pause_s: exits.beat(), command=("/bin/false",))
+    exits = ChangeSignal()
+    supervisor = Supervisor(
+        os.environ, on_exit=lambda _code, _pause_s: exits.notify(), command=("/bin/false",)
+    )
     with capture_logs() as lines:
         running = asyncio.create_task(supervisor.run())
         assert await exits.until(lambda: exits.count == 3, 10)

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from litestar.routes import HTTPRoute
 
-from app.services.callers import ROLES
+from app.services.base.principals import ROLES
 from app.settings import Settings
 from dataplane.protocol.control import Fault
 from dataplane.protocol.events import TenantStats
@@ -104,7 +104,7 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
             await asked(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
         ).json()["token"]
         assert await status(plane, "GET", "/metrics", viewer) == 200
-    async with guarding(socket_dir, open_metrics=True) as plane:
+    async with guarding(socket_dir, anonymous_metrics=True) as plane:
         await plane.events_flow()
         answer = await asked(plane, "", "GET", "/metrics")
         assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
@@ -114,7 +114,7 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         ready = await asked(plane, "", "GET", "/readyz")
-        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "nodes": {}})
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "nodes": {}, "database": ""})
         assert (await plane.get("/readyz"))["nodes"] == {"node-a": "in_sync"}
         node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
         await plane.put_quota("acme", 1)
@@ -131,7 +131,7 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
 
 
 async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
-    async with guarding(socket_dir, open_health=False) as plane:
+    async with guarding(socket_dir, anonymous_health=False) as plane:
         viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
         for path in ("/metrics", "/healthz", "/readyz"):
             assert await status(plane, "GET", path, "") == 401

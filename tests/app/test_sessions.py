@@ -7,8 +7,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.services import sessions
-from app.store.tokens import SessionRow
+from app.services.access import sessions
+from app.store.access.tokens import SessionRow
 from tests.app.callers import ADMIN, bearer, guarding, made
 from tests.app.plane import Plane
 
@@ -109,7 +109,7 @@ async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -
 async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
     socket_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
+    monkeypatch.setattr(sessions, "MAX_OF_A_TOKEN", 3)
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
         token, other = await made(plane, "ops", "operator"), await made(plane, "other")
 

@@ -87,7 +87,7 @@ async def test_those_who_wait_are_answered_when_the_plane_stops(socket_dir: Path
         before = await settled(plane)
         asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
         await asyncio.sleep(0.1)
-        plane.app.parts.hub.close()
+        plane.app.parts.bus.close()
         assert (await asyncio.wait_for(asked, 5))["index"] == before["index"]
 
 

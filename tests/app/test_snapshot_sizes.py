@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import zmq.asyncio
 
-from app.push.desired import Desired
-from app.push.link import Link, new_nonce
-from app.services import changes, pin_shares, snapshot_sizes
-from app.store import weights
+from app.push.desired import DesiredState
+from app.push.link import NodeLink, new_nonce
+from app.services.base import changes, snapshot_sizes
+from app.services.records import pin_quota
+from app.store.records import snapshot_size
 from dataplane.protocol.control import (
     MAX_SNAPSHOT_BYTES,
     SNAPSHOT_TYPES,
@@ -37,7 +38,7 @@ async def apply(plane: Plane, document: dict[str, Any], **more: Any) -> Any:
 async def test_a_change_that_makes_a_snapshot_too_large_is_refused_whole(
     plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_sizes, "MOST_BYTES", 3 * 250)
+    monkeypatch.setattr(snapshot_sizes, "MAX_BYTES", 3 * 250)
     for name in ("a", "b"):
         await plane.put_pin(name)
     audited = (await plane.get("/api/v1/audit"))["items"]
@@ -60,7 +61,7 @@ async def test_a_change_that_makes_a_snapshot_too_large_is_refused_whole(
 async def test_what_is_too_large_already_may_shrink(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     await plane.put_pin("a")
     await plane.put_pin("b", model="m" * 200)
-    monkeypatch.setattr(snapshot_sizes, "MOST_BYTES", 10)
+    monkeypatch.setattr(snapshot_sizes, "MAX_BYTES", 10)
     assert (await plane.http.put("/api/v1/pins/a", json={**PIN, "note": "as large"})).status_code == 200
     assert (await plane.http.put("/api/v1/pins/b", json={**PIN, "model": "m" * 100})).status_code == 200
     assert (await plane.http.put("/api/v1/pins/b", json={**PIN, "model": "m" * 101})).status_code == 409
@@ -102,11 +103,11 @@ async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_
         }  # fmt: skip
         assert (await plane.http.put("/api/v1/quotas/whole", json=whole)).status_code == 201
         known = parts.pins._changes._weights
-        desired = Desired(parts.database)
+        desired = DesiredState(parts.database)
         await desired.refresh()
         async with parts.database.read() as session:
             for kind in SNAPSHOT_TYPES:
-                summed = await weights.weight(session, kind)
+                summed = await snapshot_size.weight(session, kind)
                 assert known[kind][1] == summed
                 assert summed.bytes >= len(desired.built(kind, {}).body) - 5
 
@@ -116,7 +117,7 @@ async def test_a_snapshot_that_no_node_reads_is_refused_here_and_not_sent(
     kind: SnapshotType, socket_dir: Path
 ) -> None:
     context = zmq.asyncio.Context()
-    link = Link(f"ipc://{socket_dir}/nobody.sock", "m", context)
+    link = NodeLink(f"ipc://{socket_dir}/nobody.sock", "m", context)
     body = bytes(MAX_SNAPSHOT_BYTES + 1)
 
     async def fetch(digests: list[str]) -> dict[str, bytes]:
@@ -154,8 +155,8 @@ async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
             headers={"If-Match": "*"},
         )  # fmt: skip
         assert again.status_code == 200, "nothing is added"
-    for name, what in (("MOST_KEYS", "keys of pins"), ("MOST_BYTES", "bytes of names")):
-        monkeypatch.setattr(pin_shares, name, 1)
+    for name, what in (("MAX_KEYS", "keys of pins"), ("MAX_BYTES", "bytes of names")):
+        monkeypatch.setattr(pin_quota, name, 1)
         async with guarding(socket_dir) as plane:
             answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})
             assert (answer.status_code, what in answer.json()["detail"]) == (409, True)

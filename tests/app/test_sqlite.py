@@ -9,7 +9,7 @@ import aiosqlite
 import pytest
 import sqlalchemy as sa
 
-from app.store.database import Database
+from app.store.base.database import Database
 
 pytestmark = pytest.mark.anyio
 COUNT = sa.text("SELECT count(*) FROM t")

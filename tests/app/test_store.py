@@ -11,27 +11,29 @@ import sqlalchemy as sa
 
 from app.errors import NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
-from app.observe.facts import FactHub
-from app.push.desired import Desired
-from app.push.operations import Operations
-from app.schemas.pins import PinPut
-from app.schemas.quotas import QuotaPut
-from app.services.callers import Caller
-from app.services.changes import Changes
-from app.services.pin_shares import PinShares
-from app.services.pins import Pins
-from app.services.prefixes import PrefixService
-from app.services.progress import Progress
-from app.services.quotas import Quotas
-from app.services.tokenizers import Tokenizers
-from app.services.tokenizing import Tokenizing
-from app.store import audit, generations, identity, migrate, pins, quotas
-from app.store.database import Database
-from app.store.listing import Wanted
+from app.observe.events import EventBus
+from app.push.desired import DesiredState
+from app.push.operations import NodeRequests
+from app.schemas.records.pins import PinPut
+from app.schemas.records.quotas import QuotaPut
+from app.services.base.changes import Changes
+from app.services.base.principals import Principal
+from app.services.records.pin_quota import PinQuota
+from app.services.records.pins import Pins
+from app.services.records.prefixes import PrefixService
+from app.services.records.progress import RecordProgress
+from app.services.records.quotas import Quotas
+from app.services.records.tokenizers import Tokenizers
+from app.services.records.tokenizing import EncodeService
+from app.store.access import audit
+from app.store.base import identity, migrate
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import generations, pins, quotas
 from dataplane.protocol.control import digest_of
 
 pytestmark = pytest.mark.anyio
-BY = Caller("request-1")
+BY = Principal("request-1")
 
 
 @pytest.fixture
@@ -43,16 +45,16 @@ async def database(database_url: str):
 
 
 def services(database: Database) -> tuple[Quotas, Pins]:
-    fleet, hub = Fleet(), FactHub()
-    changes, progress = Changes(database, fleet, hub), Progress(fleet, Desired(database))
+    fleet, bus = Fleet(), EventBus()
+    changes, progress = Changes(database, fleet, bus), RecordProgress(fleet, DesiredState(database))
     return Quotas(database, changes, progress, fleet), Pins(
         database,
         changes,
         progress,
         fleet,
-        PrefixService(Operations(fleet, 1.0)),
-        Tokenizers(database, changes, Tokenizing()),
-        PinShares(),
+        PrefixService(NodeRequests(fleet, 1.0)),
+        Tokenizers(database, changes, EncodeService()),
+        PinQuota(),
     )
 
 
@@ -107,8 +109,8 @@ async def test_a_migration_that_fails_leaves_nothing_of_those_before_it(
 async def test_planes_that_start_together_migrate_once(database_url: str) -> None:
     script = f"""
 import asyncio
-from app.store import migrate
-from app.store.database import Database
+from app.store.base import migrate
+from app.store.base.database import Database
 
 async def main():
     database = Database({database_url!r})
@@ -131,7 +133,7 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     async with database.read() as session:
         assert await generations.heads(session) == {"quotas": 1, "pins": 1, "policies": 0}
-        page = await audit.page(session, Wanted(10))
+        page = await audit.page(session, PageRequest(10))
         rows, total = page.rows, page.total
     assert total == 2
     assert [(row.kind, row.name, row.action, row.generation, row.request_id) for row in rows] == [
@@ -157,7 +159,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
             await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
     async with database.read() as session:
         assert (await generations.heads(session))["quotas"] == 1
-        assert (await audit.page(session, Wanted(10))).total == 1
+        assert (await audit.page(session, PageRequest(10))).total == 1
         assert [row.tenant for row in await quotas.shares(session)] == ["acme"]
 
 
@@ -168,7 +170,7 @@ async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> Non
     assert (created, again) == (True, False)
     assert first == second
     async with database.read() as session:
-        assert (await audit.page(session, Wanted(10))).total == 1
+        assert (await audit.page(session, PageRequest(10))).total == 1
 
 
 async def test_a_refused_delete_uses_up_no_generation(database: Database) -> None:
@@ -201,7 +203,7 @@ async def test_eight_writers_at_once_all_get_through_in_order(database_url: str)
 async def test_writers_behind_a_foreign_lock_are_all_refused_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.database.BUSY_TIMEOUT_MS", 500)
+    monkeypatch.setattr("app.store.base.database.BUSY_TIMEOUT_MS", 500)
     database = Database(f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}")
     await migrate.upgrade(database)
     quota_service, _ = services(database)
@@ -243,7 +245,7 @@ async def test_a_change_is_not_committed_to_a_file_that_was_removed(tmp_path: Pa
 
 async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
     quota_service, _ = services(database)
-    desired = Desired(database)
+    desired = DesiredState(database)
     await quota_service.put("b", QuotaPut(limit_bytes=1), BY)
     await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
     await desired.refresh()
@@ -283,7 +285,7 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     quota_service, pin_service = services(database)
     await quota_service.put("acme", QuotaPut(limit_bytes=5), BY)
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
-    before, after = Desired(database), Desired(database)
+    before, after = DesiredState(database), DesiredState(database)
     await before.refresh()
     await migrate.downgrade(database, "0001")
     await database.engine.dispose()

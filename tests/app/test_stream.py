@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from app.ingest.history import History, series
-from app.observe.facts import BACKLOG, FactHub
+from app.observe.events import BACKLOG, EventBus
 from dataplane.protocol.codec import encode
 from dataplane.protocol.events import BlocksStored, EngineAttached, NodeStats, PoolStats, TenantStats, Totals
 from tests.app.fake_node import FakeNode
@@ -53,8 +53,8 @@ async def test_a_change_is_on_the_stream_within_a_second(plane: Plane) -> None:
     await until(stream, lambda name, _: name == "overview")
     await plane.put_quota("acme", 5)
     started = asyncio.get_running_loop().time()
-    fact = await until(stream, lambda name, data: name == "fact" and data["name"] == "quota.changed")
-    assert fact["fields"] == {"name": "acme", "action": "create", "generation": 1}
+    event = await until(stream, lambda name, data: name == "event" and data["name"] == "quota.changed")
+    assert event["fields"] == {"name": "acme", "action": "create", "generation": 1}
     shown = await until(stream, lambda name, data: name == "overview" and data["tenants"])
     assert shown["tenants"][0]["limit_bytes"] == 5
     assert asyncio.get_running_loop().time() - started < 1.2
@@ -66,10 +66,10 @@ async def test_events_of_nodes_are_facts(plane: Plane, node: FakeNode) -> None:
     await until(stream, lambda name, _: name == "overview")
     await plane.events_flow()
     await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
-    fact = await until(stream, lambda name, data: name == "fact" and data["name"] == "engine.attached")
-    assert fact["node"] == "node-a"
-    assert fact["at"] == 1.0
-    assert fact["fields"] == {"client": 7, "pid": 4242, "group": "g", "engine": "vllm", "spaces": ["m"]}
+    event = await until(stream, lambda name, data: name == "event" and data["name"] == "engine.attached")
+    assert event["node"] == "node-a"
+    assert event["at"] == 1.0
+    assert event["fields"] == {"client": 7, "pid": 4242, "group": "g", "engine": "vllm", "spaces": ["m"]}
     await stream.aclose()
 
 
@@ -77,19 +77,19 @@ async def test_busy_events_are_summed_up(plane: Plane, node: FakeNode) -> None:
     await plane.events_flow()
     for _ in range(50):
         await node.publish(BlocksStored(2.0, 1, "s", "acme", 2, 100))
-    facts = []
+    events = []
 
     def summed(name: str, data: Any) -> bool:
-        if name == "fact" and data["name"] == "blocks.stored":
-            facts.append(data["fields"])
-        return sum(fields["events"] for fields in facts) == 50
+        if name == "event" and data["name"] == "blocks.stored":
+            events.append(data["fields"])
+        return sum(fields["events"] for fields in events) == 50
 
-    with plane.app.parts.hub.subscribe() as subscriber:
+    with plane.app.parts.bus.subscribe() as subscriber:
         async with asyncio.timeout(5):
-            while not any(summed("fact", {"name": f.name, "fields": f.fields}) for f in subscriber.take()):
+            while not any(summed("event", {"name": f.name, "fields": f.fields}) for f in subscriber.take()):
                 await subscriber.wait(1)
-    assert len(facts) < 10
-    assert sum(fields["bytes"] for fields in facts) == 5000
+    assert len(events) < 10
+    assert sum(fields["bytes"] for fields in events) == 5000
 
 
 async def test_what_cannot_be_read_is_counted_and_harms_nobody(plane: Plane, node: FakeNode) -> None:
@@ -120,19 +120,19 @@ async def test_a_gap_in_the_events_makes_the_plane_ask(plane: Plane, node: FakeN
 
 
 async def test_a_slow_reader_loses_its_oldest_facts_and_nobody_else_does() -> None:
-    hub = FactHub()
-    with hub.subscribe() as slow:
+    bus = EventBus()
+    with bus.subscribe() as slow:
         for number in range(BACKLOG + 5):
-            hub.publish("x", n=number)
-        facts = slow.take()
-    assert [fact.fields["n"] for fact in facts] == list(range(5, BACKLOG + 5))
-    assert hub.dropped == 5
+            bus.publish("x", n=number)
+        events = slow.take()
+    assert [event.fields["n"] for event in events] == list(range(5, BACKLOG + 5))
+    assert bus.dropped == 5
 
 
 async def test_open_streams_end_with_the_plane(plane: Plane) -> None:
     stream = sse(plane)
     await until(stream, lambda name, _: name == "overview")
-    plane.app.parts.hub.close()
+    plane.app.parts.bus.close()
     async with asyncio.timeout(2):
         async for _ in stream:
             pass
@@ -158,16 +158,16 @@ async def ids(plane: Plane, last_id: str, count: int) -> list[tuple[str, str]]:
 
 
 async def test_a_reader_that_comes_back_gets_what_it_missed(plane: Plane) -> None:
-    hub = plane.app.parts.hub
+    bus = plane.app.parts.bus
     for number in range(3):
-        hub.publish(f"x.{number}")
-    seen = hub.ring[-3].seq
-    assert await ids(plane, f"{hub.boot}-{seen}", 2) == [
-        (f"{hub.boot}-{seen + 1}", "x.1"),
-        (f"{hub.boot}-{seen + 2}", "x.2"),
+        bus.publish(f"x.{number}")
+    seen = bus.ring[-3].seq
+    assert await ids(plane, f"{bus.boot}-{seen}", 2) == [
+        (f"{bus.boot}-{seen + 1}", "x.1"),
+        (f"{bus.boot}-{seen + 2}", "x.2"),
     ]
-    everything = [(f"{hub.boot}-{fact.seq}", fact.name) for fact in hub.ring]
-    for of_nobody in ("ffffffff-3", "x", "7", "", f"{hub.boot}-{'9' * 30}"):
+    everything = [(f"{bus.boot}-{event.seq}", event.name) for event in bus.ring]
+    for of_nobody in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
         assert await ids(plane, of_nobody, len(everything)) == everything
 
 
@@ -179,13 +179,13 @@ def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:
 
 def test_rates_survive_a_restart_of_the_node() -> None:
     history = History()
-    history.sample(0, [stats(requested_blocks=100, hit_blocks=100, bytes_out=1000)])
-    history.sample(1, [stats(requested_blocks=110, hit_blocks=105, bytes_out=1500)])
-    history.sample(2, [stats(epoch="2", requested_blocks=10, hit_blocks=0, bytes_out=100)])
+    history.sample(0, [stats(requested_blocks=100, hit_blocks=100, read_bytes=1000)])
+    history.sample(1, [stats(requested_blocks=110, hit_blocks=105, read_bytes=1500)])
+    history.sample(2, [stats(epoch="2", requested_blocks=10, hit_blocks=0, read_bytes=100)])
     rates = history.rates([stats(requested_blocks=10, hit_blocks=5)])
     assert rates.hit_ratio == pytest.approx(5 / 20)
     assert rates.hit_ratio_total == 0.5
-    assert rates.bytes_out_per_s == pytest.approx(300)
+    assert rates.read_bytes_per_s == pytest.approx(300)
 
 
 def test_a_ratio_of_nothing_is_null() -> None:
@@ -199,11 +199,11 @@ def test_a_ratio_of_nothing_is_null() -> None:
 def test_a_series_is_thinned_and_keeps_the_newest_point() -> None:
     history = History()
     for second in range(3600):
-        history.sample(second, [stats(bytes_in=second * 10)])
+        history.sample(second, [stats(stored_bytes=second * 10)])
     thin = series(history.thinned(3600, 900))
     assert len(thin.at) == 900
     assert thin.at[-1] == 3599
-    assert set(thin.bytes_in_per_s[1:]) == {10.0}
+    assert set(thin.stored_bytes_per_s[1:]) == {10.0}
 
 
 async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: FakeNode) -> None:

@@ -15,7 +15,7 @@ from tests.app.plane import PIN
 
 pytestmark = pytest.mark.anyio
 UNSEEN = {
-    "  ": "blanks alone",
+    "  ": "only whitespace",
     "acme\u202e": "RIGHT-TO-LEFT OVERRIDE",
     "ac\u200bme": "ZERO WIDTH SPACE",
     "ac\u00a0me": "NO-BREAK SPACE",
@@ -84,7 +84,7 @@ async def test_no_record_is_made_for_a_name_that_no_url_has(socket_dir: Path, na
     async with guarding(socket_dir) as plane:
         for method, path, body in asked:
             answer = await plane.http.request(method, path, json=body)
-            assert (answer.status_code, "no part of a URL" in answer.json()["detail"]) == (422, True)
+            assert (answer.status_code, "cannot be used in a URL" in answer.json()["detail"]) == (422, True)
 
 
 def test_what_nobody_sees_is_shown_as_an_escape() -> None:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from app.errors import Forbidden
-from app.services.callers import Caller
-from app.store.listing import Wanted
+from app.services.base.principals import Principal
+from app.store.base.listing import PageRequest
 from dataplane.protocol.events import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -129,8 +129,8 @@ async def test_who_has_no_quota_gets_one_that_takes_nothing_away(told: Plane, no
 
 async def test_who_is_limited_to_tenants_sees_theirs(told: Plane) -> None:
     tenants = told.app.parts.tenants
-    mine = Caller(salts=frozenset({"acme", ""}))
-    page = await tenants.page(Wanted(10), None, mine)
+    mine = Principal(salts=frozenset({"acme", ""}))
+    page = await tenants.page(PageRequest(10), None, mine)
     assert ([item.tenant for item in page.items], page.total) == (["_default", "acme"], 2)
     assert (await tenants.get("acme", mine)).tenant == "acme"
     for tenant in ("wild", "nobody"):

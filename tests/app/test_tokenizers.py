@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.errors import Invalid
-from app.services import tokenizing
-from app.services.callers import Caller
+from app.services.base.principals import Principal
+from app.services.records import tokenizing
 from app.texts import jobs
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import BOS, END, TEMPLATE, UNKNOWN, USER, text, words
@@ -111,10 +111,10 @@ async def test_what_is_no_tokenizer_is_refused_by_field(
 
 async def encoded(plane: Plane, **asked: Any) -> list[int]:
     found = await plane.app.parts.tokenizers.encode(
-        "m", asked.pop("text", None), asked.pop("messages", None), Caller(), **asked
+        "m", asked.pop("text", None), asked.pop("messages", None), Principal(), **asked
     )
     assert found.by.name == "llama"
-    return found.tokens
+    return list(found.tokens)
 
 
 async def test_a_text_gets_the_special_tokens_of_the_tokenizer_unless_told_otherwise(plane: Plane) -> None:

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from blake3 import blake3
 
-from app.services.credentials import Hasher, new_cookie, new_token, parsed
-from app.services.refusals import Refusals, Share
-from app.services.throttle import Throttle
-from app.store import migrate
-from app.store.database import Database
+from app.services.access.credentials import Hasher, new_cookie, new_token, parsed
+from app.services.access.refusals import MinuteShare, RefusalAudit
+from app.services.base.throttle import Throttle
+from app.store.base import migrate
+from app.store.base.database import Database
 from tests.app.callers import ADMIN, asked, bearer, guarding, made
 from tests.app.plane import Plane, serving, settings_in
 
@@ -102,7 +102,7 @@ async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) 
         assert (await plane.http.get("/api/v1/tokens/short")).status_code == 404
 
 
-async def test_a_revoked_token_is_nobodys_at_once_and_within_two_seconds_on_another_replica(
+async def test_a_revoked_token_is_nobodys_at_once_and_within_two_seconds_on_another_manager(
     socket_dir: Path, database_url: str
 ) -> None:
     other_dir = socket_dir / "other"
@@ -115,7 +115,7 @@ async def test_a_revoked_token_is_nobodys_at_once_and_within_two_seconds_on_anot
         revoked = time.monotonic()
         assert await status_of(plane, token) == 401
         while await status_of(other, token) != 401:
-            assert time.monotonic() - revoked < 2, "a revocation reaches every replica within two seconds"
+            assert time.monotonic() - revoked < 2, "a revocation reaches every manager within two seconds"
             await asyncio.sleep(0.02)
         assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 404
 
@@ -315,7 +315,7 @@ def test_a_throttle_gives_a_burst_and_then_one_a_second_in_bounded_memory() -> N
 
 
 def test_each_who_is_refused_has_a_share_of_the_audit_and_newcomers_a_reserve() -> None:
-    refusals = Refusals[str](Share(whole=4, each=2, reserve=1))
+    refusals = RefusalAudit[str](MinuteShare(whole=4, each=2, reserve=1))
     taken = [refusals.take(who, what, who + what, 0.0) for who in "abc" for what in "123"]
     assert taken == [True, True, False, True, True, False, True, False, False]
     assert not refusals.take("d", "1", "d1", 0.0), "the reserve is used up"
@@ -324,7 +324,7 @@ def test_each_who_is_refused_has_a_share_of_the_audit_and_newcomers_a_reserve() 
 
 
 def test_the_same_refusal_is_given_back_once_with_how_often_it_came_again() -> None:
-    refusals = Refusals[str](Share(whole=4, each=2, reserve=0))
+    refusals = RefusalAudit[str](MinuteShare(whole=4, each=2, reserve=0))
     taken = [refusals.take(who, "x", f"{who}{at}", at) for at in range(5) for who in "ab"]
     assert (taken.count(True), taken[:2]) == (2, [True, True])
     assert refusals.take("a", "y", "other", 5.0)

@@ -18,6 +18,8 @@ import pytest
 
 from app.openapi import document
 from dataplane.client import Space, attach
+from tests.app.command import run
+from tests.forked import Forked
 from tests.free_port import free_port
 from tests.golden_file import Golden
 
@@ -31,13 +33,14 @@ class Up:
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(free_port()),
             "LARDER_POOL_BYTES": "16MiB",
             **environ,
         }
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
-        self.process = subprocess.Popen([*LARDER, "up"], env=self.environ, stderr=subprocess.PIPE, text=True)
+        self.process = Forked("app", "up", env=self.environ, stderr=subprocess.PIPE, text=True)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, trust_env=False)
@@ -56,9 +59,7 @@ class Up:
         return self.get("/api/v1/nodes").json()["items"][0]
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*LARDER, *arguments], env=self.environ, capture_output=True, text=True, timeout=30
-        )
+        return run(*arguments, env=self.environ, timeout=30)
 
     def end(self) -> str:
         """Stop it, and what a `kill -9` has left of it."""
@@ -120,7 +121,7 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     os.kill(first["pid"], signal.SIGKILL)
     until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 20)
     assert up.node()["observed"]["quotas"]["generation"] == 1
-    told = {fact["name"]: fact["fields"] for fact in up.get("/api/v1/overview").json()["recent"]}
+    told = {event["name"]: event["fields"] for event in up.get("/api/v1/overview").json()["recent"]}
     assert told["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
     assert told["dataplane.started"] == {"pid": up.node()["pid"]}
     status = json.loads(up.cli("status", "--json").stdout)
@@ -194,7 +195,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: 
         with client.reserve(chain, 4096) as reservation:
             assert reservation.commit().blocks == 4
         up.process.kill()
-        up.process.wait()
+        up.process.wait(30)
         assert is_running(pid)
         with client.reserve([b"x" * 32], 4096) as reservation:
             assert reservation.commit().blocks == 1, "it is served without a management plane"
@@ -222,7 +223,7 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
         pid = up.node()["pid"]
         os.kill(pid, signal.SIGSTOP)  # SIGTERM would wait in it
         up.process.kill()
-        up.process.wait()
+        up.process.wait(30)
         until(lambda: not is_running(pid), 10)
     finally:
         up.end()
@@ -247,7 +248,7 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         put = httpx.put(first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False)
         assert put.json()["status"]["applied"] is False
         first.process.kill()
-        first.process.wait()
+        first.process.wait(30)
         second = Up(socket_dir)
         os.kill(pid, signal.SIGCONT)
         second.until_ready()
@@ -275,7 +276,7 @@ def test_what_cannot_be_is_one_sentence_and_code_1(
     socket_dir: Path, environ: dict[str, str], sentence: str
 ) -> None:
     failing = Up(socket_dir, **environ)
-    errors = failing.end() if failing.process.wait(20) is None else failing.process.communicate()[1]
+    errors = failing.end() if failing.process.wait(20) is None else failing.process.communicate(timeout=30)[1]
     assert failing.process.returncode == 1
     assert errors.count("\n") == 1
     assert sentence in errors
@@ -284,14 +285,14 @@ def test_what_cannot_be_is_one_sentence_and_code_1(
 def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_dir: Path) -> None:
     refused = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
     refused.process.wait(20)
-    *log, sentence = refused.process.communicate()[1].splitlines()
+    *log, sentence = refused.process.communicate(timeout=30)[1].splitlines()
     assert refused.process.returncode == 1
     assert "can be reached from other machines" in sentence
     assert "LARDER_APP__ADMIN_TOKEN_FILE" in sentence
     assert not any("started" in line for line in log)
     gone = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0", LARDER_APP__ALLOW_OPEN_BIND="true")
     gone.process.wait(20)
-    errors = gone.process.communicate()[1]
+    errors = gone.process.communicate(timeout=30)[1]
     assert (gone.process.returncode, "allow_open_bind is gone" in errors) == (1, True)
     assert errors.count("\n") == 1
 
@@ -307,7 +308,7 @@ def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_d
 def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: Path, url: str) -> None:
     failing = Up(socket_dir, LARDER_DATABASE_URL=url)
     failing.process.wait(20)
-    *log, sentence = failing.process.communicate()[1].splitlines()
+    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
     assert failing.process.returncode == 1
     assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
     assert sentence.startswith("Error: the database ")
@@ -325,7 +326,7 @@ def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_i
         )
     failing = Up(socket_dir, LARDER_DATABASE_URL=f"sqlite:///{file}")
     failing.process.wait(20)
-    *log, sentence = failing.process.communicate()[1].splitlines()
+    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
     assert failing.process.returncode == 1
     assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
     assert sentence.startswith("Error: the database ")
@@ -340,7 +341,7 @@ def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
         port = taken.getsockname()[1]
         failing = Up(socket_dir, LARDER_HTTP_PORT=str(port))
         failing.process.wait(20)
-        errors = failing.process.communicate()[1]
+        errors = failing.process.communicate(timeout=30)[1]
     assert failing.process.returncode == 1
     assert errors == (
         f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; set LARDER_HTTP_PORT to another port\n"
@@ -383,7 +384,6 @@ def test_the_loop_is_not_needed_to_describe_the_api() -> None:
     assert json.loads(document())["openapi"].startswith("3.1")
 
 
-@pytest.mark.timeout(60)
 def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}

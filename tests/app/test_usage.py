@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.services import usage as reports
-from app.services.callers import Caller
-from app.store import usage
+from app.services.base.principals import Principal
+from app.services.usage import reports
 from app.store.retention import usage_before
-from app.store.usage import COUNTERS, Told, UsageMarkRow, UsageRow
+from app.store.usage import ledger
+from app.store.usage.ledger import COUNTERS, ReportedUsage, UsageMarkRow, UsageRow
 from dataplane.protocol.usage import OTHERS
 from tests.app.plane import Plane
 
@@ -162,7 +162,7 @@ async def test_a_report_that_would_be_too_long_is_refused(
 async def test_a_caller_of_one_tenant_sees_that_one_alone(plane: Plane) -> None:
     for tenant in ("a", "b", ""):
         await used(plane, 0, tenant, served_tokens=1)
-    mine = Caller(salts=frozenset({"a"}), role="viewer")
+    mine = Principal(salts=frozenset({"a"}), role="viewer")
     for group in ("tenant", "model", "node"):
         answer = await plane.app.parts.usage.report(group, "1h", str(START), str(START + DAY), None, mine)
         assert answer.totals.served_tokens == 1
@@ -191,8 +191,8 @@ async def test_old_usage_goes_batch_by_batch_and_marks_stay(plane: Plane) -> Non
         await used(plane, hour, served_tokens=1)
     database = plane.app.parts.database
     async with database.write() as session:
-        told = Told("n1", "e", 1, "a", "m", SPACES["m"], 1.0, (0,) * len(COUNTERS))
-        await usage.add(session, [(START, told)])
+        told = ReportedUsage("n1", "e", 1, "a", "m", SPACES["m"], 1.0, (0,) * len(COUNTERS))
+        await ledger.add(session, [(START, told)])
         assert await usage_before(session, START + 4 * HOUR, 3) == 3
         assert await usage_before(session, START + 4 * HOUR, 3) == 1
         assert await usage_before(session, START + 4 * HOUR, 3) == 0

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import StoreUnavailable
-from app.ingest.usage import HOUR_S, Waiting
-from app.services.usage_ledger import UsageLedger
-from app.store import migrate, usage
-from app.store.database import Database
-from app.store.usage import COUNTERS, Mark, Told, UsageMarkRow, UsageRow, counted
+from app.ingest.usage import HOUR_S, PendingUsage
+from app.services.usage.ledger import UsageLedger
+from app.store.base import migrate
+from app.store.base.database import Database
+from app.store.usage import ledger
+from app.store.usage.ledger import COUNTERS, ReportedUsage, UsageMark, UsageMarkRow, UsageRow, counted
 from dataplane.protocol.usage import OTHERS, UsageCounters
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -36,13 +37,15 @@ def counters(
     )  # fmt: skip
 
 
-def told(served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a") -> Told:
+def told(
+    served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a"
+) -> ReportedUsage:
     counts = tuple(served if name == "served_tokens" else 0 for name in COUNTERS)
-    return Told("node", epoch, number, tenant, "m", SPACE, at, counts)
+    return ReportedUsage("node", epoch, number, tenant, "m", SPACE, at, counts)
 
 
-def mark(each: Told) -> Mark:
-    return Mark(each.epoch, each.number, each.at, each.counts)
+def mark(each: ReportedUsage) -> UsageMark:
+    return UsageMark(each.epoch, each.number, each.at, each.counts)
 
 
 def served_of(counts: tuple[int, ...] | None) -> int | None:
@@ -71,7 +74,7 @@ async def test_a_counter_that_went_round_counts_nothing_below_nought() -> None:
 
 
 def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> None:
-    waiting = Waiting()
+    waiting = PendingUsage()
     for served, at in ((1, NOON + 1), (2, NOON + 2), (2, NOON + HOUR_S + 1), (3, NOON + HOUR_S + 2)):
         waiting.begin("node")
         waiting.take("node", "one", [counters(served=served)], at)
@@ -82,7 +85,7 @@ def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> Non
 
 
 def test_what_could_not_be_written_waits_behind_what_is_newer() -> None:
-    waiting = Waiting()
+    waiting = PendingUsage()
     waiting.take("node", "one", [counters(served=1)], NOON)
     failed = waiting.out()
     waiting.take("node", "one", [counters(served=4)], NOON + 5)
@@ -91,7 +94,7 @@ def test_what_could_not_be_written_waits_behind_what_is_newer() -> None:
 
 
 def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
-    waiting = Waiting(most=3)
+    waiting = PendingUsage(most=3)
     for hour in range(4):
         waiting.take("node", "one", [counters(n, served=hour + n) for n in (1, 2)], NOON + hour * HOUR_S)
     out = waiting.out()
@@ -113,7 +116,7 @@ def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
     ],
 )
 def test_numbers_and_names_that_cannot_be_are_left_out(wrong: UsageCounters) -> None:
-    waiting = Waiting()
+    waiting = PendingUsage()
     assert waiting.take("node", "one", [wrong, counters(2, "_default", 1), counters(3, OTHERS, 1)], NOON) == 1
     assert [each.tenant for _, each in waiting.out()] == ["", OTHERS]
 
@@ -137,12 +140,12 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
     rng = random.Random(5)
     truth: dict[tuple[str, str], list[int]] = {}
     now: dict[tuple[str, str, int, str], list[int]] = {}
-    waiting = Waiting()
+    waiting = PendingUsage()
     epochs = {"n1": 0, "n2": 0}
     numbers: dict[tuple[str, str], int] = {}
     fresh = itertools.count(1)
     at = float(NOON)
-    kept: list[tuple[int, Told]] = []
+    kept: list[tuple[int, ReportedUsage]] = []
     for step in range(300):
         at += rng.choice((1, 30, 4000))
         node, tenant = rng.choice(("n1", "n2")), rng.choice("abc")
@@ -176,10 +179,10 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
                 continue
             kept = kept + out
             async with database.write() as session:
-                await usage.add(session, out)
-            if rng.random() < 0.2:  # another replica says it all again
+                await ledger.add(session, out)
+            if rng.random() < 0.2:  # another manager says it all again
                 async with database.write() as session:
-                    await usage.add(session, kept)
+                    await ledger.add(session, kept)
     found: dict[tuple[str, str], list[int]] = {}
     for (node, tenant, _), counts in (await rows_of(database)).items():
         for i, value in enumerate(counts.values()):
@@ -192,7 +195,7 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=40))
 def test_increments_add_up_whatever_is_repeated_or_missed(steps: list[tuple[int, int, bool]]) -> None:
     """Step: the process or account ends (1, 2) after it told, an increment, and whether it is told at once."""
-    state: Mark | None = None
+    state: UsageMark | None = None
     total = counted_total = 0
     epoch, number, count = 0, 1, 0
     at = 0.0
@@ -214,24 +217,24 @@ def test_increments_add_up_whatever_is_repeated_or_missed(steps: list[tuple[int,
 
 async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database: Database) -> None:
     async with database.write() as session:
-        await usage.add(
+        await ledger.add(
             session, [(NOON, told(1, tenant="old")), (NOON, told(1, tenant="new", epoch="two", at=5))]
         )
-        await usage.forget_epochs(session, "node", "two", before=0.5)
+        await ledger.forget_epochs(session, "node", "two", before=0.5)
         assert len((await session.scalars(sa.select(UsageMarkRow))).all()) == 2
-        await usage.forget_epochs(session, "node", "two", before=2)
+        await ledger.forget_epochs(session, "node", "two", before=2)
         (left,) = (await session.scalars(sa.select(UsageMarkRow))).all()
     assert left.tenant == "new"
 
 
-def ledger(plane: Plane, **options: object) -> UsageLedger:
+def book_of(plane: Plane, **options: object) -> UsageLedger:
     parts = plane.app.parts
     return UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
 
 
 async def test_a_node_is_read_and_told_what_is_written(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=256, held_kib_s=7)]
-    book = ledger(plane)
+    book = book_of(plane)
     await book.read()
     await book.read()
     assert node.noted[-1] == 0
@@ -247,7 +250,7 @@ async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_e
     plane: Plane, node: FakeNode
 ) -> None:
     node.used = [counters(served=100)]
-    book = ledger(plane)
+    book = book_of(plane)
     await book.read()
     await book.write()
     await node.restart()
@@ -261,8 +264,8 @@ async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_e
     assert counts["served_tokens"] == 130
 
 
-async def test_another_replica_goes_on_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
-    first, second = ledger(plane), ledger(plane)
+async def test_another_manager_goes_on_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
+    first, second = book_of(plane), book_of(plane)
     node.used = [counters(served=100)]
     await first.read()
     await first.write()
@@ -278,7 +281,7 @@ async def test_another_replica_goes_on_where_the_first_one_stopped(plane: Plane,
 async def test_numbers_wait_while_the_database_is_away(
     plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = ledger(plane)
+    book = book_of(plane)
     node.used = [counters(served=100)]
     await book.read()
 
@@ -286,7 +289,7 @@ async def test_numbers_wait_while_the_database_is_away(
         raise StoreUnavailable("the database did not answer; try again")
 
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
-        patch.setattr(usage, "add", away)
+        patch.setattr(ledger, "add", away)
         await book.write()
     assert "usage.waits" in [line["event"] for line in logs]
     node.used = [counters(served=120)]
@@ -297,21 +300,21 @@ async def test_numbers_wait_while_the_database_is_away(
     assert counts["served_tokens"] == 120
 
 
-async def test_a_replica_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
+async def test_a_manager_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await ledger(plane, is_writing=lambda: False).close(1)
+    await book_of(plane, is_writing=lambda: False).close(1)
     assert await rows_of(plane.app.parts.database) == {}
 
 
 async def test_what_is_open_at_the_end_is_read_and_written(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await ledger(plane).close(5)
+    await book_of(plane).close(5)
     assert len(await rows_of(plane.app.parts.database)) == 1
 
 
 async def test_a_node_that_cannot_tell_is_logged_once(plane: Plane, node: FakeNode) -> None:
     node.unable = True
-    book = ledger(plane)
+    book = book_of(plane)
     with structlog.testing.capture_logs() as logs:
         await book.read()
         await book.read()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataplane.core.inprocess import Held, InProcess
-from dataplane.core.storing import Granted
+from dataplane.core.engines.storing import GrantResult
+from dataplane.core.inprocess import InProcess, LeasedChain
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Reserve, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.protocol.spaces import LMCACHE, Space
@@ -31,7 +31,9 @@ class Peer:
     def core(self) -> InProcess:
         return InProcess(self.bench.node)
 
-    def reserve(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> Granted:
+    def reserve(
+        self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0
+    ) -> GrantResult:
         message = Reserve(0, self.spaces[space], tenant, make.packed(chain), nbytes)
         return self.core.reserve(self.client, message, self.bench.now)
 
@@ -55,7 +57,7 @@ class Peer:
         asked: bool = False,
         used: bool = True,
         most: int | None = None,
-    ) -> Held:
+    ) -> LeasedChain:
         return self.core.hold(
             self.client,
             number or self.spaces[0],
@@ -70,11 +72,11 @@ class Peer:
     def found(self, chain: Sequence[bytes], number: int = 0) -> int:
         """Leading blocks that are here; holds and uses nothing."""
         held = self.hold(chain, number=number, used=False)
-        self.let_go(held)
+        self.release(held)
         return len(held)
 
-    def let_go(self, held: Held) -> None:
-        self.core.let_go(self.client, held.descriptors)
+    def release(self, held: LeasedChain) -> None:
+        self.core.release(self.client, held.descriptors)
 
     def detach(self) -> None:
         self.core.detach(self.client, "connection closed", self.bench.now)

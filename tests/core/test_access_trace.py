@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dataplane.core.accesses import Accesses
+from dataplane.core.engines.accesses import AccessQueues
 from dataplane.protocol.control import MAX_TRACE_PART_BYTES
 from dataplane.protocol.layout import pack_keys
-from dataplane.replay.chains import Chains
-from dataplane.replay.trace import Request, read_trace
+from dataplane.replay.chains import DerivedChains
+from dataplane.replay.trace import TraceRequest, read_trace
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -24,7 +24,7 @@ def serve(engine: BenchEngine, chain: Sequence[bytes], tenant: str = "") -> int:
     hits = engine.acquire(chain)
     if hits < len(chain):
         engine.store(chain, PAGE, tenant=tenant)
-    engine.let_go()
+    engine.release()
     return hits
 
 
@@ -33,7 +33,7 @@ def lines_of(bench: Bench, after: int = 0) -> tuple[list[bytes], int]:
     return lines.splitlines(), following
 
 
-def requests_of(bench: Bench, folder: Path) -> list[Request]:
+def requests_of(bench: Bench, folder: Path) -> list[TraceRequest]:
     path = folder / "trace.jsonl"
     lines, after = bench.node.trace(0.0, 0)
     while after:
@@ -61,7 +61,7 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
     assert len(recorded) == 1500
     assert sum(len(request.hash_ids) for request in recorded) == asked
     again, other = bench_of(256)
-    chains = Chains()
+    chains = DerivedChains()
     replayed = 0
     for request in recorded:
         keys = [row.tobytes() for row in chains.keys("", request.hash_ids)]
@@ -129,7 +129,7 @@ def test_only_what_is_younger_is_told_when_asked_so() -> None:
 def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
     bench, _ = bench_of(64)
     tenant = bench.node.pool.tenants.get("a")
-    trace = Accesses(bench.now, 100)
+    trace = AccessQueues(bench.now, 100)
     sent: list[list[int]] = []
     for number in range(50):
         words = pack_keys(make.keys(1 + number % 7, number))[:, 0]

@@ -43,7 +43,7 @@ def test_what_is_leased_goes_with_its_lease_and_what_is_being_written_is_not_pub
     assert raised.value.code is Code.INVALIDATED
     settle(bench)
     assert len(bench.node.pool.table.blocks) == 2
-    engine.let_go()
+    engine.release()
     settle(bench)
     assert not bench.node.pool.table.blocks
     assert bench.faults() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.accounts import effective_floors
+from dataplane.core.tenants.accounts import effective_floors
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control import QuotaSpec, Scope
 from tests.core.tenancy import PAGE, bench_of, fill, held

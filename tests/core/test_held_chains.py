@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dataplane.core.ancestors import MAX_ANCESTORS, MAX_LOOKED_UP
+from dataplane.core.eviction.ancestors import MAX_ANCESTORS, MAX_LOOKED_UP
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, Reserve
 from dataplane.protocol.layout import pack_keys
 from tests.dataplane import factories as make
@@ -33,7 +33,7 @@ def _hold(engine: BenchEngine, keys: list[bytes]) -> None:
 def _order(bench: Bench) -> list[bytes]:
     """Keys, first to go first."""
     blocks = bench.node.pool.table.blocks
-    return [blocks[number].key for number in bench.node.pool.order.common.shelf.policy.victims(bench.now)]
+    return [blocks[number].key for number in bench.node.pool.order.common.queue.policy.victims(bench.now)]
 
 
 def _shortest_s(work: Callable[[], object], times: int = 3) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.inprocess import InProcess
-from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.core.stats import node_stats
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import LMCACHE, Space
@@ -31,10 +32,10 @@ def test_what_is_held_stays_until_it_is_let_go() -> None:
     assert len(set(zip(held.segments, held.offsets, strict=True))) == 20
     assert engine.core.held(engine.client) == sorted(held.descriptors)
     assert engine.store(make.keys(BLOCKS, "other"), SLOT) == BLOCKS - 20
-    engine.let_go(held)
+    engine.release(held)
     assert engine.store(make.keys(BLOCKS, "third"), SLOT) == BLOCKS
     assert engine.core.held(engine.client) == []
-    assert made.node.stats(made.now).engines[0].leased_blocks == 0
+    assert node_stats(made.node, made.now).engines[0].leased_blocks == 0
     assert made.faults() == []
 
 
@@ -57,12 +58,12 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     made.pass_time(0.1)
     tenant = made.tenant("a")
     assert (tenant.requested_blocks, tenant.hit_blocks) == (6, 4)
-    assert made.node.pool.totals.bytes_out == 4 * SLOT
+    assert made.node.pool.totals.read_bytes == 4 * SLOT
     assert [block.hits for block in made.node.pool.table.blocks.values()] == [1] * 4
     assert [prefix.hits for prefix in made.node.hot_prefixes("hits", None, 5, made.now)] == [1]
     (usage,), _ = made.node.read_usage(0.0, 0, made.now)
     assert (usage.requested_tokens, usage.served_tokens) == (6 * 256, 4 * 256)
-    assert made.node.stats(made.now).engines[0].ring_invalid == 0
+    assert node_stats(made.node, made.now).engines[0].ring_entries_rejected == 0
 
 
 def test_what_is_only_held_counts_once_it_is_used() -> None:
@@ -72,10 +73,10 @@ def test_what_is_only_held_counts_once_it_is_used() -> None:
     engine.store(chain, SLOT)
     held = engine.hold(chain, used=False)
     made.pass_time(0.1)
-    assert made.node.pool.totals.bytes_out == 0
+    assert made.node.pool.totals.read_bytes == 0
     engine.core.use(engine.client, held.descriptors, made.now)
     made.pass_time(0.1)
-    assert made.node.pool.totals.bytes_out == 4 * SLOT
+    assert made.node.pool.totals.read_bytes == 4 * SLOT
 
 
 def test_a_full_ring_is_drained_and_nothing_is_dropped() -> None:
@@ -85,11 +86,11 @@ def test_a_full_ring_is_drained_and_nothing_is_dropped() -> None:
     engine.store(chain, SLOT)
     rounds = 3 * RING_ENTRIES // BLOCKS + 1
     for _ in range(rounds):
-        engine.let_go(engine.hold(chain))
+        engine.release(engine.hold(chain))
     made.pass_time(0.1)
-    assert made.node.pool.totals.bytes_out == rounds * BLOCKS * SLOT
-    stats = made.node.stats(made.now).engines[0]
-    assert (stats.ring_dropped, stats.ring_invalid) == (0, 0)
+    assert made.node.pool.totals.read_bytes == rounds * BLOCKS * SLOT
+    stats = node_stats(made.node, made.now).engines[0]
+    assert (stats.ring_dropped, stats.ring_entries_rejected) == (0, 0)
 
 
 def test_an_engine_without_spaces_holds_blocks_of_all_spaces_of_its_gateway() -> None:
@@ -102,7 +103,7 @@ def test_an_engine_without_spaces_holds_blocks_of_all_spaces_of_its_gateway() ->
     held = scheduler.hold(chain, number=worker.spaces[0])
     made.pass_time(0.1)
     assert len(held) == 5
-    assert made.node.pool.totals.bytes_out == 5 * SLOT
+    assert made.node.pool.totals.read_bytes == 5 * SLOT
     for number in (own.spaces[0], 99):
         with pytest.raises(ProtocolError) as refused:
             scheduler.hold(chain, number=number)
@@ -113,7 +114,7 @@ def test_a_lost_peer_publishes_nothing_and_its_bytes_wait_for_its_process() -> N
     made = bench()
     engine = peer(made, space(), pid=7)
     granted = engine.reserve(make.keys(4), SLOT)
-    assert granted.outcomes.tolist() == [Outcome.WRITE] * 4
+    assert granted.outcomes.tolist() == [ReserveOutcome.WRITE] * 4
     engine.detach()
     assert [each.client for each in engine.core.lost(LMCACHE)] == [engine.client]
     for ask in (
@@ -130,8 +131,8 @@ def test_a_lost_peer_publishes_nothing_and_its_bytes_wait_for_its_process() -> N
     assert made.node.pool.used_bytes == 0
     assert made.node.engines == {}
     engine.die()
-    engine.core.goodbye(engine.client, made.now)
-    engine.core.let_go(engine.client, [0])
+    engine.core.say_detached(engine.client, made.now)
+    engine.core.release(engine.client, [0])
     assert engine.core.held(engine.client) == []
     assert made.faults() == []
 
@@ -207,7 +208,7 @@ def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
         assert engine.commit(open_one) == 3
     made.pass_time(0.1)
     assert len(made.node.pool.table.blocks) == (6 if force else 9)
-    engine.let_go(held)
+    engine.release(held)
     made.pass_time(0.1)
     made.pass_time(0.1)
     assert made.faults() == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.quotas import Rate
+from dataplane.core.stats import node_stats
+from dataplane.core.tenants.quotas import Rate
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control import OnExceed, QuotaSpec
 from tests.core.tenancy import PAGE, bench_of, fill, held
@@ -59,7 +60,7 @@ def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_
     assert held(bench, "a") == 10
     assert bench.tenant("a").over_limit
     assert engine.store(make.keys(1, "new"), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
-    engine.let_go()
+    engine.release()
     bench.pass_time(1)
     assert held(bench, "a") == 4
     assert not bench.tenant("a").over_limit
@@ -79,7 +80,7 @@ def test_who_is_over_the_limit_gives_before_borrowers() -> None:
             QuotaSpec("c", weight=100.0),
         )
     )
-    engine.let_go()
+    engine.release()
     assert fill(engine, "c", 14) == 14
     assert engine.lookup(borrower) == 48
     assert held(bench, "a") == 2
@@ -92,7 +93,7 @@ def test_who_is_over_the_limit_gives_only_what_is_above_it_before_borrowers() ->
     engine.store(over, PAGE, tenant="a")
     engine.acquire(over)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=6 * PAGE), QuotaSpec("b"), QuotaSpec("c", weight=9.0)))
-    engine.let_go()
+    engine.release()
     assert engine.store(make.keys(14, "c"), PAGE, tenant="c").written == 14
     assert (held(bench, "a"), held(bench, "b")) == (6, 44)
 
@@ -204,4 +205,4 @@ def test_every_refusal_is_counted_for_the_tenant_and_for_the_node(code: str) -> 
     assert refused.refused == {Code[code]}
     assert bench.tenant("a").refused == {code.lower(): 2}
     assert bench.refused() == {code.lower(): 2}
-    assert bench.node.stats(bench.now).totals.refused_blocks == 2
+    assert node_stats(bench.node, bench.now).totals.refused_blocks == 2

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from dataplane.core import touching
-from dataplane.core.lineage import among, descendants, identities
+from dataplane.core.engines import touching
+from dataplane.core.pool.lineage import among, descendants, identities
 from dataplane.protocol.control import Scope
 from dataplane.protocol.engine import Reserve
 from dataplane.protocol.layout import pack_keys

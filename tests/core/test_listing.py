@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dataplane.core import listing
+from dataplane.core.operator import listing
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, Scope
 from dataplane.protocol.engine import Commit

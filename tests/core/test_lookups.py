@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import lookups
+from dataplane.core.operator import lookups
+from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Lookup, Scope, SpaceHits
+from dataplane.protocol.control import LookupChain, Scope, SpaceHits
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -21,7 +22,7 @@ def ask(
     found: list[SpaceHits] = []
     after = 0
     while True:
-        part, after = bench.node.look_up(Lookup("n", model, make.packed(chain), tenant, after))
+        part, after = bench.node.look_up(LookupChain("n", model, make.packed(chain), tenant, after))
         found += part
         if not after:
             return found
@@ -78,7 +79,7 @@ def test_looking_uses_nothing() -> None:
     ask(bench, chain)
     bench.pass_time(10)
     assert [(block.used_at, block.hits) for block in bench.node.pool.table.blocks.values()] == before
-    assert bench.node.stats(bench.now).totals.requested_blocks == 0
+    assert node_stats(bench.node, bench.now).totals.requested_blocks == 0
 
 
 def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.Mo
     chain = make.keys(3)
     for space in range(0, 30, 2):
         engine.store(chain[: 1 + space % 3], PAGE, space=space)
-    part, following = bench.node.look_up(Lookup("n", make.MODEL, make.packed(chain)))
+    part, following = bench.node.look_up(LookupChain("n", make.MODEL, make.packed(chain)))
     assert 0 < len(part) < 30
     assert following
     found = ask(bench, chain)
@@ -100,14 +101,14 @@ def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("message", "code", "field"),
     [
-        (Lookup("n", "", make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
-        (Lookup("n", "m" * 300, make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
-        (Lookup("n", "m", b""), Code.BAD_KEYS, "keys"),
-        (Lookup("n", "m", bytes(33)), Code.BAD_KEYS, "keys"),
-        (Lookup("n", "m", make.packed(make.keys(1)), "a/b"), Code.BAD_SALT, "tenant"),
+        (LookupChain("n", "", make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
+        (LookupChain("n", "m" * 300, make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
+        (LookupChain("n", "m", b""), Code.BAD_KEYS, "keys"),
+        (LookupChain("n", "m", bytes(33)), Code.BAD_KEYS, "keys"),
+        (LookupChain("n", "m", make.packed(make.keys(1)), "a/b"), Code.BAD_SALT, "tenant"),
     ],
 )
-def test_a_wrong_question_names_its_field(message: Lookup, code: Code, field: str) -> None:
+def test_a_wrong_question_names_its_field(message: LookupChain, code: Code, field: str) -> None:
     bench, _ = bench_of(8)
     with pytest.raises(ProtocolError) as raised:
         bench.node.look_up(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import sweeps
+from dataplane.core.pool import sweeps
 from dataplane.protocol.control import Scope
 from dataplane.protocol.events import SweepDone
 from tests.core.tenancy import PAGE, bench_of

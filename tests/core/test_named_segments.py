@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataplane.core.ranges import Ranges
+from dataplane.core.blocks.ranges import Ranges
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control import QuotaSpec, Scope
@@ -41,7 +41,7 @@ def test_a_refusal_means_that_no_place_is_left_also_side_by_side_in_the_named_se
         traffic.step(number)
     assert traffic.bench.faults() == []
     for engine in traffic.engines:
-        engine.let_go()
+        engine.release()
     for engine, reservation in traffic.open:
         engine.abort(reservation)
     traffic.generation += 1
@@ -89,7 +89,7 @@ def test_no_more_is_stored_in_the_named_segment_than_it_has_and_the_rest_of_the_
     refused = engine.reserve(make.keys(1, "more"), SLOT)
     assert refused.outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(96), SLOT).written == 96
-    engine.let_go(held)
+    engine.release(held)
     assert engine.store(make.keys(1, "more"), SLOT) == 1, "it evicts its own"
     assert own.lookup(make.keys(96)) == 96
     assert engine.reserve([make.key("large")], 33 * SLOT).outcomes.tolist() == [Code.TOO_LARGE]
@@ -115,7 +115,7 @@ def test_a_large_block_takes_the_place_of_neighbours_and_of_no_more() -> None:
     assert gone == [1, 2, 3], "the oldest neighbours that are held by nobody"
     assert large.reserve([make.key("huge")], 16 * make.MIB).outcomes.tolist() == [Code.FRAGMENTED]
     for each in held:
-        small.let_go(each)
+        small.release(each)
     assert bench.faults() == []
 
 
@@ -137,7 +137,7 @@ def test_a_pool_that_grows_grows_for_others_alone() -> None:
     bench.node.resize(64 * SLOT, bench.now)
     assert engine.reserve([make.key("more")], SLOT).outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(32, "own"), SLOT).written == 32
-    engine.let_go(held)
+    engine.release(held)
     assert engine.store(make.keys(32, "more"), SLOT) == 32
     assert own.lookup(make.keys(32, "own")) == 32
     assert bench.faults() == []
@@ -198,7 +198,7 @@ def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_
     assert other.connected
     bench.memory.refuse = False
     assert engine.store(make.keys(24, "again"), SLOT) == 24
-    engine.let_go(held)
+    engine.release(held)
     assert bench.faults() == []
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.names import (
+from dataplane.core.journal.id_journal import (
     EngineEnd,
     EngineName,
-    Names,
+    IdJournal,
     SpaceEnd,
     SpaceName,
     TenantName,
@@ -27,8 +27,8 @@ PROCESS_BYTES = HALF_BYTES // 8
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a journal of 64 KiB."""
-    monkeypatch.setattr("dataplane.core.names.ATTACH_BYTES", ATTACH_BYTES)
-    monkeypatch.setattr("dataplane.core.names.PROCESS_BYTES", PROCESS_BYTES)
+    monkeypatch.setattr("dataplane.core.journal.id_journal.ATTACH_BYTES", ATTACH_BYTES)
+    monkeypatch.setattr("dataplane.core.journal.id_journal.PROCESS_BYTES", PROCESS_BYTES)
 
 
 def wide(number: int) -> Space:
@@ -37,13 +37,13 @@ def wide(number: int) -> Space:
     return Space(model=text, revision=text, layout=text, dtype=text, kv_group=number)
 
 
-def journal() -> Names:
-    names = Names(bytearray(names_bytes(HALF_BYTES)))
+def journal() -> IdJournal:
+    names = IdJournal(bytearray(names_bytes(HALF_BYTES)))
     names.format()
     return names
 
 
-def take(names: Names, client: int, pid: int, spaces: list[Space]) -> bool:
+def take(names: IdJournal, client: int, pid: int, spaces: list[Space]) -> bool:
     """Attach as a node does, space numbers being their groups."""
     if names.refusal(pid, spaces) is not None:
         return False
@@ -67,11 +67,11 @@ def test_one_process_gets_its_share_and_all_together_theirs() -> None:
 
 def test_what_ends_makes_room_also_after_a_restart_and_a_full_half() -> None:
     buffer = bytearray(names_bytes(HALF_BYTES))
-    names = Names(buffer)
+    names = IdJournal(buffer)
     names.format()
     assert take(names, 1, 1, [wide(1)])
     assert not take(names, 2, 1, [wide(2)])
-    names, known = Names.attach(buffer)
+    names, known = IdJournal.attach(buffer)
     assert list(known.engines) == [1]
     assert not take(names, 2, 1, [wide(2)]), "a restart does not forget who has how much"
     names.append(EngineEnd(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import intent as intent_module
+from dataplane.core.operator import intent as intent_module
 from dataplane.protocol.control import ListBlocks, QuotaSpec, Scope, Strength
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.core.test_sweeps import seen, settle
@@ -32,7 +32,7 @@ def test_a_pin_with_the_keys_of_another_tenant_holds_nothing(first: str, strengt
     if first == "pin":
         engine.store(chain, PAGE, tenant="globex")
     engine.acquire(chain)
-    engine.let_go()
+    engine.release()
     bench.pass_time(1)
     assert counted(bench, "theirs") == (0, 0, 0, 0)
     assert [bench.tenant(name).pinned_bytes for name in ("globex", "acme")] == [0, 0]
@@ -140,7 +140,7 @@ def test_a_hot_prefix_does_not_tell_what_another_tenant_stored_under_its_keys() 
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="acme")
     engine.acquire(chain)
-    engine.let_go()
+    engine.release()
     bench.pass_time(0.1)
     (prefix,) = bench.node.hot_prefixes("hits", "acme", 5, bench.now)
     assert prefix.resident == 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import scopes
-from dataplane.core.prefixes import KEPT_AFTER, WINDOW_S, Prefixes
+from dataplane.core.engines.prefixes import KEPT_AFTER, WINDOW_S, PrefixSketches
+from dataplane.core.operator import scopes
 from dataplane.protocol.codes import Code, ProtocolError
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.core.test_prefixes import chain_of
@@ -14,7 +14,7 @@ from tests.dataplane import factories as make
 
 def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all() -> None:
     bench, _ = bench_of(64)
-    prefixes = Prefixes()
+    prefixes = PrefixSketches()
     for owner in range(100):
         tenant = bench.node.pool.tenants.get(f"t{owner}")
         for number in range(40):
@@ -39,7 +39,7 @@ def test_of_very_long_lists_what_is_resident_is_reckoned_from_some_keys(
     for number in range(4):
         engine.store(make.keys(100, number), PAGE)
         engine.acquire(make.keys(100, number))
-        engine.let_go()
+        engine.release()
     bench.pass_time(0.1)
     assert [each.resident for each in bench.node.hot_prefixes("hits", None, 9, bench.now)] == [100] * 4
     fill(engine, "scan", 512)
@@ -52,7 +52,7 @@ def test_prefixes_in_several_spaces_are_each_looked_up_in_their_own() -> None:
         chain = make.keys(length, space)
         engine.store(chain, PAGE, space=space)
         engine.acquire(chain, space)
-        engine.let_go()
+        engine.release()
     bench.pass_time(0.1)
     listed = bench.node.hot_prefixes("bytes", None, 9, bench.now)
     assert [(each.model, each.depth, each.resident) for each in listed] == [

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from dataplane.core.blocks import Block
-from dataplane.core.prefixes import MAX_KEYS, WINDOW_S, Prefixes
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.engines.prefixes import MAX_KEYS, WINDOW_S, PrefixSketches
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import Scope
 from dataplane.protocol.engine import Reserve
@@ -21,7 +21,7 @@ def serve(engine: BenchEngine, chain: list[bytes], tenant: str = "", space: int 
     hits = engine.acquire(chain, space)
     if hits < len(chain):
         engine.store(chain, PAGE, tenant=tenant, space=space)
-    engine.let_go()
+    engine.release()
 
 
 def converse(engine: BenchEngine, conversations: int, turns: int, tenant: str = "a") -> list[bytes]:
@@ -94,7 +94,7 @@ def test_a_prefix_that_left_the_pool_is_listed_with_what_is_resident() -> None:
 
 def test_the_heaviest_is_found_among_many_that_come_once() -> None:
     bench, _ = bench_of(64)
-    prefixes = Prefixes()
+    prefixes = PrefixSketches()
     hot = chain_of(bench, 8, "hot")
     for number in range(20_000):
         prefixes.served(chain_of(bench, 4, number), bench.now)
@@ -107,14 +107,16 @@ def test_the_heaviest_is_found_among_many_that_come_once() -> None:
 
 def test_a_million_different_blocks_take_bounded_memory() -> None:
     bench, _ = bench_of(64)
-    prefixes = Prefixes()
+    prefixes = PrefixSketches()
+    count = 12_000
+    step_s = 4000 / count
     tracemalloc.start()
     try:
-        for number in range(12_000):
-            prefixes.served(chain_of(bench, 64, number), bench.now + number / 3)
+        for number in range(count):
+            prefixes.served(chain_of(bench, 64, number), bench.now + number * step_s)
         early, _ = tracemalloc.get_traced_memory()
-        for number in range(12_000, 20_000):
-            prefixes.served(chain_of(bench, 64, number), bench.now + number / 3)
+        for number in range(count, count * 5 // 3):
+            prefixes.served(chain_of(bench, 64, number), bench.now + number * step_s)
         late, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -149,7 +151,7 @@ def test_a_hot_prefix_keeps_its_model_when_nothing_of_that_is_cached_any_more() 
     bench, engine = bench_of(128)
     converse(engine, 3, 1)
     bench.pass_time(0.1)
-    engine.goodbye()
+    engine.say_detached()
     bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     for _ in range(4):
         bench.pass_time(1.0)

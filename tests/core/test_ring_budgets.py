@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import uses as uses_module
-from dataplane.core.prefixes import MAX_POINTS
+from dataplane.core.engines import uses as uses_module
+from dataplane.core.engines.prefixes import MAX_POINTS
+from dataplane.core.stats import node_stats
 from dataplane.protocol.layout import (
     A_RING_HEAD,
     A_RING_TAIL,
@@ -65,7 +66,7 @@ def test_a_chain_that_is_cut_by_the_end_of_a_turn_counts_whole() -> None:
     engine.store(chain, PAGE)
     for _ in range(4):
         engine.acquire(chain)
-        engine.let_go()
+        engine.release()
     bench.pass_time(0.05)
     assert left(engine) == 140, "two turns of one chain each"
     bench.pass_time(0.05)
@@ -79,7 +80,7 @@ def test_a_ring_is_drained_to_its_end_before_its_engine_reserves() -> None:
     chain = make.keys(900)
     engine.store(chain, PAGE)
     engine.acquire(chain)
-    engine.let_go()
+    engine.release()
     engine.store(make.keys(1, "more"), PAGE)
     assert left(engine) == 0
     assert {block.hits for block in bench.node.pool.table.blocks.values() if block.parent} == {1}
@@ -129,7 +130,7 @@ def test_what_an_engine_says_of_a_space_that_it_did_not_attach_counts_for_nothin
         stranger.note(1 << 56 | position << 32 | int(numbers[position]), int(control[position]))
     bench.pass_time(5)
     assert bench.node.engines[stranger.client].ring.invalid == 4
-    assert bench.node.stats(bench.now).totals.bytes_out == 0
+    assert node_stats(bench.node, bench.now).totals.read_bytes == 0
     assert bench.node.hot_prefixes("hits", None, 9, bench.now) == []
     bench.pass_time(6)
     assert bench.pin("p").expired

@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import QuotaSpec, Scope, Strength
 from dataplane.protocol.layout import HOT_KEY, pack_keys
@@ -182,8 +183,8 @@ class SharesMachine(RuleBasedStateMachine):
             self.reader.acquire(CHAINS[tenant][number])
 
     @rule()
-    def let_go(self) -> None:
-        self.reader.let_go()
+    def release(self) -> None:
+        self.reader.release()
 
     @rule(specs=quotas())
     def records(self, specs: tuple[QuotaSpec, ...]) -> None:
@@ -350,13 +351,13 @@ class SharesMachine(RuleBasedStateMachine):
             assert tenant.bytes == view.count[tenant.salt] * PAGE
             assert tenant.account.bytes == used[self.account(tenant.salt)] * PAGE
             assert tenant.refused_blocks == self.refused[tenant.salt]
-        stats = self.bench.node.stats(self.bench.now)
+        stats = node_stats(self.bench.node, self.bench.now)
         assert sum(stats.refused.values()) == stats.totals.refused_blocks == self.refused.total()
 
     @invariant()
     def floors_are_what_the_pool_can_keep(self) -> None:
         floors = self.floor_bytes()
-        for each in self.bench.node.stats(self.bench.now).tenants:
+        for each in node_stats(self.bench.node, self.bench.now).tenants:
             assert each.effective_floor_bytes == floors.get(each.tenant, 0)
         accounts = {tenant.salt: tenant.account for tenant in self.bench.node.pool.tenants.managed()}
         for name, floor in floors.items():
@@ -414,7 +415,7 @@ class SharesMachine(RuleBasedStateMachine):
             if control & STATE_MASK:
                 tenant, key = OWNERS[memory.hot[number, HOT_KEY : HOT_KEY + 4].tobytes()]
                 rows[number] = Row(number, key, tenant, control, blocks[number].guaranteed)
-        demoted = {block.key for block in blocks.values() if block.shelf is not None and block.rank == 0}
+        demoted = {block.key for block in blocks.values() if block.queue is not None and block.rank == 0}
         return View(rows, set(self.reader._held), demoted)
 
     def enforced(self, tenant: str) -> bool:

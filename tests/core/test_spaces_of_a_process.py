@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import engines as engines_module
+from dataplane.core.engines import engines as engines_module
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.spaces import Space
 from tests.core.tenancy import bench_of
@@ -27,6 +27,6 @@ def test_a_process_has_so_many_spaces_in_all_its_attachments(monkeypatch: pytest
     assert len(bench.node.pool.spaces.by_number) == 7, "nothing of it is kept"
     bench.attach(*spaces(5, 6, 7), pid=1)
     bench.attach(*spaces(8, 9, 10), pid=2)
-    first.goodbye()
+    first.say_detached()
     with pytest.raises(ProtocolError):
         bench.attach(*spaces(11), pid=1)

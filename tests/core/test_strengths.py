@@ -75,7 +75,7 @@ def test_under_a_quota_too_blocks_under_a_soft_pin_go_after_all_others(why: str)
         for chain in (wish, other):
             engine.acquire(chain)
         bench.apply(make.shares(*before, QuotaSpec("a", limit_bytes=8 * PAGE), generation=2))
-        engine.let_go()
+        engine.release()
         assert fill(engine, "c", 6) == 6
     assert (engine.lookup(wish), engine.lookup(other)) == (8, 2)
 
@@ -223,7 +223,7 @@ def test_a_pool_full_of_pins_and_leases_refuses_with_a_reason_and_serves_when_th
     for _ in range(3):
         assert engine.store(make.keys(4, "new"), PAGE).refused == {Code.POOL_FULL}
     assert bench.refused() == {"pool_full": 12}
-    engine.let_go()
+    engine.release()
     assert engine.store(make.keys(4, "new"), PAGE).written == 4
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
-from dataplane.core import sweeps
+from dataplane.core.pool import sweeps
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Count, QuotaSpec, Scope
-from dataplane.protocol.engine import Lease, Reserve
+from dataplane.protocol.control import CountBlocks, QuotaSpec, Scope
+from dataplane.protocol.engine import LeaseRequest, Reserve
 from dataplane.protocol.events import SweepDone
 from dataplane.protocol.layout import H_INVALID_COUNT, is_ready, leading, pack_keys
 from dataplane.protocol.spaces import Space
@@ -42,7 +42,7 @@ def settle(bench: Bench) -> None:
 def counted(
     bench: Bench, kind: Literal["invalidate", "demote", "clear"], scope: Scope, *, permanent: bool = False
 ) -> tuple[int, int]:
-    return bench.node.count(Count("n", kind, scope, permanent))
+    return bench.node.count(CountBlocks("n", kind, scope, permanent))
 
 
 def scope_of(name: str, chain: Sequence[bytes]) -> Scope:
@@ -100,7 +100,7 @@ def test_leases_by_message_miss_at_once_too() -> None:
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="a")
     bench.node.invalidate(Scope(tenant="a"), bench.now)
-    assert bench.node.lease(engine.client, Lease(1, engine.spaces[0], make.packed(chain))) == []
+    assert bench.node.lease(engine.client, LeaseRequest(1, engine.spaces[0], make.packed(chain))) == []
 
 
 def test_what_is_stored_afterwards_is_readable_during_the_sweep_and_after_it() -> None:
@@ -131,7 +131,7 @@ def test_leased_blocks_are_out_of_the_index_and_go_when_the_lease_ends() -> None
         "readers keep what they have"
     )
     assert bench.index.header[H_INVALID_COUNT] == 1, "a late reader of the index still sees the marks"
-    engine.let_go()
+    engine.release()
     settle(bench)
     assert held(bench, "a") == 6
     assert bench.index.header[H_INVALID_COUNT] == 0
@@ -273,7 +273,7 @@ def test_a_pin_that_comes_too_late_saves_nothing() -> None:
 
 
 def test_bytes_of_swept_blocks_are_used_before_anything_else_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataplane.core.pool.MAX_BURIED", 4)
+    monkeypatch.setattr("dataplane.core.pool.pool.MAX_BURIED", 4)
     bench, engine = bench_of(64)
     old, good = make.keys(32, "old"), make.keys(32, "good")
     engine.store(good, PAGE, tenant="b")
@@ -309,7 +309,7 @@ def test_demoted_blocks_go_first_tail_first_until_they_are_used_again() -> None:
     bench.node.demote(Scope(tenant="a"), bench.now)
     assert (seen(engine, demoted), seen(engine, used)) == (32, 16), "nothing is dropped"
     engine.acquire(used)
-    engine.let_go()
+    engine.release()
     bench.pass_time(0.05)
     fill(engine, "c", 8)
     assert (seen(engine, old), seen(engine, used), seen(engine, demoted)) == (16, 16, 24)

@@ -10,7 +10,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dataplane.core.blocks import Block
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import ALGORITHMS, Algorithm, QuotaSpec, Scope, Strength
 from dataplane.protocol.layout import I64, U64, is_ready, leading, pack_keys
@@ -181,13 +182,13 @@ class TenancyMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.alive)
     @rule(pick=picks)
-    def let_go(self, pick: int) -> None:
+    def release(self, pick: int) -> None:
         engine = self.engine(pick)
-        engine.let_go()
+        engine.release()
         self.held = [hold for hold in self.held if hold.engine is not engine]
 
     @precondition(lambda self: len(self.alive) > 1)
-    @rule(pick=picks, how=st.sampled_from(["die", "detach", "goodbye"]))
+    @rule(pick=picks, how=st.sampled_from(["die", "detach", "say_detached"]))
     def leave(self, pick: int, how: str) -> None:
         engine = self.alive.pop(pick % len(self.alive))
         if how == "detach":
@@ -195,7 +196,7 @@ class TenancyMachine(RuleBasedStateMachine):
             self.closed.append(engine)
             return
         self.held = [hold for hold in self.held if hold.engine is not engine]
-        engine.die() if how == "die" else engine.goodbye()
+        engine.die() if how == "die" else engine.say_detached()
 
     @precondition(lambda self: self.closed)
     @rule(pick=picks)
@@ -346,14 +347,14 @@ class TenancyMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_refusal_is_counted(self) -> None:
-        stats = self.bench.node.stats(self.bench.now)
+        stats = node_stats(self.bench.node, self.bench.now)
         assert sum(stats.refused.values()) == self.refused
         assert stats.totals.refused_blocks == self.refused
         assert sum(sum(tenant.refused.values()) for tenant in stats.tenants) == self.refused
 
     @invariant()
     def floors_can_be_kept(self) -> None:
-        stats = self.bench.node.stats(self.bench.now)
+        stats = node_stats(self.bench.node, self.bench.now)
         floors = sum(tenant.effective_floor_bytes for tenant in stats.tenants)
         assert floors <= stats.pool.capacity_bytes
         wanted = [tenant for tenant in stats.tenants if tenant.managed and tenant.mode == "enforce"]

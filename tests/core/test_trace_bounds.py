@@ -6,15 +6,15 @@ import time
 
 import msgspec
 
-from dataplane.core.accesses import MAX_RECORDS, Accesses
+from dataplane.core.engines.accesses import MAX_RECORDS, AccessQueues
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 
 
-def full() -> tuple[Accesses, float]:
+def full() -> tuple[AccessQueues, float]:
     bench, _ = bench_of(64)
-    trace = Accesses(bench.now, 2 * MAX_RECORDS)
+    trace = AccessQueues(bench.now, 2 * MAX_RECORDS)
     words = pack_keys(make.keys(1))[:, 0]
     tenant = bench.node.pool.tenants.get("a")
     for _ in range(50_000):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dataplane.core import usage as core_usage
+from dataplane.core.tenants import usage as core_usage
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import QuotaSpec
 from dataplane.protocol.engine import SpaceRequest
@@ -75,7 +75,7 @@ def test_the_integral_is_exact_whatever_happens_when() -> None:
         if rng.random() < 0.2:
             engine.acquire(chain)
         elif rng.random() < 0.2:
-            engine.let_go()
+            engine.release()
         elif rng.random() < 0.3:
             granted = engine.reserve(chain, rng.choice((PAGE, 2 * PAGE)), tenant=tenant)
             if granted.reservation:
@@ -146,7 +146,7 @@ def test_look_ups_before_the_first_store_count_for_the_tenant_that_stores_then()
 def test_look_ups_of_a_space_that_is_gone_are_left_out() -> None:
     bench, engine = bench_of(64, spaces=(make.space("gone"),))
     look_up(engine, "late", 6)
-    engine.goodbye()
+    engine.say_detached()
     bench.pass_time(1)
     other = bench.attach(make.space("other"))
     fill(other, "late", 1)
@@ -232,7 +232,7 @@ def test_beyond_the_most_accounts_unmanaged_tenants_share_one() -> None:
 
 
 def test_a_tenant_that_was_forgotten_goes_on_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataplane.core.quotas.MAX_IDLE_TENANTS", 0)
+    monkeypatch.setattr("dataplane.core.tenants.quotas.MAX_IDLE_TENANTS", 0)
     bench, engine = bench_of(64)
     engine.abort(engine.reserve(make.keys(2), PAGE, tenant="a").reservation)
     bench.pass_time(1)

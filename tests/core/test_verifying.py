@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core import verifying
+from dataplane.core.operator import verifying
+from dataplane.core.stats import node_stats
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import Scope, VerificationState
@@ -61,7 +62,7 @@ def test_corrupt_blocks_become_misses_and_are_told() -> None:
     assert [(event.tenant, event.bytes, event.client) for event in corrupt] == [("a", PAGE, 0)] * 2
     (done,) = [event for event in events if isinstance(event, VerifyDone)]
     assert (done.verification, done.checked, done.corrupt, done.without_checksum) == (state.number, 6, 2, 3)
-    assert bench.node.stats(bench.now).totals.corrupt_blocks == 2
+    assert node_stats(bench.node, bench.now).totals.corrupt_blocks == 2
     assert bench.faults() == []
     assert figures(verify(bench)) == (7, 4, 0, 3)
 
@@ -75,7 +76,7 @@ def test_a_leased_corrupt_block_is_a_miss_at_once_and_goes_with_the_lease() -> N
     assert verify(bench).corrupt == 1
     assert engine.has(chain) == [False, True]
     assert len(bench.node.pool.table.blocks) == 2
-    engine.let_go()
+    engine.release()
     bench.pass_time(0.1)
     assert len(bench.node.pool.table.blocks) == 1
     assert bench.faults() == []

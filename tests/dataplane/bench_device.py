@@ -1,4 +1,4 @@
-"""A device as the core sees it: work is taken and done, and engines read replicas under their leases."""
+"""A device as the core sees it: work is taken and done, and engines read GPU copies under their leases."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dataplane.core.extents import Extent
-from dataplane.core.replica_pool import Copy, Free
-from dataplane.protocol.events import ReplicaPoolStats
+from dataplane.core.gpu_copies.extents import Extent
+from dataplane.core.gpu_copies.pool import FreeExtent, PendingCopy
+from dataplane.core.stats import node_stats
+from dataplane.protocol.events import GpuCopyPoolStats
+from dataplane.protocol.gpu_copies import GpuCopyIndex, table_bytes
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.replicas import ReplicaTable, table_bytes
 from tests.dataplane.bench_node import Bench, BenchEngine
 
 UUID = "7717ca5e-0000-4000-8000-000000000000"
@@ -26,7 +27,7 @@ class BenchDevice:
     bench: Bench
     capacity_bytes: int
     device: str = UUID
-    queue: list[Copy | Free] = field(default_factory=list)
+    queue: list[PendingCopy | FreeExtent] = field(default_factory=list)
     memory: dict[int, dict[int, Bytes]] = field(default_factory=dict)
     """Of allocated extents: what was written, by offset."""
     refuses: bool = False
@@ -37,51 +38,51 @@ class BenchDevice:
     """Extents that engines have mapped."""
 
     def __post_init__(self) -> None:
-        self.table = ReplicaTable(
+        self.table = GpuCopyIndex(
             bytearray(table_bytes(self.bench.index.max_blocks)), self.bench.index.max_blocks
         )
         self.table.format(1)
 
     def read_by(self, *engines: BenchEngine) -> None:
-        replicas = self.bench.node.replicas
-        if self.device not in replicas.pools:
-            replicas.open(self.device, "bench", self.capacity_bytes, self.table, self.bench.now)
+        gpu_copies = self.bench.node.gpu_copies
+        if self.device not in gpu_copies.pools:
+            gpu_copies.open(self.device, "bench", self.capacity_bytes, self.table, self.bench.now)
         for engine in engines:
-            replicas.read_by(engine.client, self.device)
+            gpu_copies.read_by(engine.client, self.device)
             self.open_in.setdefault(engine.client, {})
 
     # ---- what the data plane's side does
 
     def take(self) -> None:
-        self.queue += self.bench.node.replicas.work(self.device)
+        self.queue += self.bench.node.gpu_copies.work(self.device)
 
     def do_one(self) -> None:
         """The next piece of work."""
         work = self.queue.pop(0)
-        replicas = self.bench.node.replicas
-        if isinstance(work, Free):
+        gpu_copies = self.bench.node.gpu_copies
+        if isinstance(work, FreeExtent):
             for known in self.open_in.values():
                 assert work.extent.number not in known, "memory that an engine has open is given back"
             del self.memory[work.extent.number]
             return
-        replica, extent = work.replica, work.replica.extent
+        gpu_copy, extent = work.gpu_copy, work.gpu_copy.extent
         if extent.number not in self.memory:
             if self.refuses:
-                replicas.failed(
+                gpu_copies.failed(
                     self.device, work, "out of memory", self.bench.now, memory=True, lasting=False
                 )
                 return
             self.memory[extent.number] = {}
-        block = replica.block
+        block = gpu_copy.block
         assert self.bench.memory.segments[work.segment] >= work.offset + block.nbytes
-        self.memory[extent.number][replica.offset] = block.number, block.control
-        replicas.copied(self.device, [work])
+        self.memory[extent.number][gpu_copy.offset] = block.number, block.control
+        gpu_copies.copied(self.device, [work])
 
     def fail_one(self, *, lasting: bool = False) -> None:
         """The next copy fails after its memory was allocated."""
         work = self.queue.pop(0)
-        assert isinstance(work, Copy)
-        self.bench.node.replicas.failed(
+        assert isinstance(work, PendingCopy)
+        self.bench.node.gpu_copies.failed(
             self.device, work, "an illegal address", self.bench.now, memory=False, lasting=lasting
         )
 
@@ -97,14 +98,14 @@ class BenchDevice:
     # ---- what engines do
 
     def load(self, engine: BenchEngine, chain: Sequence[bytes], space: int = 0) -> list[bool]:
-        """Lease a chain and find its replicas: which blocks have one. They are in use until `let_go`."""
+        """Lease a chain and find its GPU copies: which blocks have one. They are in use until `release`."""
         hits = engine.acquire(chain, space)
         numbers, controls = self.bench.index.find(pack_keys(list(chain[:hits])), engine.spaces[space])
         extents, offsets = self.table.places(numbers, controls)
         seen = self.seen.setdefault(engine.client, {})
         opened = self.open_in[engine.client]
         for extent in set(extents.tolist()) - opened.keys() - {0}:
-            for granted in self.bench.node.replicas.grant(engine.client, self.device, [extent]):
+            for granted in self.bench.node.gpu_copies.grant(engine.client, self.device, [extent]):
                 opened[extent] = granted
         found = []
         for number, control, extent, offset in zip(
@@ -115,8 +116,8 @@ class BenchDevice:
             found.append(extent != 0)
         return found
 
-    def let_go(self, engine: BenchEngine) -> None:
-        engine.let_go()
+    def release(self, engine: BenchEngine) -> None:
+        engine.release()
         self.seen.pop(engine.client, None)
 
     def close_gone(self, engine: BenchEngine) -> None:
@@ -124,7 +125,7 @@ class BenchDevice:
         gone = [number for number in self.open_in[engine.client] if number not in self.table.extents()]
         for number in gone:
             del self.open_in[engine.client][number]
-        self.bench.node.replicas.closed(engine.client, self.device, gone)
+        self.bench.node.gpu_copies.closed(engine.client, self.device, gone)
 
     def end(self, engine: BenchEngine) -> None:
         """The engine's process is gone, and its mappings with it."""
@@ -134,9 +135,11 @@ class BenchDevice:
     # ---- what must hold
 
     @property
-    def stats(self) -> ReplicaPoolStats:
+    def stats(self) -> GpuCopyPoolStats:
         return next(
-            each for each in self.bench.node.stats(self.bench.now).replica_pools if each.device == self.device
+            each
+            for each in node_stats(self.bench.node, self.bench.now).gpu_copy_pools
+            if each.device == self.device
         )
 
     def shown(self) -> dict[int, Bytes]:
@@ -162,9 +165,9 @@ class BenchDevice:
                     )
         stats = self.stats
         allocated = set(self.memory)
-        pool = self.bench.node.replicas.pools[self.device]
+        pool = self.bench.node.gpu_copies.pools[self.device]
         known = {each.number for each in (*pool.extents.values(), *pool.leaving.values(), *pool.freeing)}
-        known |= {each.extent.number for each in self.queue if isinstance(each, Free)}
+        known |= {each.extent.number for each in self.queue if isinstance(each, FreeExtent)}
         if not allocated <= known:
             found.append(f"memory of extents {sorted(allocated - known)} is lost")
         if stats.used_bytes > self.capacity_bytes:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dataplane.core.leases import LeaseTable
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.engines.storing import GrantResult
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.storing import Granted
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.lru import Lru
+from dataplane.core.stats import node_stats
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.lru import Lru
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.control import Fault, Snapshot
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Reserve, SpaceRequest
 from dataplane.protocol.events import Event, PinStats, PoolStats, TenantStats
@@ -94,17 +95,17 @@ class PlainMemory:
 class Stored:
     """What a store did, by outcome."""
 
-    granted: Granted
+    granted: GrantResult
     written: int = 0
 
     @property
     def outcomes(self) -> Counter[str]:
-        names = {int(outcome): outcome.name for outcome in Outcome}
+        names = {int(outcome): outcome.name for outcome in ReserveOutcome}
         return Counter(names.get(value) or code_of(value).name for value in self.granted.outcomes.tolist())
 
     @property
     def refused(self) -> set[Code]:
-        known = {int(outcome) for outcome in Outcome}
+        known = {int(outcome) for outcome in ReserveOutcome}
         return {code_of(value) for value in self.granted.outcomes.tolist() if value not in known}
 
 
@@ -118,7 +119,9 @@ class BenchEngine:
     area: AreaMemory
     _held: list[int] = field(default_factory=list)
 
-    def reserve(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> Granted:
+    def reserve(
+        self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0
+    ) -> GrantResult:
         message = Reserve(1, self.spaces[space], tenant, make.packed(chain), nbytes)
         return self.bench.node.reserve(self.client, message, self.bench.now)
 
@@ -162,7 +165,7 @@ class BenchEngine:
         self.area.ring[head % RING_ENTRIES] = (first, second)
         self.area.header[A_RING_HEAD] = head + 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release every lease."""
         np.subtract.at(self.area.counters, np.array(self._held, np.int64), np.uint32(1))
         self._held.clear()
@@ -175,8 +178,8 @@ class BenchEngine:
         """The process is proven gone."""
         self.bench.node.process_gone(self.client, self.bench.now)
 
-    def goodbye(self) -> None:
-        self.bench.node.goodbye(self.client, self.bench.now)
+    def say_detached(self) -> None:
+        self.bench.node.say_detached(self.client, self.bench.now)
 
 
 class Bench:
@@ -237,17 +240,17 @@ class Bench:
         return [event for event in self.node.take_events() if isinstance(event, kind)]
 
     def tenant(self, name: str) -> TenantStats:
-        return next(each for each in self.node.stats(self.now).tenants if each.tenant == name)
+        return next(each for each in node_stats(self.node, self.now).tenants if each.tenant == name)
 
     def pin(self, name: str) -> PinStats:
-        return next(each for each in self.node.stats(self.now).pins if each.name == name)
+        return next(each for each in node_stats(self.node, self.now).pins if each.name == name)
 
     def refused(self) -> dict[str, int]:
-        return self.node.stats(self.now).refused
+        return node_stats(self.node, self.now).refused
 
     @property
     def pool(self) -> PoolStats:
-        return self.node.stats(self.now).pool
+        return node_stats(self.node, self.now).pool
 
     def faults(self) -> list[str]:
         """Contradictions: the node's own, and those that only a test can see."""

@@ -32,6 +32,7 @@ from dataplane.protocol.layout import (
     pack_keys,
 )
 from dataplane.protocol.states import State
+from tests.threads import join
 
 SEGMENT = 1 << 16
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -82,7 +83,8 @@ class BrokenPlane:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.socket)
         self._listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, name="broken-plane", daemon=True)
+        self._accepting.start()
 
     def publish(
         self, key: bytes, *, segment: int = 1, offset: int = 0, nbytes: int = 4096, at: int = 3
@@ -99,6 +101,8 @@ class BrokenPlane:
 
     def close(self) -> None:
         # Shut down first: `close` alone wakes nobody who waits in `accept` or `recv`.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        join(self._accepting)  # what it accepted last is in the list, too
         for each in [self._listener, *self._open]:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

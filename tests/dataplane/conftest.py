@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.dataplane.plane import Plane
+from tests.run_marks import short_folder
 
 
 @pytest.fixture
@@ -37,10 +36,10 @@ def plane(make_plane: Callable[..., Plane]) -> Plane:
 @pytest.fixture(scope="module")
 def shared_plane() -> Iterator[Plane]:
     """A running data plane that all tests of a file talk to; it must survive every one of them."""
-    folder = Path(tempfile.mkdtemp(prefix="larder-", dir="/tmp"))
-    shared = Plane(folder).start()
-    yield shared
-    alive, log = shared.alive, shared.log()
-    shared.kill()
-    shutil.rmtree(folder, ignore_errors=True)
-    assert alive, log
+    with short_folder() as folder:
+        shared = Plane(folder).start()
+        try:
+            yield shared
+            assert shared.alive, shared.log()
+        finally:
+            shared.kill()

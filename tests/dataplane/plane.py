@@ -19,7 +19,7 @@ import zmq
 
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, code_of
-from dataplane.protocol.control import Bodies, ControlReply, Describe, Description, NeedBodies, Snapshot
+from dataplane.protocol.control import Bodies, ControlReply, DescribeNode, Description, NeedBodies, Snapshot
 from dataplane.protocol.engine import (
     MAX_FDS_PER_DATAGRAM,
     VERSION,
@@ -31,6 +31,8 @@ from dataplane.protocol.engine import (
 )
 from dataplane.protocol.events import NodeStats
 from tests.dataplane import factories as make
+from tests.forked import Forked
+from tests.run_marks import shm_name
 
 START_TIMEOUT_S = 30.0
 WAIT_S = 15.0
@@ -77,9 +79,16 @@ class Plane:
 
     @property
     def environ(self) -> dict[str, str]:
+        named = (
+            {"LARDER_DATAPLANE__LMCACHE_SHM_NAME": shm_name(self.folder)}
+            if "lmcache_port" in self.settings
+            else {}
+        )
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            **named,
             "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_POOL_BYTES": "16MiB",
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
             "LARDER_DATAPLANE__PREFAULT": "false",
@@ -91,9 +100,7 @@ class Plane:
     def start(self) -> Plane:
         """Start the process and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dataplane"], env=self.environ, stdout=log, stderr=log
-            )
+            self.process = Forked("dataplane", env=self.environ, stdout=log, stderr=log)
         wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
         assert self.alive, self.log()
         return self
@@ -122,7 +129,7 @@ class Plane:
         """kill -9, and wait for the end."""
         if self.process is not None:
             self.signal(signal.SIGKILL)
-            self.process.wait()
+            self.process.wait(30)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -190,7 +197,7 @@ class Manager:
         return answer
 
     def describe(self) -> NodeStats:
-        answer = self.ask(Describe("test", audit=True))
+        answer = self.ask(DescribeNode("test", audit=True))
         assert isinstance(answer, Description)
         assert answer.faults == []
         return answer.stats
@@ -300,7 +307,7 @@ def engine_process(code: str, *arguments: str, **options: Any) -> Iterator[subpr
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(30)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()

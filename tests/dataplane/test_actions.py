@@ -22,7 +22,7 @@ from dataplane.protocol.control import (
     Hello,
     ListBlocks,
     Looked,
-    Lookup,
+    LookupChain,
     Nack,
     NeedBodies,
     Scope,
@@ -75,7 +75,7 @@ def blocks(manager: Manager, **fields: object) -> list[CachedBlock]:
 def test_a_node_tells_what_an_engine_would_find(engine: Client, manager: Manager) -> None:
     chain = make.keys(5)
     store(engine, chain[:3], "a")
-    answer = manager.ask(Lookup("n", make.MODEL, make.packed(chain), "a"))
+    answer = manager.ask(LookupChain("n", make.MODEL, make.packed(chain), "a"))
     assert isinstance(answer, Looked)
     (space,) = answer.spaces
     assert (space.identity, space.hits, space.resident) == (make.space().identity(), {"l1": 3}, {"l1": 3})
@@ -185,8 +185,8 @@ def test_a_trial_finds_the_faults_of_the_snapshot(manager: Manager) -> None:
 
 def test_wrong_questions_are_refused(manager: Manager) -> None:
     for message, code, field in (
-        (Lookup("n", "m", b"x"), "bad_keys", "keys"),
-        (Lookup("n", "m", bytes(32), after=-1), "bad_field", "after"),
+        (LookupChain("n", "m", b"x"), "bad_keys", "keys"),
+        (LookupChain("n", "m", bytes(32), after=-1), "bad_field", "after"),
         (ListBlocks("n", after=-1), "bad_field", "after"),
         (ListBlocks("n", limit=10**6), "bad_field", "limit"),
         (Verify("n", Scope(tenant="a/b")), "bad_salt", "scope.tenant"),

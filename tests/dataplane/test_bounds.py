@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from dataplane.client import Space, attach
+from dataplane.core.stats import node_stats
+from dataplane.memory.prefault import Prefault
+from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import Bodies, ControlRefused, Nack
 from dataplane.protocol.layout import RING_COUNT_BITS, RING_COUNT_MASK, RING_KIND_SHIFT, RING_LOOKUP
-from dataplane.tiers.memory import SharedFile
-from dataplane.tiers.prefault import Prefault
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import Plane, wait_for
@@ -89,7 +90,7 @@ def test_counters_that_engines_feed_stay_within_a_message() -> None:
     first = RING_LOOKUP << RING_KIND_SHIFT | RING_COUNT_MASK << RING_COUNT_BITS
     engine.note(first, 1)
     bench.pass_time(0.1)
-    assert 0 <= bench.node.stats(bench.now).totals.requested_blocks < 2**63
+    assert 0 <= node_stats(bench.node, bench.now).totals.requested_blocks < 2**63
 
 
 def test_a_pool_that_is_leased_as_a_whole_is_not_asked_block_by_block() -> None:
@@ -98,10 +99,10 @@ def test_a_pool_that_is_leased_as_a_whole_is_not_asked_block_by_block() -> None:
     chain = make.keys(512)
     engine.store(chain, PAGE)
     assert engine.acquire(chain) == 512
-    before = bench.node.pool.totals.put_back_blocks
+    before = bench.node.pool.totals.evictions_cancelled
     assert engine.reserve(make.keys(1, "more"), PAGE).outcomes.tolist() == [Code.POOL_FULL]
-    assert bench.node.pool.totals.put_back_blocks - before <= 2
-    engine.let_go()
+    assert bench.node.pool.totals.evictions_cancelled - before <= 2
+    engine.release()
     assert engine.store(make.keys(1, "more"), PAGE).written == 1
     assert bench.faults() == []
 
@@ -111,7 +112,7 @@ def test_a_wrong_block_size_does_not_outlive_its_engine() -> None:
     wrong = bench.attach(make.space(block_bytes=8192))
     with pytest.raises(ProtocolError):
         bench.attach(make.space(block_bytes=4096))
-    wrong.goodbye()
+    wrong.say_detached()
     bench.pass_time(1)
     right = bench.attach(make.space(block_bytes=4096))
     assert right.store(make.keys(3), 4096).written == 3
@@ -123,7 +124,7 @@ def test_spaces_with_blocks_outlive_their_engines() -> None:
     first = bench.attach(make.space("kept"), make.space("empty"))
     chain = make.keys(3)
     first.store(chain, PAGE)
-    first.goodbye()
+    first.say_detached()
     bench.pass_time(1)
     assert [space.model for space in bench.node.pool.spaces.by_number.values()] == ["kept"]
     assert bench.attach(make.space("kept")).lookup(chain) == 3

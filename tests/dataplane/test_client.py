@@ -10,10 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dataplane.client import AttachRefused, Client, ClientEvent, Code, Outcome, attach
+from dataplane.client import AttachRefused, Client, ClientEvent, Code, ReserveOutcome, attach
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
+from tests.threads import join
 
 PAGE = 4096
 
@@ -75,7 +76,12 @@ def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> 
         store(one, chain[:1])
         with one.reserve(chain[:3], PAGE) as open_one:
             other = two.reserve(chain, PAGE)
-            assert other.outcomes.tolist() == [Outcome.PRESENT, Outcome.BUSY, Outcome.BUSY, Outcome.WRITE]
+            assert other.outcomes.tolist() == [
+                ReserveOutcome.PRESENT,
+                ReserveOutcome.BUSY,
+                ReserveOutcome.BUSY,
+                ReserveOutcome.WRITE,
+            ]
             assert other.writable == [3]
             assert open_one.commit([1]).blocks == 1
             other.abort()
@@ -411,8 +417,7 @@ def test_threads_may_share_a_client(plane: Plane) -> None:
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join(*threads)
         assert failures == []
         gc.collect()
         stats = plane.describe()
@@ -427,8 +432,8 @@ def test_hits_and_stores_are_counted(plane: Plane) -> None:
         assert client.lookup([*chain, make.key("absent")], tenant="a") == 4
         with client.acquire(chain):
             pass
-        stats = plane.wait_stats(lambda stats: stats.totals.bytes_out, "the ring is drained")
-    assert (stats.totals.stored_blocks, stats.totals.bytes_in, stats.totals.bytes_out) == (
+        stats = plane.wait_stats(lambda stats: stats.totals.read_bytes, "the ring is drained")
+    assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (
         4,
         4 * PAGE,
         4 * PAGE,

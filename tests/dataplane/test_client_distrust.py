@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, attach
-from dataplane.client.memory import Memory, Window
+from dataplane.client.memory import BlockWindow, SharedMapping
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ProtocolError
@@ -24,6 +24,7 @@ from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.broken_plane import SEALS, SEGMENT, BrokenPlane, memory
 from tests.dataplane.plane import wait_for
+from tests.threads import join
 
 KEYS = make.keys(4)
 NBYTES = 4096
@@ -100,10 +101,10 @@ def reserved(
             )
             return said, fds()
         if isinstance(request, wire.Commit):
-            return wire.Committed(request.id, 4), []
+            return wire.BlocksCommitted(request.id, 4), []
         if isinstance(request, wire.Abort):
             return wire.Aborted(request.id), []
-        return wire.Mapped(request.id, []), []
+        return wire.SegmentsMapped(request.id, []), []
 
     return answer
 
@@ -200,18 +201,18 @@ def test_a_segment_that_never_comes_refuses_the_reservation(broken: Broken, segm
     [
         lambda request: b"\xc1\xff",
         lambda request: b"\x91" * 100_000,
-        lambda request: (wire.Committed(request.id, 1), []),
+        lambda request: (wire.BlocksCommitted(request.id, 1), []),
         lambda request: (wire.Attached(request.id, 1, "", 5, [1], True, 1.0), [memory(SEGMENT)]),
         lambda request: (wire.Leased(request.id, bytes(16)), []),
-        lambda request: (wire.Held(request.id, 5, []), []),
+        lambda request: (wire.MemoryHeld(request.id, 5, []), []),
         lambda request: None,
         lambda request: (wire.Refused(request.id, 2**64 - 1, "x"), []),
         lambda request: (wire.Refused(request.id, -5, "x"), []),
-        lambda request: (wire.Mapped(999_999, []), []),
+        lambda request: (wire.SegmentsMapped(999_999, []), []),
     ],
 )
 def test_answers_that_are_none(broken: Broken, say: Callable[[Any], Any]) -> None:
-    engine = Engine(broken(answer=say), timeout_s=0.1)
+    engine = Engine(broken(answer=say), timeout_s=1.0)
     reservation = engine.client.reserve(KEYS, NBYTES)
     assert reservation.writable == []
     engine.use()
@@ -224,7 +225,7 @@ def test_a_commit_of_an_impossible_number_of_blocks(broken: Broken, blocks: int)
     engine = Engine(
         broken(
             answer=lambda request: (
-                (wire.Committed(request.id, blocks), [])
+                (wire.BlocksCommitted(request.id, blocks), [])
                 if isinstance(request, wire.Commit)
                 else right(request)
             )
@@ -349,7 +350,7 @@ def mapped(nbytes: int = SEGMENT, *, writable: bool = False) -> Callable[[Any], 
     def answer(request: Any) -> Any:
         if isinstance(request, wire.Map):
             grants = [wire.SegmentGrant(number, nbytes, writable) for number in request.segments]
-            return wire.Mapped(request.id, grants), [memory(nbytes) for _ in grants]
+            return wire.SegmentsMapped(request.id, grants), [memory(nbytes) for _ in grants]
         return wire.Refused(request.id, int(Code.POOL_FULL), "full"), []
 
     return answer
@@ -392,7 +393,7 @@ def test_blocks_of_segments_of_different_sizes_are_read(broken: Broken) -> None:
             return mapped()(request)
         sizes = {1: SEGMENT, 2: 4 * SEGMENT}
         grants = [wire.SegmentGrant(number, sizes[number], False) for number in request.segments]
-        return wire.Mapped(request.id, grants), [memory(sizes[number]) for number in request.segments]
+        return wire.SegmentsMapped(request.id, grants), [memory(sizes[number]) for number in request.segments]
 
     plane = broken(answer=answer)
     plane.publish(KEYS[0], at=1)
@@ -434,7 +435,7 @@ def test_a_lease_by_message_of_another_block_is_a_miss(broken: Broken) -> None:
         membarrier=False,
         answer=lambda request: (
             (wire.Leased(request.id, np.array([1, 2], np.uint32).tobytes()), [])
-            if isinstance(request, wire.Lease)
+            if isinstance(request, wire.LeaseRequest)
             else right(request)
         ),
     )
@@ -549,29 +550,29 @@ def test_memory_is_mapped_only_when_it_is_what_was_said(
     opened = fd()
     try:
         with pytest.raises(ProtocolError, match=expected):
-            Memory.map(opened, nbytes, writable=True)
+            SharedMapping.map(opened, nbytes, writable=True)
     finally:
         os.close(opened)
 
 
 def test_no_window_reaches_beyond_its_memory() -> None:
     fd = memory(SEGMENT)
-    whole = Memory.map(fd, SEGMENT, writable=False)
+    whole = SharedMapping.map(fd, SEGMENT, writable=False)
     os.close(fd)
-    assert len(Window(None, whole, SEGMENT - 8, 8, writable=False).array()) == 8
+    assert len(BlockWindow(None, whole, SEGMENT - 8, 8, writable=False).array()) == 8
     for offset, nbytes, writable in ((-1, 8, False), (SEGMENT - 7, 8, False), (0, -1, False), (0, 8, True)):
         with pytest.raises(ValueError, match="within"):
-            Window(None, whole, offset, nbytes, writable=writable)
+            BlockWindow(None, whole, offset, nbytes, writable=writable)
 
 
 def test_a_mapping_outlives_collections_in_other_threads() -> None:
     fd = memory(SEGMENT)
-    whole = Memory.map(fd, writable=True)
+    whole = SharedMapping.map(fd, writable=True)
     view = whole.view()
     os.close(fd)
     del whole
     thread = threading.Thread(target=gc.collect)
     thread.start()
-    thread.join()
+    join(thread)
     view[-1] = 7
     assert view[-1] == 7

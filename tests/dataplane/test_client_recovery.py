@@ -296,7 +296,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_parents_bytes(plane: Pla
         child = int(line(engine))
         try:
             engine.kill()
-            engine.wait()
+            engine.wait(30)
             stats = plane.wait_stats(lambda stats: not stats.engines, "the parent is gone")
             assert stats.pool.used_bytes == 0
         finally:

@@ -12,10 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from dataplane.core.leases import LeaseTable
+from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
+from dataplane.io.peers import Peer
+from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.codec import decode, decoder, encode
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import (
     MAX_DATAGRAM_BYTES,
     VERSION,
@@ -23,19 +25,17 @@ from dataplane.protocol.engine import (
     Attached,
     EngineReply,
     EngineRequest,
-    Held,
     Hold,
     Map,
-    Mapped,
+    MemoryHeld,
     Refused,
     Reserve,
     Reserved,
+    SegmentsMapped,
     SpaceRequest,
 )
-from dataplane.tiers.memory import NodeMemory
-from dataplane.transport.engine import EngineServer, Keepable
-from dataplane.transport.peers import Peer
-from dataplane.transport.session import MAX_HOLDERS_PER_PROCESS, Session
+from dataplane.sockets.engine import EngineServer
+from dataplane.sockets.session import MAX_HOLDERS_PER_PROCESS, Keepable, Session
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line
 
@@ -70,12 +70,12 @@ def test_a_connection_holds_once_and_a_process_a_few_times(plane: Plane) -> None
     with ExitStack() as stack:
         for _ in range(MAX_HOLDERS_PER_PROCESS):
             holder = stack.enter_context(RawEngine(plane.socket))
-            assert isinstance(holder.ask(Hold(1, VERSION)), Held)
+            assert isinstance(holder.ask(Hold(1, VERSION)), MemoryHeld)
             assert holder.refusal(Hold(2, VERSION))[0] is Code.ALREADY_ATTACHED
         one_more = stack.enter_context(RawEngine(plane.socket))
         assert one_more.refusal(Hold(1, VERSION))[0] is Code.TOO_MANY_CLIENTS
     with RawEngine(plane.socket) as later:
-        assert isinstance(later.ask(Hold(1, VERSION)), Held)
+        assert isinstance(later.ask(Hold(1, VERSION)), MemoryHeld)
 
 
 # ---- descriptors in flight
@@ -172,20 +172,20 @@ def test_a_reservation_whose_segment_cannot_be_sent_stands_and_the_segment_comes
     wire.crowded = True
     reserved = wire.ask(Reserve(2, attached.spaces[0], "", make.key("a"), 4096))
     assert isinstance(reserved, Reserved)
-    assert (reserved.outcomes[0], reserved.grants) == (Outcome.WRITE, [])
+    assert (reserved.outcomes[0], reserved.grants) == (ReserveOutcome.WRITE, [])
     assert reserved.reservation
     refused = wire.ask(Map(3, [1]))
     assert isinstance(refused, Refused)
     assert code_of(refused.code) is Code.OUT_OF_MEMORY
     wire.crowded = False
     mapped = wire.ask(Map(4, [1]))
-    assert isinstance(mapped, Mapped)
+    assert isinstance(mapped, SegmentsMapped)
     assert [grant.segment for grant in mapped.grants] == [1]
     assert wire.server.node.check() == []
 
 
 def test_a_holder_that_misses_memory_loses_its_connection_so_that_it_holds_anew(wire: Wire) -> None:
-    assert isinstance(wire.ask(Hold(1, VERSION)), Held)
+    assert isinstance(wire.ask(Hold(1, VERSION)), MemoryHeld)
     wire.crowded = True
     file = wire.server.memory.index_file
     wire.session.send_held(0, [("area", 1, file)])

@@ -17,7 +17,7 @@ from dataplane.protocol.control import (
     Ack,
     Bodies,
     ControlRefused,
-    Describe,
+    DescribeNode,
     Description,
     Hello,
     Nack,
@@ -176,20 +176,20 @@ def test_what_is_no_message_is_answered(shared_plane: Plane, data: bytes) -> Non
         answer = manager.receive()
         assert isinstance(answer, ControlRefused)
         assert answer.code == "malformed"
-        assert isinstance(manager.ask(Describe("n")), Description)
+        assert isinstance(manager.ask(DescribeNode("n")), Description)
 
 
 def test_a_message_of_several_frames_is_answered(shared_plane: Plane) -> None:
     with shared_plane.manager() as manager:
-        manager.socket.send_multipart([b"", encode(Describe("n"))])
+        manager.socket.send_multipart([b"", encode(DescribeNode("n"))])
         assert isinstance(manager.receive(), ControlRefused)
-        assert isinstance(manager.ask(Describe("n")), Description)
+        assert isinstance(manager.ask(DescribeNode("n")), Description)
 
 
 def test_a_manager_that_goes_away_without_its_answer_hurts_nobody(shared_plane: Plane) -> None:
     for _ in range(20):
         with shared_plane.manager() as manager:
-            manager.socket.send(encode(Describe("n")))
+            manager.socket.send(encode(DescribeNode("n")))
     assert shared_plane.describe().engines == []
 
 
@@ -221,7 +221,7 @@ def test_events_are_numbered_without_holes_and_a_description_says_which_it_inclu
         applied = receive_until(SnapshotApplied)
         assert isinstance(applied, SnapshotApplied)
         assert applied.generation == 1
-        answer = manager.ask(Describe("n"))
+        answer = manager.ask(DescribeNode("n"))
         assert answer.seq >= seen[-1][0]
         receive_until(NodeStats)
     numbers = [number for number, _ in seen]

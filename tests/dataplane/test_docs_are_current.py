@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from docs.generate import FILES, FOLDER, SECTIONS
 
 
@@ -21,7 +21,7 @@ def test_every_code_stands_in_one_section_and_has_a_text() -> None:
 
 
 def test_codes_of_keys_fit_their_byte_and_never_look_like_an_outcome() -> None:
-    outcomes = {int(outcome) for outcome in Outcome}
+    outcomes = {int(outcome) for outcome in ReserveOutcome}
     assert all(0 < code < 254 and int(code) not in outcomes for code in Code)
 
 

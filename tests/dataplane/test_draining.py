@@ -6,7 +6,7 @@ import pytest
 
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import Drain, Drained
+from dataplane.protocol.control import Drain, NodeDrained
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
@@ -15,7 +15,7 @@ PAGE = 4096
 
 def drain(plane: Plane, *, on: bool) -> None:
     with plane.manager() as manager:
-        assert manager.ask(Drain("n", on)) == Drained("n", on)
+        assert manager.ask(Drain("n", on)) == NodeDrained("n", on)
 
 
 def test_reads_and_open_reservations_go_on_and_stores_are_refused(plane: Plane) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import (
     MAX_DATAGRAM_BYTES,
     VERSION,
@@ -23,18 +23,18 @@ from dataplane.protocol.engine import (
     Aborted,
     Attach,
     Attached,
+    BlocksCommitted,
     Commit,
-    Committed,
     Detach,
     Detached,
     Hold,
-    Lease,
     Leased,
+    LeaseRequest,
     Map,
-    Mapped,
     Refused,
     Reserve,
     Reserved,
+    SegmentsMapped,
     SpaceRequest,
 )
 from dataplane.protocol.spaces import Space
@@ -67,7 +67,7 @@ def assert_serves(plane: Plane) -> None:
         answer = good.ask(Reserve(2, attached.spaces[0], "", make.key("good"), PAGE))
         assert isinstance(answer, Reserved)
         if answer.reservation:
-            assert isinstance(good.ask(Commit(3, answer.reservation)), Committed)
+            assert isinstance(good.ask(Commit(3, answer.reservation)), BlocksCommitted)
         assert isinstance(good.ask(Detach(4)), Detached)
 
 
@@ -155,7 +155,7 @@ def test_every_request_before_attach_is_refused(raw: RawEngine) -> None:
         Reserve(1, 1, "", ONE_KEY, 1),
         Commit(1, 1),
         Abort(1, 1),
-        Lease(1, 1, ONE_KEY),
+        LeaseRequest(1, 1, ONE_KEY),
         Map(1, [1]),
         Detach(1),
     ):
@@ -237,7 +237,7 @@ def test_spaces_that_are_not_attached_or_read_only_are_refused(raw: RawEngine) -
     attached = raw.attach(SpaceRequest(make.space()), SpaceRequest(make.space("reader"), writes=False))
     for space in (0, -1, 9999, 2**64 - 1):
         assert raw.refusal(Reserve(1, space, "", ONE_KEY, 1)) == (Code.UNKNOWN_SPACE, "space")
-        assert raw.refusal(Lease(1, space, ONE_KEY)) == (Code.UNKNOWN_SPACE, "space")
+        assert raw.refusal(LeaseRequest(1, space, ONE_KEY)) == (Code.UNKNOWN_SPACE, "space")
     assert raw.refusal(Reserve(1, attached.spaces[1], "", ONE_KEY, 1)) == (Code.READ_ONLY_SPACE, "space")
 
 
@@ -256,7 +256,7 @@ def test_spaces_that_are_not_attached_or_read_only_are_refused(raw: RawEngine) -
 )
 def test_bad_keys_are_refused(engine: RawEngine, keys: bytes) -> None:
     assert engine.refusal(reserve(engine, keys)) == (Code.BAD_KEYS, "keys")
-    assert engine.refusal(Lease(1, engine.attached.spaces[0], keys)) == (Code.BAD_KEYS, "keys")
+    assert engine.refusal(LeaseRequest(1, engine.attached.spaces[0], keys)) == (Code.BAD_KEYS, "keys")
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, -(2**63), (1 << 40) + 1, 2**63, 2**64 - 1])
@@ -291,7 +291,7 @@ def test_a_bad_salt_is_refused(engine: RawEngine, salt: str) -> None:
 def test_a_good_salt_is_served(engine: RawEngine, salt: str) -> None:
     answer = engine.ask(reserve(engine, make.key(salt), tenant=salt))
     assert isinstance(answer, Reserved)
-    assert list(answer.outcomes) == [Outcome.WRITE]
+    assert list(answer.outcomes) == [ReserveOutcome.WRITE]
 
 
 # ---- commit, abort, map
@@ -305,7 +305,7 @@ def test_reservations_of_nobody_and_of_others_are_refused(shared_plane: Plane, e
         for number in (0, -1, 2**64 - 1, 987_654, foreign.reservation):
             assert engine.refusal(Commit(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
             assert engine.refusal(Abort(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
-        assert isinstance(other.ask(Commit(1, foreign.reservation)), Committed)
+        assert isinstance(other.ask(Commit(1, foreign.reservation)), BlocksCommitted)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_wrong_commit_is_refused_and_may_be_corrected(
     granted = engine.ask(reserve(engine, keys))
     assert engine.refusal(Commit(1, granted.reservation, slots, checksums)) == (code, field)
     committed = engine.ask(Commit(1, granted.reservation, b"", b"x" * 32))
-    assert isinstance(committed, Committed)
+    assert isinstance(committed, BlocksCommitted)
     assert committed.blocks == 2
     assert engine.refusal(Commit(1, granted.reservation))[0] is Code.UNKNOWN_RESERVATION
 
@@ -340,7 +340,7 @@ def test_segments_of_other_spaces_are_not_granted(shared_plane: Plane, engine: R
         assert grant.writable
         fds = len(engine.fds)
         answer = engine.ask(Map(1, [grant.segment, 0, -1, 2**63, 987_654]))
-        assert isinstance(answer, Mapped)
+        assert isinstance(answer, SegmentsMapped)
         assert answer.grants == []
         assert len(engine.fds) == fds
         assert isinstance(other.ask(Abort(1, granted.reservation)), Aborted)
@@ -360,7 +360,7 @@ def test_a_reader_gets_a_segment_that_cannot_be_written(shared_plane: Plane, eng
 
 def test_a_map_of_very_many_segments_is_answered_in_one_datagram(engine: RawEngine) -> None:
     answer = engine.ask(Map(1, list(range(30_000))))
-    assert isinstance(answer, Mapped)
+    assert isinstance(answer, SegmentsMapped)
     assert len(answer.grants) <= 64
 
 
@@ -370,7 +370,7 @@ def test_leases_by_message_are_served(raw: RawEngine) -> None:
     keys = make.packed(make.keys(3, "by message"))
     granted = raw.ask(reserve(raw, keys))
     raw.ask(Commit(1, granted.reservation))
-    leased = raw.ask(Lease(1, attached.spaces[0], keys + make.key("absent")))
+    leased = raw.ask(LeaseRequest(1, attached.spaces[0], keys + make.key("absent")))
     assert isinstance(leased, Leased)
     numbers = array.array("I", leased.descriptors).tolist()
     assert len(set(numbers)) == 3

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.lru import Lru
+from dataplane.core.stats import node_stats
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.lru import Lru
 from dataplane.protocol.events import BlocksEvicted
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -34,7 +35,7 @@ def test_the_order_is_exactly_lru_under_random_use() -> None:
         chain = rng.choice(chains)
         if rng.random() < 0.4:
             held = engine.acquire(chain)
-            engine.let_go()
+            engine.release()
             for each in chain[:held][::-1]:
                 model.move_to_end(each)
             bench.pass_time(0.1)
@@ -64,7 +65,7 @@ def test_a_ring_is_drained_before_its_client_reserves() -> None:
     engine.store(make.keys(1, "old"), PAGE)
     engine.store(make.keys(1, "new"), PAGE)
     engine.acquire(make.keys(1, "old"))
-    engine.let_go()
+    engine.release()
     engine.store(make.keys(1, "newest"), PAGE)
     assert engine.lookup(make.keys(1, "old")) == 1, "it was touched after the other"
     assert engine.lookup(make.keys(1, "new")) == 0
@@ -116,13 +117,13 @@ def test_a_block_whose_counter_is_up_is_put_back_with_its_incarnation() -> None:
     fences = bench.fences
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
     assert engine.lookup(held) == 1
-    assert bench.node.stats(bench.now).totals.put_back_blocks == 1
+    assert node_stats(bench.node, bench.now).totals.evictions_cancelled == 1
     after = {
         block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == held[0]
     }
     assert after == before
     assert bench.fences - fences <= 2, "one barrier a batch, not one a block"
-    engine.let_go()
+    engine.release()
     assert bench.faults() == []
 
 
@@ -134,7 +135,7 @@ def test_leases_of_every_process_count() -> None:
     one.acquire(make.keys(1, "a"))
     two.acquire(make.keys(1, "b"))
     assert one.store(make.keys(1, "c"), PAGE).outcomes == {"POOL_FULL": 1}
-    two.let_go()
+    two.release()
     assert one.store(make.keys(1, "c"), PAGE).written == 1
     assert two.lookup(make.keys(1, "b")) == 0
     assert two.lookup(make.keys(1, "a")) == 1

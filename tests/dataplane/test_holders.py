@@ -18,8 +18,8 @@ from dataplane.protocol.engine import (
     Attach,
     Detach,
     EngineReply,
-    Held,
     Hold,
+    MemoryHeld,
     Refused,
     Reserve,
     SpaceRequest,
@@ -48,7 +48,7 @@ class Holder(RawEngine):
         self.take(self.ask(Hold(1, VERSION)))
 
     def take(self, answer: object) -> None:
-        assert isinstance(answer, Held), answer
+        assert isinstance(answer, MemoryHeld), answer
         fds = self.fds[-len(answer.memory) :] if answer.memory else []
         for each, fd in zip(answer.memory, fds, strict=True):
             assert os.fstat(fd).st_size == each.nbytes

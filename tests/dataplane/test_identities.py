@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataplane.base.units import format_exact_size, format_size, parse_size
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.salts import check_salt, salt_of, shown
 from dataplane.protocol.spaces import Space, check_space
-from dataplane.protocol.units import format_exact_size, format_size, parse_size
 
 BASE = Space("llama", "r1", "NHD", "bf16", 1, 4, 1, 2, 4096)
 

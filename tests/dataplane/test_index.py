@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataplane.protocol.codes import Code, Outcome
+from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.layout import (
     BUCKET_ENTRIES,
     AreaMemory,
@@ -116,7 +116,7 @@ def test_a_store_is_refused_when_both_buckets_are_full_of_leased_blocks() -> Non
     assert stored.refused == {Code.INDEX_FULL}
     assert bench.refused()["index_full"] == 2, "the rest of the chain is of no use without its head"
     assert bench.faults() == []
-    engine.let_go()
+    engine.release()
     assert engine.store([forged(8, 9, 1000, 1)], PAGE).written == 1
 
 
@@ -139,7 +139,7 @@ def test_no_descriptor_left_is_a_refusal_that_ends_with_the_leases() -> None:
     engine.store(chain, PAGE)
     engine.acquire(chain)
     assert engine.store(make.keys(1, "more"), PAGE).refused == {Code.NO_DESCRIPTOR}
-    engine.let_go()
+    engine.release()
     assert engine.store(make.keys(1, "more"), PAGE).written == 1
     assert bench.faults() == []
 
@@ -187,7 +187,7 @@ def test_reserving_a_key_that_is_being_written_answers_busy() -> None:
     first, second = bench.attach(), bench.attach()
     chain = make.keys(2)
     granted = first.reserve(chain, PAGE)
-    assert second.reserve(chain, PAGE).outcomes.tolist() == [Outcome.BUSY] * 2
+    assert second.reserve(chain, PAGE).outcomes.tolist() == [ReserveOutcome.BUSY] * 2
     assert second.lookup(chain) == 0
     first.commit(granted.reservation)
-    assert second.reserve(chain, PAGE).outcomes.tolist() == [Outcome.PRESENT] * 2
+    assert second.reserve(chain, PAGE).outcomes.tolist() == [ReserveOutcome.PRESENT] * 2

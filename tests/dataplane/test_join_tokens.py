@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataplane.base.labels import MAX_LABELS, fault, matches
 from dataplane.protocol.join import (
     TOKEN_PREFIX,
     BadToken,
@@ -17,7 +18,6 @@ from dataplane.protocol.join import (
     url_fault,
     with_host,
 )
-from dataplane.protocol.labels import MAX_LABELS, fault, matches
 
 KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 TOKEN = JoinToken("abc", bytes(range(32)), KEY, ["tcp://10.0.0.1:8471", "tcp://larder.example:8471"])

@@ -288,6 +288,7 @@ def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedPr
         env={
             **clean,
             "LARDER_STATE_DIR": str(folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_POOL_BYTES": "4MiB",
             "LARDER_LMCACHE_PORT": "0",
         }

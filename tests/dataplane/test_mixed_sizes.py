@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -78,7 +79,7 @@ def test_a_lease_in_every_slab_is_told_as_fragmented_and_its_end_makes_room() ->
     assert all(all(engine.has(chain)) for chain in chains), "nothing was evicted in vain"
     assert engine.store([make.key("other")], 4096, space=1).refused == {Code.FRAGMENTED}
     assert engine.store([make.key("small")], 4096).written == 1, "blocks of the same size still find room"
-    engine.let_go()
+    engine.release()
     assert engine.store([make.key("big")], 65_536).written == 1
     assert bench.faults() == []
 
@@ -89,7 +90,7 @@ def test_a_pool_that_is_all_leased_says_full_and_recovers() -> None:
     engine.store(chain, 4096)
     engine.acquire(chain)
     assert engine.store([make.key("x")], 4096).refused == {Code.POOL_FULL}
-    engine.let_go()
+    engine.release()
     assert engine.store([make.key("x")], 4096).written == 1
 
 
@@ -119,7 +120,7 @@ def test_a_burst_of_half_more_than_the_pool_is_answered_block_by_block() -> None
     granted = sum((each.outcomes == 0).sum() for each in writing)
     assert granted == 256
     assert sum(bench.refused().values()) == 12 * 32 - 256
-    assert bench.node.stats(bench.now).totals.refused_blocks == 12 * 32 - 256
+    assert node_stats(bench.node, bench.now).totals.refused_blocks == 12 * 32 - 256
     for each in writing:
         if each.reservation:
             engine.commit(each.reservation)

@@ -84,13 +84,13 @@ class NodeMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.alive)
     @rule(pick=st.integers(0, 9))
-    def let_go(self, pick: int) -> None:
+    def release(self, pick: int) -> None:
         engine = self.engine(pick)
-        engine.let_go()
+        engine.release()
         self.held = [each for each in self.held if each[0] is not engine]
 
     @precondition(lambda self: self.alive)
-    @rule(pick=st.integers(0, 9), how=st.sampled_from(["die", "detach", "goodbye"]))
+    @rule(pick=st.integers(0, 9), how=st.sampled_from(["die", "detach", "say_detached"]))
     def leave(self, pick: int, how: str) -> None:
         engine = self.alive.pop(pick % len(self.alive))
         if how == "detach":
@@ -101,7 +101,7 @@ class NodeMachine(RuleBasedStateMachine):
         if how == "die":
             engine.die()
         else:
-            engine.goodbye()
+            engine.say_detached()
 
     @precondition(lambda self: self.closed)
     @rule(pick=st.integers(0, 9))

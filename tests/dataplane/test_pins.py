@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataplane.core.stats import node_stats
 from dataplane.protocol.events import PinDegraded, PinExpired
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -127,7 +128,7 @@ def test_a_deleted_pin_frees_its_blocks_for_eviction() -> None:
     engine.store(chain, PAGE)
     bench.apply(*make.pins([make.pin("x", chain)]))
     bench.apply(*make.pins([], 2))
-    assert bench.node.stats(bench.now).pins == []
+    assert node_stats(bench.node, bench.now).pins == []
     assert engine.lookup(chain) == 4, "not wiped"
     scan(engine, 2 * 64)
     assert engine.lookup(chain) == 0

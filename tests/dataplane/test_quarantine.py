@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.protocol.codes import Code, Outcome, ProtocolError
+from dataplane.core.stats import node_stats
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.events import EngineDetached, EngineGone, ReservationExpired
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -159,7 +160,7 @@ def test_a_worker_that_says_goodbye_releases_the_group_it_was_waited_for() -> No
     scheduler.reserve(CHAIN, PAGE)
     scheduler.die()
     assert bench.pool.quarantined_bytes == 4 * PAGE
-    worker.goodbye()
+    worker.say_detached()
     assert bench.pool.used_bytes == 0
     assert bench.node.engines == {}
     assert bench.faults() == []
@@ -172,7 +173,7 @@ def test_a_goodbye_gives_open_and_expired_reservations_back_at_once() -> None:
     bench.pass_time(11)
     engine.reserve(make.keys(4, "more"), PAGE)
     assert (bench.pool.quarantined_bytes, bench.pool.reserved_bytes) == (4 * PAGE, 4 * PAGE)
-    engine.goodbye()
+    engine.say_detached()
     assert bench.pool.used_bytes == 0
     assert bench.memory.areas == {}
     bench.node.process_gone(engine.client, bench.now)
@@ -196,7 +197,7 @@ def test_a_commit_of_some_positions_aborts_the_rest() -> None:
     assert engine.commit(granted.reservation, [0, 2]) == 2
     assert engine.has(CHAIN) == [True, False, True, False]
     assert bench.pool.used_bytes == 2 * PAGE
-    assert bench.node.stats(bench.now).totals.aborted_blocks == 2
+    assert node_stats(bench.node, bench.now).totals.aborted_blocks == 2
     assert bench.faults() == []
 
 
@@ -220,7 +221,7 @@ def test_an_engine_holds_a_bounded_number_of_reservations() -> None:
     reservations = [engine.reserve([make.key(number)], PAGE).reservation for number in range(256)]
     assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [Code.TOO_MANY_RESERVATIONS]
     engine.abort(reservations[0])
-    assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [Outcome.WRITE]
+    assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [ReserveOutcome.WRITE]
 
 
 def test_the_number_of_engines_is_bounded() -> None:

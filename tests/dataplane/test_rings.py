@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataplane.core.stats import node_stats
 from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, RING_KIND_SHIFT, RING_TOUCH
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import RING_ENTRIES, Bench
@@ -29,7 +30,7 @@ def test_a_touch_of_another_incarnation_counts_for_nothing() -> None:
     bench.pass_time(0.1)
     engine.note(*entry)
     bench.pass_time(0.1)
-    assert bench.node.stats(bench.now).totals.bytes_out == 0
+    assert node_stats(bench.node, bench.now).totals.read_bytes == 0
     assert bench.node.engines[engine.client].ring.invalid == 1
 
 
@@ -67,7 +68,7 @@ def test_no_content_of_a_ring_breaks_the_node(
     engine.area.header[A_RING_HEAD] = np.uint64((head + 5) % 2**64)
     bench.pass_time(0.1)
     assert engine.store(make.keys(8, "new"), PAGE).written == 8
-    bench.node.stats(bench.now)
+    node_stats(bench.node, bench.now)
     assert bench.faults() == []
 
 
@@ -76,7 +77,7 @@ def test_what_did_not_fit_in_a_ring_is_counted() -> None:
     engine = bench.attach()
     engine.area.header[A_RING_DROPPED] = 17
     bench.pass_time(0.1)
-    assert bench.node.stats(bench.now).totals.ring_dropped == 17
+    assert node_stats(bench.node, bench.now).totals.ring_dropped == 17
 
 
 def test_a_wild_lease_counter_only_keeps_blocks() -> None:

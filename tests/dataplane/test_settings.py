@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.protocol.settings import SettingsError, default_pool_bytes, to_environ
-from dataplane.settings import Settings, load
+from dataplane.base.settings import SettingsError, default_pool_bytes, to_environ
+from dataplane.settings import DataPlaneSettings, load
 
 
-def read(environ: dict[str, str] | None = None, config: Path | None = None) -> Settings:
+def read(environ: dict[str, str] | None = None, config: Path | None = None) -> DataPlaneSettings:
     return load(str(config) if config else None, {"LARDER_STATE_DIR": "/tmp/x", **(environ or {})})
 
 
@@ -99,6 +99,7 @@ def test_types_are_read_from_text() -> None:
         ("LARDER_POOL_BYTE", "1GiB", "pool_byte"),
         ("LARDER_NO_SUCH", "1", "no_such"),
         ("LARDER_DATAPLANE__NO_SUCH", "1", "no_such"),
+        ("LARDER_DATAPLANE__LMCACHE_SILENT_S", "1", "is called lmcache_idle_timeout_s now"),
         ("LARDER_NOWHERE__NODE", "1", "LARDER_NOWHERE__NODE"),
         ("LARDER_DATAPLANE__NODE__NAME", "1", "LARDER_DATAPLANE__NODE__NAME"),
         ("LARDER_DATAPLANE", "x", "dataplane"),

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataplane.core.slabs import SLOT_ALIGN, Slabs, Slot, slot_bytes
+from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs, Slot, slot_bytes
 from tests.dataplane import factories as make
 
 SIZES = st.one_of(

@@ -7,20 +7,20 @@ from dataplane.protocol.states import (
     STATE_BITS,
     STATE_MASK,
     TRANSITIONS,
-    IllegalTransition,
+    BlockStep,
+    IllegalBlockTransition,
     State,
-    Step,
     advance,
 )
 
-PAIRS = [(state, step) for state in State for step in Step]
+PAIRS = [(state, step) for state in State for step in BlockStep]
 
 
 @pytest.mark.parametrize(("state", "step"), PAIRS, ids=lambda value: value.name)
-def test_a_step_leads_where_the_table_says_or_raises(state: State, step: Step) -> None:
+def test_a_step_leads_where_the_table_says_or_raises(state: State, step: BlockStep) -> None:
     control = 41 << STATE_BITS | state
     if (state, step) not in TRANSITIONS:
-        with pytest.raises(IllegalTransition, match=step.name):
+        with pytest.raises(IllegalBlockTransition, match=step.name):
             advance(control, step)
         return
     after = advance(control, step)
@@ -32,16 +32,16 @@ def test_a_step_leads_where_the_table_says_or_raises(state: State, step: Step) -
 def test_every_state_can_be_reached_and_left() -> None:
     assert set(TRANSITIONS.values()) == set(State)
     assert {state for state, _ in TRANSITIONS} == set(State)
-    assert {step for _, step in TRANSITIONS} == set(Step)
+    assert {step for _, step in TRANSITIONS} == set(BlockStep)
 
 
 @pytest.mark.parametrize("control", [5, 255, 7 << STATE_BITS | 9])
 def test_a_word_in_no_known_state_takes_no_step(control: int) -> None:
-    for step in Step:
-        with pytest.raises(IllegalTransition):
+    for step in BlockStep:
+        with pytest.raises(IllegalBlockTransition):
             advance(control, step)
 
 
 def test_the_incarnation_wraps_within_its_bits() -> None:
     last = INCARNATION_MASK << STATE_BITS | State.RESERVED
-    assert advance(last, Step.ABORT) == State.FREE
+    assert advance(last, BlockStep.ABORT) == State.FREE

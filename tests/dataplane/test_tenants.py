@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.quotas import MAX_IDLE_TENANTS
+from dataplane.core.stats import node_stats
+from dataplane.core.tenants.quotas import MAX_IDLE_TENANTS
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import BlocksEvicted, BlocksRefused
 from dataplane.protocol.keys import tenant_fingerprint
@@ -19,7 +20,7 @@ def test_without_a_snapshot_no_limit_binds_and_the_node_says_so() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     assert engine.store(make.keys(64), PAGE, tenant="a").written == 64
-    assert not bench.node.stats(bench.now).armed
+    assert not node_stats(bench.node, bench.now).armed
     assert not bench.tenant("a").managed
 
 
@@ -70,7 +71,7 @@ def test_own_blocks_that_are_leased_may_not_go_for_a_new_one() -> None:
     engine.acquire(chain)
     assert engine.store(make.keys(1, "new"), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
     assert engine.lookup(chain) == 4
-    engine.let_go()
+    engine.release()
     assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1
     assert bench.faults() == []
 
@@ -86,7 +87,7 @@ def test_lowering_a_limit_evicts_at_once_what_no_lease_holds_and_the_rest_when_i
     assert bench.tenant("a").blocks == 6
     assert bench.tenant("a").over_limit
     assert bench.tenant("b").blocks == 10
-    engine.let_go()
+    engine.release()
     bench.pass_time(0.05)
     assert bench.tenant("a").blocks == 2
     assert not bench.tenant("a").over_limit
@@ -123,7 +124,7 @@ def test_a_removed_record_leaves_the_blocks_and_lifts_the_limit() -> None:
     assert not bench.tenant("a").managed
     assert bench.tenant("a").limit_bytes is None
     assert engine.store(make.keys(8, "more"), PAGE, tenant="a").written == 8
-    assert bench.node.stats(bench.now).armed, "an empty table is a table"
+    assert node_stats(bench.node, bench.now).armed, "an empty table is a table"
     bench.apply(make.quotas({"a": 6 * PAGE}, 3))
     assert bench.tenant("a").blocks == 6
     assert bench.faults() == []
@@ -135,7 +136,7 @@ def test_the_order_of_a_tenant_that_gets_a_limit_late_is_the_order_of_use() -> N
     for name in ("x", "y", "z"):
         engine.store(make.keys(1, name), PAGE, tenant="a")
     engine.acquire(make.keys(1, "x"))
-    engine.let_go()
+    engine.release()
     bench.pass_time(0.05)
     bench.apply(make.quotas({"a": 2 * PAGE}))
     assert [engine.lookup(make.keys(1, name)) for name in ("x", "y", "z")] == [1, 0, 1]
@@ -157,7 +158,7 @@ def test_thousands_of_records_apply_at_once_and_leave_the_cache_alone() -> None:
     engine.store(make.keys(64), PAGE, tenant="tenant-7")
     assert bench.apply(make.quotas({f"tenant-{number}": make.MIB for number in range(10_000)})) == []
     assert bench.tenant("tenant-7").blocks == 64
-    stats = bench.node.stats(bench.now)
+    stats = node_stats(bench.node, bench.now)
     assert len(stats.tenants) == 1000
     assert stats.other_tenants is not None
     assert stats.tenants[0].tenant == "tenant-7", "largest first"
@@ -169,7 +170,7 @@ def test_look_ups_are_counted_for_their_tenant_also_before_it_stored() -> None:
     entry = RING_LOOKUP << RING_KIND_SHIFT | 10 << RING_COUNT_BITS | 4
     engine.note(entry, tenant_fingerprint("a"))
     bench.pass_time(0.05)
-    assert bench.node.stats(bench.now).totals.hit_blocks == 4
+    assert node_stats(bench.node, bench.now).totals.hit_blocks == 4
     engine.store(make.keys(1), PAGE, tenant="a")
     engine.note(entry, tenant_fingerprint("a"))
     bench.pass_time(0.05)
@@ -185,7 +186,7 @@ def test_a_bad_salt_is_a_refused_request_and_leaves_no_account(salt: str) -> Non
     with pytest.raises(ProtocolError) as caught:
         engine.reserve(make.keys(1), PAGE, tenant=salt)
     assert caught.value.code is Code.BAD_SALT
-    assert bench.node.stats(bench.now).tenants == []
+    assert node_stats(bench.node, bench.now).tenants == []
 
 
 def test_tenants_without_blocks_or_a_record_are_forgotten_when_there_are_very_many() -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataplane.base.error_path import split_path
 from dataplane.protocol import control, engine, events, join, usage
-from dataplane.protocol.codec import decode, decoder, encode, split_path
+from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.spaces import Space
 from tests.golden_file import Golden
@@ -101,16 +102,16 @@ STATS = events.NodeStats(
         operations=[events.GatewayOperation("lookup", 10, {"refused": 11}, 0.5, [12, 13])],
         bounds_s=[0.001],
         unanswered=14,
-        bytes_in=15,
-        bytes_out=16,
+        stored_bytes=15,
+        read_bytes=16,
         chunks_in=17,
         chunks_out=18,
         requested_chunks=19,
         hit_chunks=20,
     ),
-    replica_pools=[
+    gpu_copy_pools=[
         msgspec.structs.replace(
-            events.ReplicaPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)),
+            events.GpuCopyPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)),
             problem="out of memory",
         )
     ],
@@ -126,7 +127,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.Reserve(2, 3, "team-a", KEY, 4096, KEY),
             engine.Commit(3, 4, b"\x00\x00\x00\x00", bytes(16)),
             engine.Abort(4, 5),
-            engine.Lease(5, 3, KEY),
+            engine.LeaseRequest(5, 3, KEY),
             engine.Report(9, b"\x01\x00\x00\x00", bytes(8)),
             engine.Map(6, [1, 2]),
             engine.Detach(7),
@@ -136,13 +137,13 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
                 3,
                 "7717ca5e-0000-4000-8000-000000000000",
                 [bytes(64)],
-                [engine.CacheTensor(0, 512, 8192, "bfloat16", [2, 4, 16, 8, 4], [2048, 512, 32, 4, 1])],
+                [engine.TensorDescription(0, 512, 8192, "bfloat16", [2, 4, 16, 8, 4], [2048, 512, 32, 4, 1])],
                 16,
             ),
             engine.UnregisterCache(11, 1),
             engine.StoreFrom(12, 1, "team-a", KEY, b"\x05\x00\x00\x00", bytes(64), KEY, False),
             engine.LoadInto(13, 1, KEY, b"\x05\x00\x00\x00", bytes(64), 1),
-            engine.MapReplicas(14, "7717ca5e-0000-4000-8000-000000000000", [3], [2], True),
+            engine.MapGpuCopies(14, "7717ca5e-0000-4000-8000-000000000000", [3], [2], True),
         ],
     ),
     "engine answers": (
@@ -152,20 +153,20 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.Reserved(
                 2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]
             ),
-            engine.Committed(3, 1),
+            engine.BlocksCommitted(3, 1),
             engine.Aborted(4),
             engine.Leased(5, b"\x01\x00\x00\x00"),
             engine.Reported(9, 1),
-            engine.Mapped(6, [engine.SegmentGrant(2, 4096, False)]),
+            engine.SegmentsMapped(6, [engine.SegmentGrant(2, 4096, False)]),
             engine.Detached(7),
-            engine.Held(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
+            engine.MemoryHeld(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
             engine.Refused(9, int(Code.BAD_SALT), "expected", "tenant"),
             engine.CacheRegistered(10, 1, 4096, 16),
             engine.CacheUnregistered(11),
             engine.StoreBegun(12, 1, b"\x00"),
             engine.LoadBegun(13, 2, 1),
             engine.CopyEnded(13, 2, 0, int(Code.COPY_FAILED), "the engine is gone"),
-            engine.ReplicasMapped(14, [engine.ReplicaGrant(3, bytes(64), 512, 1 << 25)]),
+            engine.GpuCopiesMapped(14, [engine.ExtentGrant(3, bytes(64), 512, 1 << 25)]),
         ],
     ),
     "control requests": (
@@ -174,14 +175,14 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Hello(1, "manager-1"),
             control.Snapshot("quotas", "store-1", 7, "n", "d" * 64, b"body", "00-trace", True),
             control.Bodies("n", {"d" * 64: KEY}, False),
-            control.Describe("n", True),
+            control.DescribeNode("n", True),
             control.Invalidate("n", control.Scope("team-a", "llama", "f" * 32, KEY)),
             control.Demote("n", control.Scope(tenant="")),
             control.Clear("n", True),
             control.ClearGateway("n", "lmcache", True),
             control.DigestEngine("n", "lmcache", 7, [1, 2], 2, True),
-            control.Count("n", "clear", control.Scope(), True),
-            control.Lookup("n", "llama", KEY, "team-a", 3),
+            control.CountBlocks("n", "clear", control.Scope(), True),
+            control.LookupChain("n", "llama", KEY, "team-a", 3),
             control.ListBlocks("n", "", "llama", "f" * 32, KEY, 7, 5, "lmcache"),
             control.Verify("n", control.Scope(model="llama")),
             control.Verification("n", 3),
@@ -191,6 +192,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             usage.ReadUsage("n", 1.5, 7),
             control.Resize("n", 4096),
             control.Drain("n", True),
+            control.Expel("n", 7, True, False, True),
         ],
     ),
     "control answers": (
@@ -209,11 +211,14 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             control.Looked("n", [control.SpaceHits("f" * 32, SPACE, {"l1": 2}, {"l1": 3})], 4),
             control.Blocks("n", [BLOCK], 8),
             control.Verified("n", control.VerificationState(3, 9, 8, 1, 1, 0, 0, 1.5, 2.5)),
-            control.Prefixes("n", [control.Prefix("p-1", "team-a", "llama", 1, 2, 4096, 0, 1, 1.5, KEY)]),
+            control.PrefixesListed(
+                "n", [control.Prefix("p-1", "team-a", "llama", 1, 2, 4096, 0, 1, 1.5, KEY)]
+            ),
             control.TracePart("n", b"{}\n", 8),
             usage.UsageRead("n", 1.5, [USED], 8),
             control.Resized("n", 4096),
-            control.Drained("n", True),
+            control.NodeDrained("n", True),
+            control.Expelled("n", 4711, [7, 8], 3, True, False, 4096, [4711]),
             control.ControlRefused("malformed", "expected", "field", "n"),
         ],
     ),
@@ -231,9 +236,12 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.NodeStarted(1.5, "node-1", "ab", 2, 4096),
             events.NodeStopping(1.5),
             events.EngineAttached(1.5, 1, 2, "group", "vllm", ["llama"]),
-            events.EngineDetached(1.5, 1, 2, "group", "goodbye", 3),
+            events.EngineDetached(1.5, 1, 2, "group", "say_detached", 3),
             events.EngineGone(1.5, 1, 2, "group", 3, 4096),
             events.EngineRefused(1.5, 2, 1000, "not_allowed", "uid"),
+            events.EngineExpelled(1.5, 1, 2, "group", 3),
+            events.EngineReadmitted(1.5, 1, 2, "group"),
+            events.EngineKilled(1.5, 1, 2, "group"),
             events.BlocksStored(1.5, 1, "llama", "a", 2, 8192),
             events.BlocksEvicted(1.5, "a", "room", 2, 8192),
             events.BlocksRefused(1.5, 1, "a", "pool_full", 2, 8192),
@@ -242,6 +250,8 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.SegmentCreated(1.5, 1, "llama", 4096),
             events.SegmentRetired(1.5, 1, "llama", 4096),
             events.MemoryAdopted(1.5, 1, 4096, 2, 3, 0.25),
+            events.CacheCold(1.5, "the memory was released by larder down", True, 4, 16384),
+            events.IdJournalFilling(1.5, 8192, 10_000),
             events.BlockCorrupt(1.5, "a", "llama", 4096, 1),
             events.SweepDone(1.5, 1, "invalidate", 2),
             events.VerifyDone(1.5, 3, 8, 1, 1),
@@ -251,8 +261,10 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.SnapshotRefused(1.5, "quotas", 7, 2),
             events.PinDegraded(1.5, "system", 2),
             events.PinExpired(1.5, "system"),
-            events.ReplicaPoolMade(1.5, "7717ca5e", "H200", 1 << 30),
-            events.ReplicaPoolFailed(1.5, "7717ca5e", "out of memory"),
+            events.GpuCopyPoolMade(1.5, "7717ca5e", "H200", 1 << 30),
+            events.GpuCopyPoolFailed(1.5, "7717ca5e", "out of memory"),
+            events.GatewayNameLost(1.5, "lmcache", "it was removed"),
+            events.GatewayNameRestored(1.5, "lmcache"),
         ],
     ),
     "bodies": (

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from app.settings import check_bind, load
-from dataplane.protocol.settings import Common
+from dataplane.base.settings import Common
 
 ROOT = Path(__file__).parents[2]
 FILES = ["docker-compose.yml", "deploy/postgres.yml"]
@@ -78,7 +78,7 @@ def test_the_containers_settings_are_settings_that_larder_knows() -> None:
     assert common.pool_bytes == 1 << 30
     assert common.database_url == "sqlite+aiosqlite:////var/lib/larder/larder.db"
     assert settings.app.allowed_hosts == "larder"
-    assert settings.app.open_metrics, "Prometheus is given no token"
+    assert settings.app.anonymous_metrics, "Prometheus is given no token"
 
     common = load(environ=environ["docker-compose.yml"] | environ["deploy/postgres.yml"]).common
     assert common.database_url == "postgresql+asyncpg://larder:secret@postgres:5432/larder"

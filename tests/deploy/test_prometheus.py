@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dataplane.protocol.settings import Common
+from dataplane.base.settings import Common
 from tests.require import require
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
@@ -51,15 +51,15 @@ def test_the_way_to_scrape_with_a_token_that_it_shows_parses_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("problem", "alerts"), [("1x9", 1), ("0x9", 0), ("1x3 0x5", 0)])
-def test_a_gpu_whose_replicas_fail_for_long_is_told(tmp_path: Path, problem: str, alerts: int) -> None:
+def test_a_gpu_whose_gpu_copies_fail_for_long_is_told(tmp_path: Path, problem: str, alerts: int) -> None:
     of = {"node": "gpu-1", "device": "GPU-7717ca5e"}
     rules = (CONFIG.parent / "larder.rules.yml").read_text(encoding="utf-8")
     for label, value in of.items():
         rules = rules.replace(f"{{{{ $labels.{label} }}}}", value)
-    (rule,) = [each for each in yaml.safe_load(rules)["groups"][0]["rules"] if "Replicas" in each["alert"]]
+    (rule,) = [each for each in yaml.safe_load(rules)["groups"][0]["rules"] if "GpuCopies" in each["alert"]]
     expected = {"exp_labels": {"severity": "warning", **of}, "exp_annotations": rule["annotations"]}
     series = (
-        "larder_replica_pool_problem{" + ", ".join(f'{name}="{value}"' for name, value in of.items()) + "}"
+        "larder_gpu_copy_pool_problem{" + ", ".join(f'{name}="{value}"' for name, value in of.items()) + "}"
     )
     case = {
         "rule_files": [str(CONFIG.parent / "larder.rules.yml")],
@@ -68,7 +68,42 @@ def test_a_gpu_whose_replicas_fail_for_long_is_told(tmp_path: Path, problem: str
                 "interval": "1m",
                 "input_series": [{"series": series, "values": problem}],
                 "alert_rule_test": [
-                    {"eval_time": "8m", "alertname": "LarderReplicasFail", "exp_alerts": [expected] * alerts}
+                    {"eval_time": "8m", "alertname": "LarderGpuCopiesFail", "exp_alerts": [expected] * alerts}
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(yaml.safe_dump(case), encoding="utf-8")
+    promtool("test", "rules", str(file))
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "of", "values", "alerts"),
+    [
+        ("LarderCacheCold", "larder_cache_cold", {"node": "gpu-1"}, "0x6 1x3", 1),
+        ("LarderCacheCold", "larder_cache_cold", {"node": "gpu-1"}, "1x3 0x6", 0),
+        ("LarderPinHoldsNothing", "larder_pin_holds_nothing", {"pin": "system"}, "1x9", 1),
+        ("LarderPinHoldsNothing", "larder_pin_holds_nothing", {"pin": "other"}, "7x9", 1),
+        ("LarderPinHoldsNothing", "larder_pin_holds_nothing", {"pin": "system"}, "_x4 1x4", 0),
+    ],
+)
+def test_a_cold_cache_and_a_pin_that_holds_nothing_are_told(
+    tmp_path: Path, alert: str, series: str, of: dict[str, str], values: str, alerts: int
+) -> None:
+    ((label, value),) = of.items()
+    rules = (CONFIG.parent / "larder.rules.yml").read_text(encoding="utf-8")
+    rules = rules.replace(f"{{{{ $labels.{label} }}}}", value)
+    (rule,) = [each for each in yaml.safe_load(rules)["groups"][0]["rules"] if each["alert"] == alert]
+    expected = {"exp_labels": {"severity": "warning", **of}, "exp_annotations": rule["annotations"]}
+    case = {
+        "rule_files": [str(CONFIG.parent / "larder.rules.yml")],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": f'{series}{{{label}="{value}"}}', "values": values}],
+                "alert_rule_test": [
+                    {"eval_time": "8m", "alertname": alert, "exp_alerts": [expected] * alerts}
                 ],
             }
         ],

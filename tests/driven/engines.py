@@ -12,7 +12,7 @@ import numpy as np
 
 from dataplane.client import Code, Space, attach
 from dataplane.client.driven import Copy, chunk_layout, exported
-from dataplane.devices.runtime import Event, Stream
+from dataplane.devices.runtime import DeviceEvent, DeviceStream
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
 from tests.gpu.machines import ROOT, Bytes, Machine, Other
 
@@ -35,8 +35,8 @@ class Engine:
         form, self.chunk_bytes = chunk_layout(self.tensors, tokens_per_block=TOKENS)
         self.space = Space(model="driven", layout=form, dtype=dtype, block_bytes=self.chunk_bytes)
         self.client = attach(socket, [self.space], **{"timeout_s": 10.0, **options})
-        self._events: list[Event] = []
-        self._streams: list[Stream] = []
+        self._events: list[DeviceEvent] = []
+        self._streams: list[DeviceStream] = []
 
     def register(self) -> Code | None:
         return self.client.register_cache(self.tensors, tokens_per_block=TOKENS)
@@ -60,7 +60,7 @@ class Engine:
         """What all other blocks hold."""
         return self.blocks([each for each in range(self.kind.blocks) if each not in numbers])
 
-    def event(self) -> Event:
+    def event(self) -> DeviceEvent:
         """One that other processes can open, recorded and done."""
         event = self.machine.runtime.event(self.machine.device, shared=True)
         stream = self.machine.runtime.stream(self.machine.device)
@@ -70,7 +70,7 @@ class Engine:
         self._streams.append(stream)
         return event
 
-    def pending(self) -> Event:
+    def pending(self) -> DeviceEvent:
         """One behind work that does not go on before `machine.twin.pace.go_on()`."""
         reached = self.machine.twin.pace.stop_after(0)
         event = self.machine.runtime.event(self.machine.device, shared=True)

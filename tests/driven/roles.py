@@ -10,7 +10,7 @@ import threading
 from hashlib import sha256
 from typing import Any
 
-from dataplane.devices.runtime import DeviceError, Runtime
+from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from tests.driven.engines import Engine, done, make
 from tests.gpu.machines import Machine
 
@@ -64,7 +64,7 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
     from dataplane.observe.log import configure
     from dataplane.settings import load
 
-    def found() -> Runtime:
+    def found() -> DeviceRuntime:
         if arguments.get("no_devices"):
             raise DeviceError("load CUDA", "no module cuda")
         return machine.runtime

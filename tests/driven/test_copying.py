@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dataplane.transport import copying
-from dataplane.transport.copying import CopyFailed, Copying
-from dataplane.transport.loop import Loop
+from dataplane.copies import copying
+from dataplane.copies.copying import CopyFailed, CopyThreads
+from dataplane.io.loop import Loop
 
-MOST = 8
+MAX = 8
 
 
 class Lane:
@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.copying = Copying(self.loop)
+        self.copying = CopyThreads(self.loop)
         self.ended: list[object] = []
         self.gate = threading.Event()
 
@@ -45,7 +45,7 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(copying, "MAX_WAITING", MOST)
+    monkeypatch.setattr(copying, "MAX_WAITING", MAX)
     made = Bench()
     yield made
     made.gate.set()
@@ -55,17 +55,17 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_who_waits_for_ever_keeps_nobody_else_from_copying(bench: Bench) -> None:
     slow, quick = Lane(), Lane()
-    assert all(bench.submit(at, slow, bench.gate.wait) for at in range(MOST))
+    assert all(bench.submit(at, slow, bench.gate.wait) for at in range(MAX))
     assert not bench.submit("more", slow)
     assert not bench.submit("of no lane", None)
     assert bench.submit("first", quick, bench.gate.wait)
     assert not bench.submit("second", quick)
     bench.gate.set()
-    bench.until(MOST + 1)
-    assert [each for each in bench.ended if each != "first"] == list(range(MOST))
+    bench.until(MAX + 1)
+    assert [each for each in bench.ended if each != "first"] == list(range(MAX))
     assert bench.submit("second", quick)
     assert bench.submit("of no lane", None)
-    bench.until(MOST + 3)
+    bench.until(MAX + 3)
 
 
 def test_a_thread_that_cannot_be_had_is_a_refusal(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dataplane.copies.devices import Devices
 from dataplane.devices.runtime import DeviceError
-from dataplane.tiers.memory import SharedFile
-from dataplane.transport.devices import Devices
+from dataplane.memory.shared_file import SharedFile
 from tests.dataplane.plane import wait_for
 from tests.gpu.machines import Machine
 
@@ -79,7 +79,7 @@ def test_a_retired_segment_alone_is_let_go(twin: Machine, devices: Devices) -> N
 def test_no_more_streams_are_made_than_one_process_should_have(
     twin: Machine, devices: Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataplane.transport.devices.MAX_USERS", 2)
+    monkeypatch.setattr("dataplane.copies.devices.MAX_USERS", 2)
     lanes = [devices.lane(twin.device) for _ in range(2)]
     with pytest.raises(DeviceError, match="at most 2 are served"):
         devices.lane(twin.device)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.protocol.codes import Code, Outcome
+from dataplane.protocol.codes import Code, ReserveOutcome
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine, Process, done
 from tests.gpu.machines import Machine
+from tests.sizes import size
 
 MakePlane = Callable[..., DrivenPlane]
 MakeEngine = Callable[..., Engine]
@@ -40,7 +41,7 @@ def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
     doomed = start(twin, "engine", plane)
     assert doomed.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
-    assert doomed.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [Outcome.WRITE]
+    assert doomed.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
     assert plane.ask("stopped") == {"stopped": True}
     doomed.kill()
     # The copy still runs: its bytes are nobody else's, and the engine's memory is held.
@@ -53,7 +54,7 @@ def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
     other = make_engine(twin, plane)
     other.register()
     assert other.client.lookup(KEYS) == 0
-    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [Outcome.WRITE]
+    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [ReserveOutcome.WRITE]
     assert other.client.lookup(KEYS) == 1
 
 
@@ -63,7 +64,7 @@ def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
     plane = make_plane(twin, pool_bytes="2MiB", dataplane__segment_bytes="2MiB")
     other = make_engine(twin, plane)
     other.register()
-    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [Outcome.WRITE]
+    assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [ReserveOutcome.WRITE]
     doomed = start(twin, "engine", plane)
     assert doomed.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
@@ -229,18 +230,12 @@ def threads(plane: DrivenPlane) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
 
 
-def test_a_hundred_engines_come_and_die(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
-) -> None:
-    cycles(twin, make_plane, make_engine, start, 100)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_thousand_engines_come_and_die(
     twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
-    cycles(twin, make_plane, make_engine, start, 1000)
+    cycles(twin, make_plane, make_engine, start, size(1000, 100))
 
 
 def test_a_registration_that_is_answered_late_counts(

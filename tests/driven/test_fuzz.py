@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +12,13 @@ from hypothesis import strategies as st
 from dataplane.protocol.codec import encode
 from dataplane.protocol.engine import (
     Abort,
-    CacheTensor,
     Commit,
     Detach,
     LoadInto,
     RegisterCache,
     SpaceRequest,
     StoreFrom,
+    TensorDescription,
     UnregisterCache,
 )
 from tests.dataplane import factories as make
@@ -29,6 +27,7 @@ from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine
 from tests.driven.engines import make as make_engine
 from tests.gpu.machines import Machine
+from tests.run_marks import short_folder
 
 NUMBERS = st.one_of(st.integers(-2, 5), st.sampled_from([-(2**63), 2**63, 2**64 - 1, 2**50, 2**32]))
 SMALL = st.integers(0, 3)
@@ -37,8 +36,8 @@ SMALL = st.integers(0, 3)
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[tuple[DrivenPlane, Engine]]:
     machine = Machine("twin")
-    with tempfile.TemporaryDirectory(prefix="larder-", dir="/tmp") as folder:
-        plane = DrivenPlane(Path(folder), {"dataplane__max_clients": "1024"}).begin(machine)
+    with short_folder() as folder:
+        plane = DrivenPlane(folder, {"dataplane__max_clients": "1024"}).begin(machine)
         engine = make_engine(machine, plane.socket, {"page_bytes": 4096})
         yield plane, engine
         assert plane.other.process.poll() is None
@@ -54,14 +53,14 @@ def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], data: st.
     plane, engine = hostile
     body = engine.tensors[0].handle.body
     tensors = [
-        CacheTensor(
+        TensorDescription(
             0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride)
         )
         for each in engine.tensors
     ]
     bodies = st.one_of(st.just(body), st.binary(max_size=70), st.just(b"\x03e" + body))
     any_tensor = st.builds(
-        CacheTensor,
+        TensorDescription,
         NUMBERS,
         NUMBERS,
         NUMBERS,

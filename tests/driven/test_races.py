@@ -13,7 +13,6 @@ import numpy as np
 from dataplane.protocol.codec import encode
 from dataplane.protocol.engine import (
     CacheRegistered,
-    CacheTensor,
     CopyEnded,
     Detach,
     Detached,
@@ -21,6 +20,7 @@ from dataplane.protocol.engine import (
     RegisterCache,
     SpaceRequest,
     StoreFrom,
+    TensorDescription,
     UnregisterCache,
 )
 from tests.dataplane import factories as make
@@ -29,6 +29,7 @@ from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine, done
 from tests.driven.test_ends import mapped, opened
 from tests.gpu.machines import Machine
+from tests.threads import join
 
 THREADS = 6
 LIVES = 12
@@ -61,7 +62,7 @@ class Life:
         kind = self.random.randint(0, 7)
         if kind < 2:
             tensors = [
-                CacheTensor(
+                TensorDescription(
                     0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride)
                 )
                 for each in self.engine.tensors
@@ -110,8 +111,7 @@ def test_connections_that_come_and_go_at_any_moment_leave_nothing(
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     assert not failed
     stats = plane.wait_stats(lambda stats: sum(each.connected for each in stats.engines) == 1, "all are gone")
     assert stats.pool.used_bytes == stats.pool.ready_bytes

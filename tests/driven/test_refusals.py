@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from dataplane.client.driven import exported
+from dataplane.copies.driven.copies import MAX_CACHES
+from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.runtime import DeviceError
-from dataplane.devices.twin import Twin
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, Outcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import (
     Abort,
     CacheRegistered,
-    CacheTensor,
     Commit,
     CopyEnded,
     Detach,
@@ -29,9 +29,9 @@ from dataplane.protocol.engine import (
     SpaceRequest,
     StoreBegun,
     StoreFrom,
+    TensorDescription,
     UnregisterCache,
 )
-from dataplane.transport.driven.copies import MAX_CACHES
 from tests.dataplane import factories as make
 from tests.dataplane.plane import RawEngine, wait_for
 from tests.driven.conftest import DrivenPlane
@@ -59,7 +59,7 @@ class Raw:
             engine.machine.device.uuid,
             [engine.tensors[0].handle.body],
             [
-                CacheTensor(
+                TensorDescription(
                     0,
                     each.handle.offset,
                     each.handle.nbytes,
@@ -190,7 +190,7 @@ def test_an_event_that_is_none_fails_its_copy_alone(raw: Raw) -> None:
 def test_an_engine_cannot_end_what_the_data_plane_is_filling(raw: Raw) -> None:
     cache = raw.register()
     raw.plane.ask("stop_after", nbytes=100_000)
-    assert raw.connection.ask(StoreFrom(2, cache, "", KEY, BLOCKS)).outcomes == bytes((Outcome.WRITE,))
+    assert raw.connection.ask(StoreFrom(2, cache, "", KEY, BLOCKS)).outcomes == bytes((ReserveOutcome.WRITE,))
     assert raw.plane.ask("stopped") == {"stopped": True}
     for number in range(1, 4):
         for message in (Commit(3, number), Abort(3, number)):
@@ -239,7 +239,7 @@ def test_the_engines_side_refuses_wrong_arguments(
     with pytest.raises(ValueError, match="expected one of"):
         exported(twin.runtime, engine.address, "int128", (2, 2), (2, 1))
     runtime = twin.runtime
-    assert isinstance(runtime, Twin)
+    assert isinstance(runtime, EmulatedDevice)
     expandable = runtime.allocate(twin.device, 4096, expandable=True)
     with pytest.raises(DeviceError, match="expandable_segments:False"):
         exported(runtime, expandable, "float16", (2, 16), (16, 1))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dataplane.protocol.codes import Code, Outcome
+from dataplane.protocol.codes import Code, ReserveOutcome
 from tests.dataplane import factories as make
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import PER_CHUNK, Engine, done
@@ -32,7 +32,7 @@ def test_chunks_come_back_into_other_blocks(
     keys = make.keys(2)
     wanted, others = engine.blocks(OLD), engine.others(NEW)
     store = done(engine.client.store_from(keys, OLD, event=engine.event()))
-    assert store.outcomes.tolist() == [Outcome.WRITE] * 2
+    assert store.outcomes.tolist() == [ReserveOutcome.WRITE] * 2
     assert store.ended is not None
     assert (store.ended.blocks, store.ended.code) == (2, None)
     assert engine.client.lookup(keys) == 2
@@ -99,11 +99,11 @@ def test_what_is_there_already_is_not_copied_again(
     keys = make.keys(2)
     done(engine.client.store_from(keys[:1], OLD[:PER_CHUNK]))
     again = done(engine.client.store_from(keys, OLD))
-    assert again.outcomes.tolist() == [Outcome.PRESENT, Outcome.WRITE]
+    assert again.outcomes.tolist() == [ReserveOutcome.PRESENT, ReserveOutcome.WRITE]
     assert again.ended is not None
     assert again.ended.blocks == 1
     whole = engine.client.store_from(keys, OLD)
-    assert whole.outcomes.tolist() == [Outcome.PRESENT] * 2
+    assert whole.outcomes.tolist() == [ReserveOutcome.PRESENT] * 2
     assert whole.ended is not None
 
 
@@ -117,7 +117,7 @@ def test_two_engines_share_one_pool(twin: Machine, make_plane: MakePlane, make_e
     one.fill(1)
     other.fill(2)
     keys = make.keys(2)
-    assert done(one.client.store_from(keys, OLD)).outcomes.tolist() == [Outcome.WRITE] * 2
+    assert done(one.client.store_from(keys, OLD)).outcomes.tolist() == [ReserveOutcome.WRITE] * 2
     assert done(other.client.load_into(keys, NEW)).hits == 2
     assert other.blocks(NEW) == one.blocks(OLD)
 
@@ -205,10 +205,10 @@ def test_a_quota_refuses_what_it_refuses_others(
     engine.register()
     store = done(engine.client.store_from(make.keys(5), [*OLD, *OLD, *OLD[:PER_CHUNK]]))
     outcomes = store.outcomes.tolist()
-    assert outcomes[0] == Outcome.WRITE
+    assert outcomes[0] == ReserveOutcome.WRITE
     assert outcomes[-1] == Code.POOL_FULL
     assert store.ended is not None
-    assert store.ended.blocks == outcomes.count(Outcome.WRITE)
+    assert store.ended.blocks == outcomes.count(ReserveOutcome.WRITE)
 
 
 def test_copies_count_as_uses_and_traffic(
@@ -221,6 +221,6 @@ def test_copies_count_as_uses_and_traffic(
     done(engine.client.store_from(keys, OLD, tenant="team-a"))
     done(engine.client.load_into(keys, NEW))
     stats = plane.describe()
-    assert stats.totals.bytes_in == stats.totals.bytes_out == 2 * engine.chunk_bytes
+    assert stats.totals.stored_bytes == stats.totals.read_bytes == 2 * engine.chunk_bytes
     (tenant,) = stats.tenants
     assert (tenant.tenant, tenant.stored_blocks, tenant.blocks) == ("team-a", 2, 2)

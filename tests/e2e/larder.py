@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from typing import Any
 import httpx
 
 from dataplane.client import Client, Space, attach
+from tests.app.command import run
+from tests.forked import Forked
 from tests.free_port import free_port
 
 BLOCK_BYTES = 64 << 10
@@ -29,10 +30,10 @@ def keys(name: str, count: int) -> list[bytes]:
     return [sha256(f"{name}/{at}".encode()).digest() for at in range(count)]
 
 
-def until(fact: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
-    """Poll until `fact()` is true; its value."""
+def until(event: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    """Poll until `event()` is true; its value."""
     deadline = time.monotonic() + timeout_s
-    while not (value := fact()):
+    while not (value := event()):
         assert time.monotonic() < deadline, f"{what} within {timeout_s} s"
         time.sleep(0.02)
     return value
@@ -87,9 +88,7 @@ class Larder:
         return attach(self.socket, [Space(model=MODEL, block_bytes=BLOCK_BYTES)], timeout_s=5, **options)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "app", *arguments]
-        environ = {**os.environ, "LARDER_URL": self.url}
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        return run(*arguments, env={**os.environ, "LARDER_URL": self.url})
 
 
 def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
@@ -97,13 +96,14 @@ def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {
         "LARDER_STATE_DIR": str(folder),
+        "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
         "LARDER_LMCACHE_PORT": "0",
         "LARDER_HTTP_PORT": str(port),
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
         **settings,
     }
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "app", "up"], env=environ, stdout=log, stderr=log)
+        return Forked("app", "up", env=environ, stdout=log, stderr=log)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def running(folder: Path, **settings: str) -> Iterator[Larder]:
             assert larder.process.wait(timeout=15) == 0, "a clean stop"
         finally:
             larder.process.kill()
-            larder.process.wait()
+            larder.process.wait(30)
 
 
 def store(client: Client, chain: list[bytes], tenant: str = "") -> int:

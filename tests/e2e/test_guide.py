@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.larder import Larder, keys, running, store, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 GUIDE = Path(__file__).parents[2] / "docs" / "api.md"
 END = "=end-of-a-command="
 STATUS = "=answered="

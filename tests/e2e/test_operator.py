@@ -114,7 +114,7 @@ def test_the_app_is_killed_and_restarted_with_everything_it_knew(larder: Larder)
     larder.put("quotas/mine", limit_bytes=4 * BLOCK_BYTES, note="kept")
     data_plane = larder.node()["pid"]
     larder.process.kill()
-    larder.process.wait()
+    larder.process.wait(30)
     larder.process = start(larder.folder, larder.port)
     until(larder.ready, "ready again")
     assert larder.node()["pid"] == data_plane, "it went on without a management plane"

@@ -17,7 +17,9 @@ CHUNK = 256
 
 @pytest.fixture
 def larder(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Larder]:
-    (socket_dir / "larder.toml").write_text("[app]\nusage_read_s = 0.2\nusage_write_s = 0.2\n")
+    (socket_dir / "larder.toml").write_text(
+        "[app]\nusage_poll_interval_s = 0.2\nusage_write_interval_s = 0.2\n"
+    )
     monkeypatch.chdir(socket_dir)
     with running(socket_dir) as one:
         yield one

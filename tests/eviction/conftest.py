@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.registry import POLICIES
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.registry import POLICIES
 
 Make = Callable[[], EvictionPolicy]
 

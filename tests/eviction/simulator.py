@@ -8,8 +8,8 @@ chain, tail first.
 from collections.abc import Sequence
 from itertools import count
 
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.admission import Admission
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.admission import Admission
 
 
 class Simulator:

@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from dataplane.eviction.admission import FEWEST_KEYS, Admission
-from dataplane.eviction.lru import Lru
+from dataplane.policies.admission import FEWEST_KEYS, Admission
+from dataplane.policies.lru import Lru
 from tests.eviction.simulator import Simulator
 
 IDLE_S = 240.0

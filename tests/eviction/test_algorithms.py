@@ -6,16 +6,16 @@ from random import Random
 
 import pytest
 
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.age_class import AgeClass
-from dataplane.eviction.arc import Arc
-from dataplane.eviction.fifo import Fifo
-from dataplane.eviction.lfu import Lfu
-from dataplane.eviction.lru import Lru
-from dataplane.eviction.noop import Noop
-from dataplane.eviction.registry import POLICIES
-from dataplane.eviction.s3fifo import S3Fifo
-from dataplane.eviction.slru import Slru
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.age_class import AgeClass
+from dataplane.policies.arc import Arc
+from dataplane.policies.fifo import Fifo
+from dataplane.policies.lfu import Lfu
+from dataplane.policies.lru import Lru
+from dataplane.policies.noop import Noop
+from dataplane.policies.registry import POLICIES
+from dataplane.policies.s3fifo import S3Fifo
+from dataplane.policies.slru import Slru
 from tests.eviction.references import REFERENCES
 from tests.eviction.simulator import Simulator
 

@@ -17,11 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dataplane.eviction import EvictionPolicy
-from dataplane.eviction.arc import Arc
-from dataplane.eviction.noop import Noop
-from dataplane.eviction.registry import POLICIES
-from dataplane.eviction.s3fifo import S3Fifo
+from dataplane.policies import EvictionPolicy
+from dataplane.policies.arc import Arc
+from dataplane.policies.noop import Noop
+from dataplane.policies.registry import POLICIES
+from dataplane.policies.s3fifo import S3Fifo
 from dataplane.protocol.control import ALGORITHMS
 from tests.eviction.conftest import Make
 

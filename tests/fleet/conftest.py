@@ -49,7 +49,7 @@ class Shared:
 
 def make_fleet() -> Fleet:
     require_namespaces()
-    return Fleet(Path(tempfile.mkdtemp(prefix="larder-fleet-", dir="/tmp")), Network())
+    return Fleet(Path(tempfile.mkdtemp(prefix="fleet-")), Network())
 
 
 def throw_away(fleet: Fleet) -> None:

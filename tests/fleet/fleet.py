@@ -55,7 +55,7 @@ class Process:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(30)
 
     def stop(self) -> None:
         """As an operator does; it must end cleanly."""
@@ -101,6 +101,7 @@ class DataPlane(Process):
     def start(self) -> DataPlane:
         environ = {
             "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_POOL_BYTES": "8MiB",
             "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",

@@ -9,15 +9,15 @@ from typing import Self
 import zmq
 
 from dataplane.protocol.join import VERSION, Join, JoinReply, JoinToken
-from dataplane.transport.curve import KeyPair
-from dataplane.transport.join import JoinLink
+from dataplane.sockets.curve import NodeKeyPair
+from dataplane.sockets.join import JoinLink
 from tests.e2e.larder import until
 from tests.fleet.fleet import WAIT_S
 
 
-def key_pair() -> KeyPair:
+def key_pair() -> NodeKeyPair:
     public, secret = zmq.curve_keypair()
-    return KeyPair(public.decode(), secret)
+    return NodeKeyPair(public.decode(), secret)
 
 
 class Stranger:
@@ -25,7 +25,7 @@ class Stranger:
 
     _count = itertools.count()
 
-    def __init__(self, name: str, pair: KeyPair | None = None) -> None:
+    def __init__(self, name: str, pair: NodeKeyPair | None = None) -> None:
         self.name = name
         self.pair = pair or key_pair()
         number = next(self._count)
@@ -35,7 +35,7 @@ class Stranger:
 
     def ask(self, token: JoinToken, port: int) -> None:
         """Does not wait."""
-        self.hang_up()
+        self.shut_down()
         message = Join(
             version=VERSION,
             node=self.name,
@@ -54,13 +54,13 @@ class Stranger:
         assert link is not None
         return until(link.answer, f"{self.name} is answered", WAIT_S)
 
-    def hang_up(self) -> None:
+    def shut_down(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
 
     def close(self) -> None:
-        self.hang_up()
+        self.shut_down()
         self._context.term()
 
     def __enter__(self) -> Self:

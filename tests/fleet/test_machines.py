@@ -13,7 +13,7 @@ from tests.dataplane import factories as make
 from tests.e2e.larder import until
 from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 NAMES = ("a", "b", "c")
 QUIET_MS = 1000
 

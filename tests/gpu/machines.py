@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.find import find
-from dataplane.devices.runtime import Device, Runtime
-from dataplane.devices.twin import Twin
+from dataplane.devices.runtime import Device, DeviceRuntime
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -30,7 +30,7 @@ class Machine:
         """Raises DeviceError where there is none."""
         self.kind = kind
         self.uuid = uuid or str(uuid4())
-        self.runtime: Runtime = Twin([self.uuid]) if kind == "twin" else find()
+        self.runtime: DeviceRuntime = EmulatedDevice([self.uuid]) if kind == "twin" else find()
         self.device: Device = self.runtime.devices()[0]
         self._host: list[int] = []
         self._stream = self.runtime.stream(self.device)
@@ -41,8 +41,8 @@ class Machine:
         return 0 if self.kind == "twin" else 64 << 20
 
     @property
-    def twin(self) -> Twin:
-        assert isinstance(self.runtime, Twin)
+    def twin(self) -> EmulatedDevice:
+        assert isinstance(self.runtime, EmulatedDevice)
         return self.runtime
 
     def host(self, nbytes: int) -> tuple[int, Bytes]:

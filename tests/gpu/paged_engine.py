@@ -79,9 +79,9 @@ class PagedEngine:
         return self.cache.store(reservation, list(blocks[: len(keys) * PER_CHUNK])).all().finish().blocks
 
     def load(self, keys: list[bytes], blocks: Sequence[int], first: int = 0) -> tuple[bool, int]:
-        """Whether it went well, and how many chunks came from replicas."""
+        """Whether it went well, and how many chunks came from GPU copies."""
         load = self.cache.load(self.client.acquire(keys), list(blocks), first=first)
-        return load.finish(), load.replicas
+        return load.finish(), load.gpu_copies
 
     def poison(self) -> None:
         """No block of the pool holds what was stored any more."""
@@ -128,15 +128,15 @@ class _Turn:
     def __init__(self, engine: PagedEngine) -> None:
         self.engine = engine
 
-    def load_replicas(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
+    def load_gpu_copies(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
         """Until all of them come from there."""
-        wait_for(lambda: self.engine.load(KEYS[:chunks], blocks) == (True, chunks), "it reads replicas")
+        wait_for(lambda: self.engine.load(KEYS[:chunks], blocks) == (True, chunks), "it reads GPU copies")
         return {"digest": self.engine.digest(blocks)}
 
     def stop_amid_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
         reached = self.engine.machine.twin.pace.stop_after(100_000)
         self.stopped = self.engine.cache.load(self.engine.client.acquire(KEYS[:chunks]), blocks)
-        return {"stopped": reached.wait(WAIT_S), "replicas": self.stopped.replicas}
+        return {"stopped": reached.wait(WAIT_S), "gpu_copies": self.stopped.gpu_copies}
 
 
 def main(arguments: dict[str, Any]) -> None:

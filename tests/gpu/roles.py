@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dataplane.devices.runtime import Event
+from dataplane.devices.runtime import DeviceEvent
 from tests.gpu.layouts import TOKENS, Layout, layout
 from tests.gpu.machines import Bytes, Machine
 from tests.lmcache.client import Client, Lost, key, packed, prompt
@@ -37,7 +37,7 @@ class Engine:
         self.dtype = dtype
         self.address = machine.runtime.allocate(machine.device, kind.nbytes)
         self.client: Client | None = None
-        self.events: list[Event] = []
+        self.events: list[DeviceEvent] = []
 
     # ---- what it is told
 
@@ -82,7 +82,7 @@ class Engine:
         stream.copy(at, self.address, 4096)
         stream.record(event)
         self.events.append(event)
-        reached.wait()
+        assert reached.wait(30)
         return {"event": event.export().hex()}
 
     def go_on(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
         reached = machine.twin.pace.stop_after(after)
 
         def stopped() -> None:
-            reached.wait()
+            assert reached.wait(30)
             tell(stopped=True)
 
         threading.Thread(target=stopped, daemon=True).start()
@@ -219,7 +219,7 @@ def client(machine: Machine, arguments: dict[str, Any]) -> None:
     tell(ready=True)
     reservation = attached.reserve([b"k" * 32], cache.chunk_bytes)
     store = cache.store(reservation, list(range(16))).all()
-    reached.wait()
+    assert reached.wait(30)
     tell(stopped=True)
     store.finish()
 

@@ -28,5 +28,5 @@ def test_a_quick_run_on_the_twin_writes_every_figure(tmp_path: Path) -> None:
                 f"gpu_{way}_{page}KiB{end}" for end in ("", "_ratio", "_page_by_page", "_cpu_per_page")
             } <= names
     for page in (16, 32, 64):
-        assert {f"gpu_replica_{page}KiB{end}" for end in ("", "_times", "_pool", "_cpu_per_page")} <= names
+        assert {f"gpu_copy_{page}KiB{end}" for end in ("", "_times", "_pool", "_cpu_per_page")} <= names
     assert not any(result["target"] for result in report["results"])

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataplane.transport.lmcache.ipc import DeviceTensor, Unsupported, decode
+from dataplane.gateways.lmcache.wire.ipc import DeviceTensor, MemoryUnsupported, decode
 from tests.lmcache.client import packed
 
 CUDA = bytes.fromhex(
@@ -54,7 +54,7 @@ def test_tensors_of_cuda_are_understood(body: bytes, kind: str) -> None:
 
 @pytest.mark.parametrize("body", [EXPANDABLE, VMM])
 def test_memory_without_a_handle_is_refused_with_what_to_set(body: bytes) -> None:
-    with pytest.raises(Unsupported, match="expandable_segments:False"):
+    with pytest.raises(MemoryUnsupported, match="expandable_segments:False"):
         decode([body])
 
 
@@ -92,5 +92,5 @@ HANDLE = [0, b"\x03c" + bytes(64), 131_072, 512, b"", 0, b"", False]
     ids=range(18),
 )
 def test_what_describes_no_tensor_is_refused(body: bytes) -> None:
-    with pytest.raises(Unsupported, match="tensor 0"):
+    with pytest.raises(MemoryUnsupported, match="tensor 0"):
         decode([body])

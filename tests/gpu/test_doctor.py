@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import gpus
-from app.cli.machine import Found
+from app.cli.support import gpus
+from app.cli.support.checkup import CheckResult
 from tests.gpu.machines import Machine
 
 DEVICES = (sys.executable, "-m", "dataplane.devices")
@@ -44,11 +44,11 @@ def test_a_process_that_fails_is_told(code: str, told: str) -> None:
 
 def test_without_a_gpu_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = [str(tmp_path / "no such program")]
-    assert gpus.look([Found("GPU", "ok", "none seen")], never) == []
+    assert gpus.look([CheckResult("GPU", "ok", "none seen")], never) == []
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.look([Found("GPU", "warning", "torch is built without CUDA")], never) == []
-    (found,) = gpus.look([Found("GPU", "ok", "H200")], never)
+    assert gpus.look([CheckResult("GPU", "warning", "torch is built without CUDA")], never) == []
+    (found,) = gpus.look([CheckResult("GPU", "ok", "H200")], never)
     assert found.state == "failure"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dataplane.devices.runtime import Handle, Opened
+from dataplane.devices.runtime import Handle, OpenedMemory
 from tests.gpu.machines import Machine, Start
 from tests.gpu.test_gateway import OLD, Make, engine
 
@@ -24,9 +24,9 @@ class Gate:
 def gate(twin: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made, opens = Gate(), twin.runtime.open
 
-    def slow(handle: Handle) -> Opened:
+    def slow(handle: Handle) -> OpenedMemory:
         made.reached.set()
-        made.open.wait()
+        assert made.open.wait(30)
         return opens(handle)
 
     monkeypatch.setattr(twin.runtime, "open", slow)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dataplane.devices.copying import Lane, methods_for
+from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.paged import GroupForm, split
-from dataplane.devices.pinning import Pinned, Staging
+from dataplane.devices.pinning import PinnedMemory, Staging
 from tests.gpu.layouts import CHUNK, ITEM_BYTES, ORDERS, TOKENS, layout
 from tests.gpu.machines import Machine, array_at
 
@@ -21,9 +21,9 @@ NEW = [38, 1, 2, 3, 9, 8, 7, 6, 5, 4, 21, 22, 23, 24, 25, 26]
 
 
 @pytest.fixture
-def lane(machine: Machine) -> Iterator[Lane]:
+def lane(machine: Machine) -> Iterator[CopyLane]:
     methods = methods_for(machine.runtime, machine.device)
-    made = Lane(machine.runtime, machine.device, methods)
+    made = CopyLane(machine.runtime, machine.device, methods)
     yield made
     made.close()
     if methods.pages is not None:
@@ -38,7 +38,7 @@ def moved(form: GroupForm, low: int, high: int, device: int, numbers: list[int])
 @pytest.mark.parametrize("dtype", ITEM_BYTES)
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_chunk_comes_back_into_other_blocks(
-    machine: Machine, lane: Lane, name: str, dtype: str, page_bytes: int
+    machine: Machine, lane: CopyLane, name: str, dtype: str, page_bytes: int
 ) -> None:
     kind = layout(name, dtype, page_bytes)
     form = kind.form()
@@ -61,7 +61,7 @@ def test_a_chunk_comes_back_into_other_blocks(
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_a_chunk_through_the_staging_buffer_is_the_same(machine: Machine, lane: Lane, name: str) -> None:
+def test_a_chunk_through_the_staging_buffer_is_the_same(machine: Machine, lane: CopyLane, name: str) -> None:
     kind = layout(name, "float16", PAGES[0])
     form = kind.form()
     content = np.random.default_rng(2).integers(0, 256, kind.nbytes, np.uint8)
@@ -84,7 +84,7 @@ def test_a_chunk_through_the_staging_buffer_is_the_same(machine: Machine, lane: 
     machine.runtime.free(device)
 
 
-def test_layers_copied_one_by_one_make_the_same_chunk(machine: Machine, lane: Lane) -> None:
+def test_layers_copied_one_by_one_make_the_same_chunk(machine: Machine, lane: CopyLane) -> None:
     kind = layout("keys and values first, NHD", "bfloat16", PAGES[0], layers=5)
     form = kind.form()
     device = machine.runtime.allocate(machine.device, kind.nbytes)
@@ -102,7 +102,7 @@ def test_layers_copied_one_by_one_make_the_same_chunk(machine: Machine, lane: La
 
 
 def test_chunks_that_cross_windows_of_pinned_memory_are_copied(
-    machine: Machine, lane: Lane, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, lane: CopyLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 64 << 10
     monkeypatch.setattr("dataplane.devices.pinning.WINDOW_BYTES", window)
@@ -115,7 +115,7 @@ def test_chunks_that_cross_windows_of_pinned_memory_are_copied(
     nbytes = -(-(form.chunk_bytes + 3 * window) // 4096) * 4096
     memory = np.zeros(nbytes + 4096, np.uint8)
     address = -(-memory.ctypes.data // 4096) * 4096
-    pinned = Pinned(machine.runtime, address, nbytes, read_only=False)
+    pinned = PinnedMemory(machine.runtime, address, nbytes, read_only=False)
     offset = window + 1000 * 8
     assert lane.copy_pinned(form.runs(OLD, base=device), pinned, offset, to_device=False)
     lane.synchronize()

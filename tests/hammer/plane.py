@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from dataplane.compose import DataPlane
-from dataplane.core.leases import LeaseTable
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.blocks.leases import LeaseTable
 from dataplane.observe.log import configure
 from dataplane.settings import load
 
@@ -20,8 +21,8 @@ from dataplane.settings import load
 class BlindLeaseTable(LeaseTable):
     """Sees no reader."""
 
-    def held(self, descriptors: Sequence[int]) -> list[bool]:
-        return [False] * len(descriptors)
+    def held(self, blocks: Sequence[Block]) -> list[bool]:
+        return [False] * len(blocks)
 
 
 def main(arguments: list[str]) -> None:
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> None:
     found = {
         "faults": plane.node.check(),
         "evicted": totals.evicted_blocks,
-        "put_back": totals.put_back_blocks,
+        "put_back": totals.evictions_cancelled,
     }
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from dataplane.client import Client, attach
-from dataplane.client.world import World
+from dataplane.client.attachment import Attachment
 from dataplane.protocol.codec import encode
-from dataplane.protocol.engine import VERSION, Abort, Attach, Lease, Map, Report, Reserve, SpaceRequest
+from dataplane.protocol.engine import VERSION, Abort, Attach, LeaseRequest, Map, Report, Reserve, SpaceRequest
 from dataplane.protocol.layout import A_RING_HEAD, A_RING_TAIL
 from tests.dataplane import factories as make
 from tests.hostile.content import chain
@@ -26,7 +26,7 @@ PAGE = 4096
 READ_ONLY = SpaceRequest(make.space(), writes=False)
 
 
-def world_of(client: Client) -> World:
+def world_of(client: Client) -> Attachment:
     world = client._link.world
     assert world is not None
     return world
@@ -37,7 +37,7 @@ def ready() -> None:
     sys.stdout.flush()
 
 
-def _scribble(path: str, harm: Callable[[World, np.random.Generator], None], seed: int) -> None:
+def _scribble(path: str, harm: Callable[[Attachment, np.random.Generator], None], seed: int) -> None:
     rng = np.random.default_rng(seed)
     client = attach(path, [READ_ONLY], group=f"scribbler-{seed}", timeout_s=5)
     world = world_of(client)
@@ -52,7 +52,7 @@ def _scribble(path: str, harm: Callable[[World, np.random.Generator], None], see
 def scribble_ring(path: str, seed: int) -> None:
     """Random heads, tails and entries, some of them nearly right."""
 
-    def harm(world: World, rng: np.random.Generator) -> None:
+    def harm(world: Attachment, rng: np.random.Generator) -> None:
         ring = world.area.ring
         at = rng.integers(0, len(ring), 64)
         ring[at] = rng.integers(0, 2**64 - 1, (64, 2), np.uint64)
@@ -73,7 +73,7 @@ def scribble_ring(path: str, seed: int) -> None:
 def scribble_header(path: str, seed: int) -> None:
     """The whole header of its area, and all of its ring."""
 
-    def harm(world: World, rng: np.random.Generator) -> None:
+    def harm(world: Attachment, rng: np.random.Generator) -> None:
         world.area.header[:] = rng.integers(0, 2**64 - 1, len(world.area.header), np.uint64)
         world.area.ring[:] = rng.integers(0, 2**64 - 1, world.area.ring.shape, np.uint64)
 
@@ -83,7 +83,7 @@ def scribble_header(path: str, seed: int) -> None:
 def scribble_counters(path: str, seed: int) -> None:
     """Counters of a quarter of all blocks up, anew all the time."""
 
-    def harm(world: World, rng: np.random.Generator) -> None:
+    def harm(world: Attachment, rng: np.random.Generator) -> None:
         counters = world.area.counters
         counters[:] = 0
         at = rng.integers(0, len(counters), len(counters) // 4)
@@ -95,7 +95,7 @@ def scribble_counters(path: str, seed: int) -> None:
 def hold_everything(path: str, seed: int) -> None:
     """Raise every counter, for ever."""
 
-    def harm(world: World, rng: np.random.Generator) -> None:
+    def harm(world: Attachment, rng: np.random.Generator) -> None:
         world.area.counters[:] = 1
 
     _scribble(path, harm, seed)
@@ -159,7 +159,7 @@ def _babble(rng: random.Random) -> bytes:
         [
             Reserve(1, number, rng.choice(["", "a/b", "x" * 200]), keys[: rng.randint(0, len(keys))], number),
             Abort(1, number),
-            Lease(1, number, keys),
+            LeaseRequest(1, number, keys),
             Map(1, [abs(number)] * rng.randint(0, 300)),
             Report(1, rng.randbytes(4 * rng.randint(0, 9)), rng.randbytes(8 * rng.randint(0, 9))),
         ]

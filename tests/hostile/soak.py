@@ -14,7 +14,7 @@ from pathlib import Path
 from dataplane.protocol.control import (
     Ack,
     Demote,
-    Describe,
+    DescribeNode,
     Description,
     Invalidate,
     ListPrefixes,
@@ -112,7 +112,7 @@ class Soak:
     def _kill(self, engines: dict[int, subprocess.Popen[bytes]]) -> None:
         victim = engines.pop(self.rng.choice(sorted(engines)))
         victim.kill()
-        victim.wait()
+        victim.wait(30)
         self.kills += 1
 
     def _change_intent(self, manager: Manager) -> None:
@@ -149,7 +149,7 @@ class Soak:
         self.pushes += 1
 
     def _audit(self, manager: Manager) -> None:
-        answer = manager.ask(Describe("soak", audit=True))
+        answer = manager.ask(DescribeNode("soak", audit=True))
         assert isinstance(answer, Description)
         assert answer.faults == []
         pool = answer.stats.pool
@@ -176,7 +176,7 @@ class Soak:
         """Leave no process behind."""
         for engine in [*self.honest.values(), *self.misfits.values()]:
             engine.kill()
-            engine.wait()
+            engine.wait(30)
 
     # ---- what was seen
 

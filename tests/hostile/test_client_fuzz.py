@@ -23,13 +23,13 @@ NBYTES = 4096
 EXAMPLES = 40
 REPLIES = (
     wire.Reserved,
-    wire.Committed,
+    wire.BlocksCommitted,
     wire.Aborted,
     wire.Leased,
     wire.Reported,
-    wire.Mapped,
+    wire.SegmentsMapped,
     wire.Detached,
-    wire.Held,
+    wire.MemoryHeld,
     wire.Refused,
     wire.Attached,
 )
@@ -61,10 +61,10 @@ def right_answer(request: Any) -> tuple[Any, list[int]]:
         return wire.Reserved(number, 7, bytes(keys), segments, offsets, [grant]), [memory(SEGMENT)]
     if isinstance(request, wire.Map):
         grants = [wire.SegmentGrant(segment, SEGMENT, False) for segment in request.segments]
-        return wire.Mapped(number, grants), [memory(SEGMENT) for _ in grants]
+        return wire.SegmentsMapped(number, grants), [memory(SEGMENT) for _ in grants]
     if isinstance(request, wire.Commit):
-        return wire.Committed(number, 4), []
-    if isinstance(request, wire.Lease):
+        return wire.BlocksCommitted(number, 4), []
+    if isinstance(request, wire.LeaseRequest):
         return wire.Leased(number, (3).to_bytes(4, "little")), []
     if isinstance(request, wire.Report):
         return wire.Reported(number, 1), []
@@ -155,4 +155,4 @@ def test_no_answer_raises_in_the_engine(
             for _ in range(3):
                 use(client)
         kinds |= {type(request).__name__ for request in plane.requests}
-    assert kinds >= {"Attach", "Reserve", "Commit", "Map" if membarrier else "Lease"}
+    assert kinds >= {"Attach", "Reserve", "Commit", "Map" if membarrier else "LeaseRequest"}

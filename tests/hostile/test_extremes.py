@@ -1,26 +1,26 @@
 """Input that is legal and absurd: each has an outcome that is defined, told, and ends.
 
-In CI, or with `LARDER_TEST_EXTREMES=full`, at the size that the names say; elsewhere an eighth of it.
+At the size that the names say in a full run (`make full`); otherwise at an eighth of it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 
 import numpy as np
 import pytest
 
-from dataplane.core.storing import MAX_OPEN_RESERVATIONS
+from dataplane.core.engines.storing import MAX_OPEN_RESERVATIONS
+from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import QuotaSpec
 from dataplane.protocol.layout import A_RING_DROPPED, RING_KIND_SHIFT, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
+from tests.sizes import size
 
 PAGE = 4096
-FULL = os.environ.get("CI") == "true" or os.environ.get("LARDER_TEST_EXTREMES") == "full"
-SHARE = 1 if FULL else 8
+SHARE = size(1, 8)
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     engine = bench.attach()
     for number in range(count):
         assert engine.store([make.key(number)], PAGE, tenant=f"t{number}").written == 1
-    stats = bench.node.stats(bench.now)
+    stats = node_stats(bench.node, bench.now)
     assert len(stats.tenants) == 1000
     assert stats.other_tenants is not None
     assert stats.other_tenants.bytes + sum(tenant.bytes for tenant in stats.tenants) == count * PAGE
@@ -86,7 +86,7 @@ def test_a_pool_full_of_pins_and_leases_refuses_and_opens_again() -> None:
     assert (refused.written, refused.refused) == (0, {Code.POOL_FULL})
     assert bench.refused()["pool_full"] == 8
     assert engine.lookup(pinned) == engine.lookup(leased) == 32
-    other.let_go()
+    other.release()
     assert engine.store(make.keys(8, "new"), PAGE).written == 8
     assert engine.lookup(pinned) == 32
     assert bench.apply(*make.pins([], generation=2)) == []
@@ -104,7 +104,7 @@ def test_reservations_that_are_held_for_ever_are_bounded_shown_and_end_with_thei
     assert set(outcomes) == {0, int(Code.TOO_MANY_RESERVATIONS)} or int(Code.POOL_FULL) in outcomes
     assert other.store(make.keys(1, "new"), PAGE).refused == {Code.POOL_FULL}
     bench.pass_time(6.0)
-    stats = next(each for each in bench.node.stats(bench.now).engines if each.pid == 7)
+    stats = next(each for each in node_stats(bench.node, bench.now).engines if each.pid == 7)
     assert (stats.reserved_bytes, stats.quarantined_bytes) == (0, make.MIB)
     bench.pass_time(3600.0)
     assert bench.pool.quarantined_bytes == make.MIB, "it may still wake up and write"
@@ -170,6 +170,6 @@ def test_what_a_ring_lost_stays_counted_when_its_engine_is_gone() -> None:
         engine.area.header[A_RING_DROPPED] = 5
         engine.note(77 << RING_KIND_SHIFT, 1)
         bench.pass_time(0.1)
-        engine.goodbye()
-    totals = bench.node.stats(bench.now).totals
-    assert (totals.ring_dropped, totals.ring_invalid) == (15, 3)
+        engine.say_detached()
+    totals = node_stats(bench.node, bench.now).totals
+    assert (totals.ring_dropped, totals.ring_entries_rejected) == (15, 3)

@@ -36,7 +36,7 @@ def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
 

@@ -1,4 +1,4 @@
-"""Everything at once, for a while: `make soak` for half an hour, `LARDER_TEST_SOAK_S` seconds otherwise (20)."""
+"""Everything at once, for a while: `make soak` for half an hour, `LARDER_TEST_SOAK_S` seconds otherwise (10)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dataplane.client import attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane
 from tests.hostile.soak import GROWTH_BYTES, Soak
+from tests.sizes import size
 
-SECONDS = float(os.environ.get("LARDER_TEST_SOAK_S", "20"))
+SECONDS = float(os.environ.get("LARDER_TEST_SOAK_S", size(60, 10)))
 
 
 @pytest.mark.timeout(SECONDS * 1.5 + 180)

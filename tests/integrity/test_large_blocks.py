@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-from dataplane.core.integrity import MAX_BYTES_PER_BLOCK
+from dataplane.core.operator.integrity import MAX_BYTES_PER_BLOCK
+from dataplane.memory.memory import READ_BYTES, NodeMemory
 from dataplane.protocol.checksums import checksum
-from dataplane.tiers.memory import READ_BYTES, NodeMemory
 from tests.dataplane import factories as make
 from tests.integrity.test_reports import Bench, damage, report, seen, store
 
@@ -17,7 +17,7 @@ from tests.integrity.test_reports import Bench, damage, report, seen, store
 def test_a_block_too_large_to_look_at_is_refused_and_others_of_the_report_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataplane.core.integrity.MAX_BYTES_PER_BLOCK", make.MIB)
+    monkeypatch.setattr("dataplane.core.operator.integrity.MAX_BYTES_PER_BLOCK", make.MIB)
     assert MAX_BYTES_PER_BLOCK > make.MIB
     large = 2 * make.MIB
     bench = Bench(8 * make.MIB, segment_bytes=large)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataplane.core.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_REPORT
+from dataplane.core.operator.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_REPORT
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Report
@@ -151,7 +151,7 @@ def test_a_leased_corrupt_block_waits_outside_of_the_index() -> None:
     assert bench.pool.blocks == 2
     bench.pass_time(0.1)
     assert bench.pool.blocks == 2
-    reader.let_go()
+    reader.release()
     bench.pass_time(0.1)
     assert bench.pool.blocks == 1
     assert bench.faults() == []
@@ -221,5 +221,5 @@ def test_what_is_known_of_an_engine_goes_with_it() -> None:
         engine = bench.attach()
         store(bench, engine, [make.key(engine.client)])
         report(engine, *seen(engine, [make.key(engine.client)]))
-        engine.goodbye()
+        engine.say_detached()
     assert bench.node.integrity._engines == {}

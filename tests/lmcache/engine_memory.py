@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.lmcache.client import packed
+from tests.run_marks import shm_name
 
 FOLDER = Path("/dev/shm")
 
@@ -21,7 +22,7 @@ class EngineMemory:
     """Layers of equal shape, one after another in one segment, of uint16 that stand for float16."""
 
     def __init__(self, layers: int = 2, shape: tuple[int, ...] = (2, 64, 16, 2, 8)) -> None:
-        self.name = f"lmcache_kv_test_{secrets.token_hex(6)}"
+        self.name = f"lmcache_kv_{shm_name(secrets.token_hex(6))}"
         self.layers, self.shape = layers, shape
         self.item_bytes = 2
         self.layer_items = int(np.prod(shape))

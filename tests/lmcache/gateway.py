@@ -7,14 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
+from dataplane.gateways.lmcache.handlers.instances import Timeouts
+from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
+from dataplane.io.loop import Loop
+from dataplane.protocol.engine import CONNECTION
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.transport.devices import Devices
-from dataplane.transport.lmcache.instances import Patience
-from dataplane.transport.lmcache.server import LMCacheServer
-from dataplane.transport.lmcache.sockets import CONNECTION, Kept
-from dataplane.transport.loop import Loop
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import WAIT_S
 from tests.lmcache.client import Client
@@ -27,6 +28,21 @@ class PlainPool:
 
     name = SHM_NAME
     identity = 1
+    problem = ""
+    restored = 0
+    short = False
+
+    def look(self) -> None:
+        """Tests set `problem`."""
+
+    def lacking(self, ranges: object) -> list[tuple[int, int]]:
+        return []
+
+    def take(self, ranges: object) -> None:
+        raise AssertionError("it lacks nothing")
+
+    def expect(self) -> None:
+        """Nothing is kept ahead."""
 
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench = bench
@@ -51,7 +67,7 @@ class Keeper:
         self.kept: dict[int, int] = {}
         """Descriptors of connections by their numbers."""
 
-    def made(self, kind: str, number: int, file: Kept) -> None:
+    def made(self, kind: str, number: int, file: HeldSocket) -> None:
         self.told.append(f"{kind} made")
         if kind == CONNECTION:
             self.kept[number] = file.fd
@@ -98,7 +114,7 @@ class Gateway:
             self.folder,
             lambda: self.bench.now,
             allow_clear=self._allow_clear,
-            patience=Patience(),
+            timeouts=Timeouts(),
             devices=self.devices,
             keeper=self.keeper,
         )

@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 import zmq
 
-from dataplane.transport.lmcache.connections import Connections
-from dataplane.transport.lmcache.sockets import let_go
-from dataplane.transport.lmcache.zmtp import message
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpServer
+from dataplane.gateways.lmcache.zmtp.protocol import message
+from dataplane.gateways.lmcache.zmtp.sockets import release
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Keeper
 from tests.lmcache.test_zmtp import GREETING, ready
@@ -81,7 +81,7 @@ def test_many_clients_come_and_go(gateway: Gateway) -> None:
 def test_connections_beyond_those_that_are_remembered_are_served_in_a_common_name(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataplane.transport.lmcache.connections.MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_CONNECTIONS", 2)
     clients = [gateway.client() for _ in range(5)]
     clients[0].register()
     clients[4].register(8)
@@ -138,7 +138,7 @@ class TestWhatHoldersKeep:
             keeper = Keeper()
             keeper.kept[5] = inherited
             served: list[bool] = []
-            after = Connections(
+            after = ZmtpServer(
                 gateway.loop,
                 "tcp://127.0.0.1:0",
                 lambda connection, frames: served.append(bool(keeper.kept)),
@@ -164,7 +164,7 @@ class TestWhatHoldersKeep:
     def test_the_end_of_a_message_that_does_not_come_is_waited_for_outside_of_the_kernel(
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("dataplane.transport.lmcache.connections.LEFT_S", -1.0)
+        monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.LEFT_S", -1.0)
         said = GREETING + ready() + b"\x00\x05ab"
         _, _, port = gateway.server.url.rpartition(":")
         with socket.create_connection(("127.0.0.1", int(port))) as peer:
@@ -179,7 +179,7 @@ class TestWhatHoldersKeep:
 def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
     with gateway.client() as client:
         (fd,) = gateway.keeper.kept.values()
-        let_go([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
+        release([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
         client.wait_lost()
 
 
@@ -250,7 +250,7 @@ def _drained(peer: socket.socket) -> bool:
 def test_what_all_clients_hold_together_is_bounded(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataplane.transport.lmcache.connections.MAX_TAKEN_BYTES", 5_000_000)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_TAKEN_BYTES", 5_000_000)
     _, _, port = gateway.server.url.rpartition(":")
     peers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
     said = GREETING + ready() + b"\x02" + (60 << 20).to_bytes(8, "big") + bytes(2_000_000)
@@ -277,7 +277,7 @@ def test_what_all_clients_hold_together_is_bounded(
 def test_a_message_whose_end_does_not_come_is_given_up(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataplane.transport.lmcache.connections.MESSAGE_S", -1.0)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MESSAGE_S", -1.0)
     _, _, port = gateway.server.url.rpartition(":")
     with socket.create_connection(("127.0.0.1", int(port))) as peer:
         peer.sendall(GREETING + ready() + b"\x02" + (300_000).to_bytes(8, "big") + bytes(200_000))
@@ -290,7 +290,7 @@ def test_the_loop_is_told_once_that_there_is_more_to_do(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each turn would make the next ones longer, and others of the process wait ever longer."""
-    monkeypatch.setattr("dataplane.transport.lmcache.connections.TURN_S", 0.0)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.TURN_S", 0.0)
     usual = len(gateway.loop._timers)
     for at in range(300):
         client.send([packed(at), b"\x18"])

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dataplane.transport.copying import CopyFailed
-from dataplane.transport.lmcache.copies import CpuShmCopier
-from dataplane.transport.lmcache.ipc import Unsupported, decode
-from dataplane.transport.lmcache.messages import Group, Hints
+from dataplane.copies.copying import CopyFailed
+from dataplane.gateways.lmcache.handlers.copies import CpuShmCopier
+from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, decode
+from dataplane.gateways.lmcache.wire.messages import Group, Hints
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway
@@ -164,7 +164,7 @@ class TestCopying:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(10):
             copier(engine).close()
-        with pytest.raises(Unsupported):
+        with pytest.raises(MemoryUnsupported):
             copier(engine, tokens=7)
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -188,11 +188,11 @@ class TestCopying:
 class TestDescriptions:
     @pytest.mark.parametrize("kind", ["cuda", "cuda_raw", "cuda_vmm", "musa", "npu"])
     def test_memory_of_a_device_is_refused_by_name(self, kind: str) -> None:
-        with pytest.raises(Unsupported, match=kind):
+        with pytest.raises(MemoryUnsupported, match=kind):
             decode([packed({"type": kind, "version": 1, "metadata": {}, "handle": [b"x"]})])
 
     def test_a_pickle_is_refused_unread(self) -> None:
-        with pytest.raises(Unsupported, match="never unpickles"):
+        with pytest.raises(MemoryUnsupported, match="never unpickles"):
             decode(
                 [b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94\x8c\x05abort\x93\x94)R\x94."]
             )
@@ -212,7 +212,7 @@ class TestDescriptions:
         ids=range(8),
     )
     def test_what_describes_nothing_is_refused(self, body: bytes) -> None:
-        with pytest.raises(Unsupported):
+        with pytest.raises(MemoryUnsupported):
             decode([body])
 
     @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ class TestDescriptions:
     def test_a_tensor_that_leaves_its_memory_is_refused(
         self, engine: EngineMemory, changes: dict[str, Any]
     ) -> None:
-        with pytest.raises(Unsupported):
+        with pytest.raises(MemoryUnsupported):
             decode([packed(engine.describe(0, **changes))])
 
     @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ class TestDescriptions:
         self, engine: EngineMemory, name: str
     ) -> None:
         described = decode([packed(engine.describe(0, shm_name=name))])
-        with pytest.raises(Unsupported):
+        with pytest.raises(MemoryUnsupported):
             CpuShmCopier(described, [], None, "vllm")
 
     def test_a_segment_smaller_than_it_says_is_refused(self, engine: EngineMemory) -> None:
         os.truncate(engine.path, 100)
-        with pytest.raises(Unsupported, match="has 100 bytes"):
+        with pytest.raises(MemoryUnsupported, match="has 100 bytes"):
             copier(engine)
 
     @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
@@ -273,7 +273,7 @@ class TestDescriptions:
         else:
             os.mkfifo(engine.path)
         try:
-            with pytest.raises(Unsupported):
+            with pytest.raises(MemoryUnsupported):
                 copier(engine)
         finally:
             if kind == "folder":
@@ -281,7 +281,7 @@ class TestDescriptions:
 
     @pytest.mark.parametrize("engine_type", ["sglang", "trtllm", "atom", "", "x" * 100])
     def test_engines_that_are_not_known_are_refused(self, engine: EngineMemory, engine_type: str) -> None:
-        with pytest.raises(Unsupported, match="engine type"):
+        with pytest.raises(MemoryUnsupported, match="engine type"):
             CpuShmCopier(decode([packed(engine.describe(0))]), [], None, engine_type)
 
     @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ class TestDescriptions:
     )
     def test_groups_that_cannot_be_are_refused(self, engine: EngineMemory, group: dict[str, Any]) -> None:
         described = decode([packed(engine.describe(each)) for each in range(2)])
-        with pytest.raises(Unsupported):
+        with pytest.raises(MemoryUnsupported):
             CpuShmCopier(described, [Group(**group)], None, "vllm")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dataplane.transport.lmcache import processes
-from dataplane.transport.lmcache.instances import LOST_TTL_S
-from dataplane.transport.lmcache.registrations import Registrations
-from dataplane.transport.lmcache.sessions import LEASE_TTL_S
+from dataplane.gateways.lmcache.handlers.instances import LOST_TTL_S
+from dataplane.gateways.lmcache.handlers.registrations import Registrations
+from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
+from dataplane.gateways.lmcache.zmtp import processes
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway
 
@@ -28,8 +28,8 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:
         return dict.fromkeys(fds, owner["owner"])
 
-    monkeypatch.setattr("dataplane.transport.lmcache.connections.owners_of", owners_of)
-    monkeypatch.setattr("dataplane.transport.lmcache.processes.owners_of", owners_of)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.owners_of", owners_of)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.processes.owners_of", owners_of)
     return owner
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dataplane.core.inprocess import InProcess
+from dataplane.core.stats import node_stats
+from dataplane.gateways.lmcache.handlers import results
+from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.transport.lmcache.sessions import LEASE_TTL_S, Lock, Lookup, Sessions
 from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
 
@@ -228,24 +231,46 @@ class TestTheEndOfLeases:
         assert client.lookup(prompt(4)) == 0
 
 
-def test_a_million_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
+def test_results_that_were_not_asked_for_are_told_by_the_next_data_plane(tmp_path: Path) -> None:
+    before = LookupSessions(lambda *_: None)
+    for request in ("told", "untold", "ended", "asked again"):
+        before.begin(HeldLookup(b"a", request, 1, b"", 3, 1e9))
+    assert before.take_result(b"a", "told") == 3
+    results.save(tmp_path, before.untold())
+    after = LookupSessions(lambda *_: None, handed_over=results.take(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    after.end(b"a", "ended")
+    after.begin(HeldLookup(b"a", "asked again", 1, b"", 5, 1e9))
+    requests = ("told", "untold", "untold", "ended", "asked again")
+    assert [after.take_result(b"a", each) for each in requests] == [0, 3, 0, 0, 5]
+    assert after.take_result(b"another", "untold") == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"\x91\x93\x01\x02\x03"])
+def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / results.NAME).write_bytes(data)
+    assert results.take(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
-    sessions = Sessions(lambda client, numbers: released.extend(numbers))
-    for at in range(1_000_000):
-        lookup = Lookup(b"a", f"r{at}", 1, b"", 1, 1e9)
-        lookup.locks[1] = Lock([at], [1])
+    sessions = LookupSessions(lambda client, numbers: released.extend(numbers))
+    for at in range(100_000):
+        lookup = HeldLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
+        lookup.locks[1] = SpaceLock([at], [1])
         sessions.begin(lookup)
     assert len(sessions) == 4096
-    assert len(released) == 1_000_000 - 4096
-    assert sessions.ended == {"crowded_out": 1_000_000 - 4096}
+    assert len(released) == 100_000 - 4096
+    assert sessions.ended == {"crowded_out": 100_000 - 4096}
     for scheduler in range(20):
         for at in range(4096):
-            sessions.begin(Lookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
+            sessions.begin(HeldLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
     assert len(sessions) == 32_768
     for name in (b"a", *(b"s%d" % each for each in range(20))):
         sessions.end_scheduler(name)
     assert len(sessions) == 0
-    assert len(released) == 1_000_000
+    assert len(released) == 100_000
 
 
 def test_a_scheduler_beyond_what_the_core_takes_holds_in_a_common_name(
@@ -275,7 +300,7 @@ def test_look_ups_and_hits_count_for_the_tenant(client: Client, gateway: Gateway
 def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> None:
     client.register(42)
     client.lookup(prompt(1))
-    groups = [engine.group for engine in gateway.bench.node.stats(gateway.bench.now).engines]
+    groups = [engine.group for engine in node_stats(gateway.bench.node, gateway.bench.now).engines]
     assert f"{LMCACHE}:42" in groups
     assert any(group.startswith(f"{LMCACHE}:scheduler:") for group in groups)
     assert InProcess(gateway.bench.node).lost(LMCACHE) == []

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
 
+from dataplane.memory.named import SPARE_PREFIX
 from tests.dataplane.plane import WAIT_S, Plane, line, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
@@ -34,6 +36,12 @@ from tests.lmcache.planes import (
     url_of,
 )
 from tests.restart.relay import Relay
+from tests.threads import join
+
+
+def spare_of(path: Path) -> Path:
+    return path.with_name(SPARE_PREFIX + path.name)
+
 
 WORKER = """
 import os, signal, sys
@@ -84,6 +92,233 @@ def test_the_segment_is_removed_when_the_node_stops(plane: Plane, client: Client
     assert not (FOLDER / name).exists()
 
 
+class TestTheNameOfItsMemory:
+    """Other programs remove names in `/dev/shm`, or take them."""
+
+    def test_it_is_put_back_for_the_same_bytes(self, plane: Plane, client: Client) -> None:
+        answer = client.register()
+        path = FOLDER / answer["shm_name"]
+        inode = path.stat().st_ino
+        with mapped(answer) as segment:
+            assert store(client, segment, prompt(3), 0, "one")
+            path.unlink()
+            wait_for(path.exists, "the name is back")
+            assert path.stat().st_ino == inode
+            with Client(url_of(plane)) as other, mapped(other.register(8)) as theirs:
+                assert check(other, theirs, prompt(3), 0, "two", instance=8)
+                assert store(other, theirs, prompt(3, 9), 9, "three", instance=8)
+            assert check(client, segment, prompt(3, 9), 9, "four")
+        wait_for(lambda: gateway_stats(plane).name_restored == 1, "it is counted")
+        assert gateway_stats(plane).problem == ""
+        events = [event for event in plane.log().splitlines() if "gateway.name" in event]
+        assert ["gateway.name_lost" in event for event in events] == [True, False]
+        assert "was removed" in events[0]
+        assert plane.stop() == 0
+        assert not path.exists()
+        assert not spare_of(path).exists()
+
+    def test_a_worker_that_registers_before_that_is_noticed_gets_a_name_that_exists(
+        self, plane: Plane, client: Client
+    ) -> None:
+        path = FOLDER / client.register()["shm_name"]
+        for instance in range(8, 28):
+            path.unlink()
+            with mapped(client.register(instance)):
+                pass
+
+    def test_without_any_name_registered_workers_go_on_and_new_ones_are_refused(
+        self, plane: Plane, client: Client
+    ) -> None:
+        answer = client.register()
+        path = FOLDER / answer["shm_name"]
+        with mapped(answer) as segment:
+            assert store(client, segment, prompt(3), 0, "one")
+            spare_of(path).unlink()
+            path.unlink()
+            wait_for(lambda: gateway_stats(plane).problem, "it says so")
+            assert f"restart the data plane (process {plane.pid})" in gateway_stats(plane).problem
+            assert check(client, segment, prompt(3), 0, "two")
+            assert store(client, segment, prompt(3, 5), 5, "three")
+            with Client(url_of(plane)) as other:
+                assert other.register(8) == {"shm_name": "", "pool_size": 0}
+                assert other.ask("ping", 8) is True
+        assert "gateway.name_lost" in plane.log()
+
+    def test_a_refused_worker_is_asked_to_register_again_once_it_can(
+        self, plane: Plane, client: Client
+    ) -> None:
+        path = FOLDER / client.register()["shm_name"]
+        path.unlink()
+        path.write_bytes(b"a stranger's")
+        try:
+            with Client(url_of(plane)) as other:
+                assert other.register(8)["shm_name"] == ""
+                assert [other.ask("ping", 8) for _ in range(3)] == [True] * 3
+                assert path.read_bytes() == b"a stranger's"
+                path.unlink()
+                wait_for(lambda: not gateway_stats(plane).problem, "the name is back")
+                assert other.ask("ping", 8) is False, "so it registers again"
+                assert other.register(8)["shm_name"] == path.name
+        finally:
+            if path.exists() and path.stat().st_size < 4096:
+                path.unlink()
+
+    def test_a_restart_makes_new_memory_when_no_name_is_left(self, socket_dir: Path) -> None:
+        with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
+            answer = client.register()
+            path = FOLDER / answer["shm_name"]
+            with mapped(answer) as segment:
+                assert store(client, segment, prompt(3), 0, "one")
+            spare_of(path).unlink()
+            path.unlink()
+            wait_for(lambda: gateway_stats(plane).problem, "it says so")
+            plane.kill_plane()
+            wait_for(path.exists, "new memory has the name")
+            assert client.ask("ping", 7) is False, "so it registers again"
+            with mapped(client.register()) as segment:
+                assert client.lookup(prompt(3)) == 0
+                assert store(client, segment, prompt(3), 0, "two")
+            assert gateway_stats(plane).problem == ""
+            assert plane.logged("lmcache.memory_lost")
+
+    @pytest.mark.parametrize("stranger", [False, True])
+    def test_a_name_that_is_lost_between_two_data_planes_costs_nothing(
+        self, socket_dir: Path, stranger: bool
+    ) -> None:
+        with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
+            answer = client.register()
+            path = FOLDER / answer["shm_name"]
+            with mapped(answer) as segment:
+                assert store(client, segment, prompt(3), 0, "one")
+                client.answered_twice = True
+                before = plane.plane_pid
+                os.kill(before, signal.SIGSTOP)  # it cannot put the name back
+                path.unlink()
+                if stranger:
+                    path.write_bytes(b"a stranger's")
+                plane.kill_plane()
+                wait_for(lambda: plane.plane_pid != before, "the next one begins")
+                assert check(client, segment, prompt(3), 0, "two")
+                if stranger:
+                    assert "is another file now" in gateway_stats(plane).problem
+                    assert path.read_bytes() == b"a stranger's"
+                    path.unlink()
+                wait_for(lambda: not gateway_stats(plane).problem, "the name is back")
+            with Client(url_of(plane)) as other, mapped(other.register(8)) as theirs:
+                assert check(other, theirs, prompt(3), 0, "three", instance=8)
+            assert gateway_stats(plane).name_restored == 1
+
+
+SLOW_MEMORY = """
+import os, runpy, sys, threading, time
+from dataplane.memory.pages import PageTaker
+def slow(call, on_the_loop):
+    def slowed(*arguments):
+        if on_the_loop or threading.current_thread() is not threading.main_thread():
+            time.sleep(SECONDS)
+        if threading.current_thread() is threading.main_thread():
+            print("pages are taken on the loop", file=sys.stderr, flush=True)
+        return call(*arguments)
+    return slowed
+os.posix_fallocate = slow(os.posix_fallocate, True)
+PageTaker.take = slow(PageTaker.take, False)
+sys.argv = ["dataplane"]
+runpy.run_module("dataplane", run_name="__main__")
+"""
+
+
+class SlowMemory(Plane):
+    """A data plane on a machine that takes `seconds` for every piece of memory."""
+
+    seconds = 0.0
+
+    def start(self) -> Plane:
+        program = SLOW_MEMORY.replace("SECONDS", str(self.seconds))
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program], env=self.environ, stdout=log, stderr=log
+            )
+        wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", 30)
+        assert self.alive, self.log()
+        return self
+
+
+class TestMemoryThatWasNotUsedYet:
+    @pytest.fixture
+    def slow(self, socket_dir: Path) -> Iterator[SlowMemory]:
+        plane = SlowMemory(socket_dir, {"lmcache_port": str(free_port())})
+        yield plane
+        plane.kill()
+
+    def test_a_store_that_waits_for_memory_keeps_nobody_else_waiting(self, slow: SlowMemory) -> None:
+        slow.seconds = 2.0
+        slow.start()
+        with (
+            Client(url_of(slow)) as client,
+            Client(url_of(slow)) as other,
+            mapped(client.register()) as segment,
+        ):
+            client.send([packed(9000), packed(16), packed(key(prompt(3))), packed(7)])
+            for at in range(20):
+                assert other.lookup(prompt(2), f"r{at}") == 0
+            assert client.silent(0), "it waits"
+            answer = client.receive()
+            assert answer[:2] == [packed(9000), packed(16)]
+            assert store(client, segment, prompt(3), 1, "r")
+            assert check(client, segment, prompt(3), 1, "reads")
+        assert "pages are taken on the loop" not in slow.log()
+        tallies = {each.operation: each for each in gateway_stats(slow).operations}
+        assert tallies["prepare_store"].seconds >= slow.seconds
+
+    def test_one_that_waits_for_memory_and_goes_costs_nothing(self, slow: SlowMemory) -> None:
+        slow.seconds = 1.0
+        slow.start()
+        with Client(url_of(slow)) as stays:
+            with Client(url_of(slow)) as goes:
+                goes.register(8)
+                goes.send([packed(9000), packed(16), packed(key(prompt(3))), packed(8)])
+                assert goes.ask("ping", 8) is True
+            wait_for(lambda: any(each.failures for each in gateway_stats(slow).operations), "it is found out")
+            stats = slow.describe()
+            assert (stats.pool.used_bytes, stats.pool.reserved_bytes) == (0, 0)
+            assert stays.ask("noop") == "OK"
+
+    def test_who_is_killed_while_a_store_waits_is_followed_by_one_that_says_so(
+        self, socket_dir: Path
+    ) -> None:
+        """The store was granted nothing: its client is told that there is no room."""
+        settings = {"lmcache_port": str(free_port())}
+        plane = Relay(socket_dir, settings, module="tests.restart.killed_while_waiting").start()
+        try:
+            with Client(url_of(plane)) as worker, mapped(worker.register()) as segment:
+                worker.send([packed(9000), packed(16), packed(key(prompt(3))), packed(7)])
+                assert plane.process.wait(WAIT_S) == -signal.SIGKILL
+                plane.kill()
+                plane.module = "dataplane"
+                plane.start()
+                answer = worker.receive()
+                assert answer[:2] == [packed(9000), packed(16)]
+                assert msgspec.msgpack.decode(answer[2])["context"] == {}
+                assert worker.ask("noop") == "OK"
+                assert store(worker, segment, prompt(3), 1, "stores")
+                assert check(worker, segment, prompt(3), 1, "reads")
+            assert plane.stop() == 0
+        finally:
+            plane.end()
+
+    def test_a_pool_whose_memory_was_taken_ahead_is_filled_without_waiting_for_any(
+        self, slow: SlowMemory
+    ) -> None:
+        slow.settings["dataplane__prefault"] = "true"
+        slow.start()
+        with Client(url_of(slow)) as client, mapped(client.register()) as segment:
+            slow.wait_stats(lambda stats: stats.pool.prefaulted_bytes >= 16 << 20, "memory is ahead", 60)
+            for at in range(100):
+                assert store(client, segment, prompt(8, at), at, f"r{at}")
+            assert slow.describe().pool.used_bytes >= 12 << 20
+        assert "pages are taken on the loop" not in slow.log()
+
+
 class TestAWorkerThatIsKilled:
     def test_what_it_was_writing_is_given_back_with_its_end_and_never_published(
         self, plane: Plane, client: Client
@@ -99,7 +334,7 @@ class TestAWorkerThatIsKilled:
             assert worker.pid in [engine.pid for engine in stats.engines]
         finally:
             worker.kill()
-            worker.wait()
+            worker.wait(30)
             for stream in (worker.stdin, worker.stdout):
                 assert stream is not None
                 stream.close()
@@ -114,7 +349,7 @@ class TestAWorkerThatIsKilled:
         self, socket_dir: Path
     ) -> None:
         with gateway_plane(
-            socket_dir, dataplane__lmcache_silent_s="0.3", dataplane__lmcache_never_pinged_s="0.3"
+            socket_dir, dataplane__lmcache_idle_timeout_s="0.3", dataplane__lmcache_first_ping_timeout_s="0.3"
         ) as plane:
             worker = subprocess.Popen(
                 [sys.executable, "-c", WORKER, url_of(plane), "9"],
@@ -128,7 +363,7 @@ class TestAWorkerThatIsKilled:
                 )
             finally:
                 worker.kill()
-                worker.wait()
+                worker.wait(30)
                 for stream in (worker.stdin, worker.stdout):
                     assert stream is not None
                     stream.close()
@@ -214,18 +449,20 @@ class TestAKilledDataPlane:
                         stored.append(name)
                     for old in stored[-4:]:
                         assert check(worker, segment, prompt(2, old), old, f"r{old}")
-                killer.join()
+                join(killer)
             assert not worker.was_lost()
             assert len(stored) >= name - 6
             for old in stored:
                 assert check(worker, segment, prompt(2, old), old, f"last{old}")
             assert gateway_stats(plane).instances[0].attached
 
+    @pytest.mark.parametrize("ahead", ["true", "false"])
     def test_room_that_it_may_have_granted_is_not_granted_anew_by_the_next_one(
-        self, socket_dir: Path
+        self, socket_dir: Path, ahead: str
     ) -> None:
-        """Its client writes where the first answer says: other, unwritten room must not be published in its place."""
-        settings = {"lmcache_port": str(free_port())}
+        """Its client writes where the first answer says: other, unwritten room must not be published in its place.
+        With memory ahead it answers at once, without later."""
+        settings = {"lmcache_port": str(free_port()), "dataplane__prefault": ahead}
         plane = Relay(socket_dir, settings, module="tests.restart.killed_on_answer").start()
         try:
             with Client(url_of(plane)) as worker, mapped(worker.register()) as segment:

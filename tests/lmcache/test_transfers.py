@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dataplane.core.stats import node_stats
+from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
 from dataplane.protocol.events import BlocksStored
-from dataplane.transport.lmcache.sessions import LEASE_TTL_S
 from tests.dataplane import factories as make
 from tests.lmcache.client import CHUNK_BYTES, Client, prompt
 from tests.lmcache.gateway import Gateway
@@ -207,7 +208,7 @@ def test_what_is_read_counts_as_read(client: Client, gateway: Gateway) -> None:
     client.store(prompt(2), cache_salt="a")
     client.prepare_retrieve(prompt(2), cache_salt="a")
     gateway.pass_time(0.1)
-    assert gateway.bench.node.stats(gateway.bench.now).totals.bytes_out == 2 * CHUNK_BYTES
+    assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 
 
 def test_stores_are_told_with_their_tenant(client: Client, gateway: Gateway) -> None:
@@ -285,3 +286,34 @@ class TestClear:
         client.ask("clear", True)
         assert client.lookup(prompt(2)) == 2
         assert failures(gateway, "clear") == {"not_allowed": 1}
+
+
+@pytest.mark.parametrize("hidden", [8, 128, 1000, 1024])
+def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
+    make_gateway: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch, hidden: int
+) -> None:
+    """Until the pool is full. Chunks of 16 KiB to 2 MiB: many in a slab, and few in a segment."""
+    gateway = make_gateway(capacity_bytes=64 << 20)
+    asked: list[int] = []
+
+    def lacking(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        asked.extend(base for base, _ in ranges)
+        return []
+
+    monkeypatch.setattr(gateway.pool, "lacking", lacking)
+    client = gateway.client()
+    client.register(hidden_dim_size=hidden)
+    client.register(8, hidden_dim_size=hidden, model_name="another")
+    bases = gateway.bench.memory.bases
+    for turn in range(40):
+        for model, instance in (("llama", 7), ("another", 8)):
+            before, seen = set(bases.values()), len(asked)
+            tokens = prompt(1 + turn % 5, turn * 10 + instance)
+            assert client.store(tokens, f"r{turn}", instance, model_name=model)
+            if node_stats(gateway.bench.node, gateway.bench.now).totals.evicted_blocks:
+                assert hidden >= 1000
+                break
+            assert set(asked[seen:]) == set(bases.values()) - before
+            assert client.store(tokens, f"again{turn}", instance, model_name=model)
+            assert set(asked[seen:]) == set(bases.values()) - before, "for what is there already, none"
+    assert asked

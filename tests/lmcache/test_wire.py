@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from dataplane.transport.lmcache.wire import (
+from dataplane.gateways.lmcache.wire.operations import (
     DIALECT_050,
     DIALECT_053,
-    Request,
+    DIALECT_055,
+    RawRequest,
     introduced_by,
     number_or_name,
     split,
@@ -32,11 +34,65 @@ GOLDEN = {
     "ping": ("03 16 c0", "03 16 c3"),
     "noop": ("04 18", "04 18 a24f4b"),
     "get_experimental": ("05 20", "05 20 90"),
+    "get_experimental of 0.5.3": ("05 28", "05 28 90"),
+    "query_prefetch_lookup_hits": ("0b 0b a27231", "0b 0b 00"),
+    "cb_protocol_handshake": ("05 21 01", "05 21 9200c2"),
     "query_prefetch_status of nobody": ("0b 09 a27231", "0b 09 00"),
     "clear": ("0f 14 c3", "0f 14"),
     "clear without an argument": ("0f 14", "0f 14"),
     "end_session": ("cd1234 0d a27231", "cd1234 0d"),
 }
+
+
+_KEY = key([5] * 300)
+NOT_COPIED = [packed([b"", False])]
+_MISS = [packed({"prefix_coverage_tokens": 0, "non_prefix_segments": []})]
+_BLEND_KV_CACHE = [7, [], "llama", 1]
+_ROPE = [7, [], 64, True, [0], [[64]]]
+REUSED: dict[int, dict[int, dict[str, tuple[list[Any], list[bytes]]]]] = {
+    25: {
+        21: {"cb_register_kv_cache": (_BLEND_KV_CACHE, []), "cb_register_rope": ([*_ROPE, [64], ""], [])},
+        18: {"cb_lookup_pre_computed": ([_KEY], [packed([])])},
+    },
+    28: {
+        21: {"cb_lookup_pre_computed": ([_KEY], [packed([])]), "cb_unified_lookup": ([_KEY, 1], _MISS)},
+        18: {"cb_lookup_pre_computed_v2": ([_KEY], [packed([])])},
+    },
+    29: {
+        21: {
+            "cb_retrieve_pre_computed": ([_KEY, [[0, 256]], 0, 7, b""], NOT_COPIED),
+            "p2p_lookup_and_lock": ([[], {0: {}}], [packed(0)]),
+        },
+        18: {"cb_retrieve_pre_computed_v2": ([_KEY, [], 0, 7, b""], NOT_COPIED)},
+    },
+    30: {
+        21: {
+            "cb_store_final": ([_KEY, 0, 7, b""], NOT_COPIED),
+            "p2p_query_lookup_results": ([1], []),
+        },
+        18: {"cb_register_rope_v3": (_ROPE[:4], [])},
+    },
+    31: {
+        21: {"cb_lookup_pre_computed_v2": ([_KEY], [packed([])]), "p2p_unlock_objects": ([[]], [])},
+        18: {"cb_unregister_rope_v3": ([7], [])},
+    },
+    32: {
+        21: {
+            "get_experimental": ([], [packed([])]),
+            "cb_retrieve_pre_computed_v2": ([_KEY, [], 0, 7, b""], NOT_COPIED),
+        },
+        18: {"cb_retrieve_pre_computed_v3": ([_KEY, [], [[0]], 7, b""], NOT_COPIED)},
+    },
+    33: {
+        21: {"cb_register_rope_v3": (_ROPE, []), "cb_protocol_handshake": ([1], [packed([0, False])])},
+        18: {"cb_unified_lookup": ([_KEY, 1], _MISS)},
+    },
+    36: {
+        21: {"cb_unified_lookup": ([_KEY, 1], _MISS)},
+        18: {"p2p_unlock_objects": ([[]], [])},
+    },
+}
+"""Meaning of an operation number by the client's number of `get_chunk_size`, with arguments and answer."""
 
 
 @pytest.mark.parametrize(("request_", "answer"), GOLDEN.values(), ids=GOLDEN.keys())
@@ -88,7 +144,7 @@ def test_operations_by_name_are_those_by_number(client: Client) -> None:
     assert client.ask_by_name("query_prefetch_status", "r") == 0
 
 
-@pytest.mark.parametrize("operation", [0, 11, 25, 33, 99, 2**40, "cb_reorder_plan", "", "call", "__init__"])
+@pytest.mark.parametrize("operation", [0, 41, 99, 2**40, "cb_reorder_plan", "", "call", "__init__"])
 def test_an_unknown_operation_is_answered_without_a_result(client: Client, operation: int | str) -> None:
     assert client.call(operation, packed(1)) == []
 
@@ -138,10 +194,10 @@ def test_more_frames_than_any_operation_has_are_one_wrong_request(client: Client
 
 class TestDialects:
     def test_the_first_request_says_which_numbers_a_client_uses(self) -> None:
-        assert introduced_by(21, 0) is DIALECT_053
-        assert introduced_by(18, 0) is DIALECT_050
-        assert introduced_by(18, 2) is None
-        assert introduced_by(99, 0) is None
+        assert introduced_by(21, 0) == (DIALECT_055, DIALECT_053)
+        assert introduced_by(18, 0) == (DIALECT_050,)
+        assert introduced_by(18, 2) == ()
+        assert introduced_by(99, 0) == ()
 
     def test_a_client_of_0_5_0_is_served_by_its_own_numbers(self, gateway: Gateway) -> None:
         with gateway.client(greet=False) as old:
@@ -174,8 +230,39 @@ class TestDialects:
             (answer,) = old.call(15, packed(_old_key(prompt(1))), packed(3))
             assert msgspec.msgpack.decode(answer)["success"] is True
 
-    def test_numbers_that_a_dialect_lacks_are_unknown(self, client: Client) -> None:
-        assert client.call(11, packed({"instance_id": 1})) == []
+    def test_numbers_that_a_dialect_lacks_are_unknown(self, gateway: Gateway) -> None:
+        with gateway.client(greet=False) as old:
+            assert old.call(18) == [packed(256)]
+            with capture_logs() as logged:
+                assert old.call(40) == []
+        (line,) = logged
+        assert (line["event"], line["message"]) == ("lmcache.failed", "unknown operation 40")
+        operations = {each.operation: each.failures for each in gateway.server.stats(0.0).operations}
+        assert operations["unknown"] == {"unknown_operation": 1}
+
+    @pytest.mark.parametrize("number", REUSED)
+    def test_a_number_that_releases_reuse_is_answered_as_its_client_means_it(
+        self, gateway: Gateway, number: int
+    ) -> None:
+        for greeting, meanings in REUSED[number].items():
+            for operation, (arguments, answer) in meanings.items():
+                with gateway.client(greet=False) as client:
+                    assert client.call(greeting) == [packed(256)]
+                    assert client.call(number, *map(packed, arguments)) == answer, operation
+        failed = {each.operation: each.failures for each in gateway.server.stats(0.0).operations}
+        named = {operation for meanings in REUSED[number].values() for operation in meanings}
+        assert {name for name in named if failed[name]} == named - {"get_experimental"}
+        assert all(failed[name].keys() == {"unsupported"} for name in named - {"get_experimental"})
+
+    def test_each_request_of_a_connection_is_told_apart_by_its_form(self, client: Client) -> None:
+        for _ in range(2):
+            assert client.call(32) == [packed([])]
+            assert client.call(32, *map(packed, [key(prompt(1)), [], 0, 7, b""])) == NOT_COPIED
+            assert client.call(40) == [packed([])]
+
+    def test_a_look_up_of_a_blender_is_a_miss_and_no_request_to_ask_again(self, client: Client) -> None:
+        (answer,) = client.call(28, packed(lookup_key(prompt(1))), packed(1))
+        assert msgspec.msgpack.decode(answer) == {"prefix_coverage_tokens": 0, "non_prefix_segments": []}
 
 
 def _old_context() -> dict[str, object]:
@@ -196,7 +283,7 @@ class TestSplitting:
 
     def test_an_answer_repeats_the_bytes_that_came(self) -> None:
         request = split([b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"x"])
-        assert request == Request(b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
+        assert request == RawRequest(b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
         assert request.answer(b"r") == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"r"]
         assert request.answer(None) == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15"]
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from dataplane.transport.lmcache import connections
-from dataplane.transport.lmcache.zmtp import GREETING_BYTES, Malformed, Stream, message
+from dataplane.gateways.lmcache.zmtp import connections
+from dataplane.gateways.lmcache.zmtp.protocol import GREETING_BYTES, ZmtpError, ZmtpStream, message
 from tests.lmcache.client import Client, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway
 
@@ -22,11 +22,11 @@ def ready(kind: bytes = b"DEALER") -> bytes:
     return bytes((4, len(body))) + body
 
 
-def stream(max_bytes: int = 1000, max_frames: int = 5) -> Stream:
-    return Stream(max_bytes, max_frames)
+def stream(max_bytes: int = 1000, max_frames: int = 5) -> ZmtpStream:
+    return ZmtpStream(max_bytes, max_frames)
 
 
-def all_of(stream: Stream, data: bytes, size: int) -> list[list[bytes]]:
+def all_of(stream: ZmtpStream, data: bytes, size: int) -> list[list[bytes]]:
     found = []
     for at in range(0, len(data), size):
         stream.feed(data[at : at + size])
@@ -88,7 +88,7 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
     talk = stream(max_bytes=100, max_frames=2)
     all_of(talk, GREETING + ready(), 100)
     assert all_of(talk, message([b"a", b"b", b"c" * 50, b"d"]) * 2, 30) == 2 * [[b"a", b"b"]]
-    with pytest.raises(Malformed, match="at most 100 bytes"):
+    with pytest.raises(ZmtpError, match="at most 100 bytes"):
         all_of(talk, message([b"a", b"b", b"c" * 50, b"d" * 50]), 30)
 
 
@@ -113,7 +113,7 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
     ],
 )
 def test_what_is_no_zmtp_is_told_by_its_first_wrong_byte(said: bytes, why: str) -> None:
-    with pytest.raises(Malformed, match=why):
+    with pytest.raises(ZmtpError, match=why):
         all_of(stream(), said, 1)
 
 
@@ -124,7 +124,7 @@ def test_anything_is_either_words_or_malformed() -> None:
         data = bytearray(good)
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        with suppress(Malformed):
+        with suppress(ZmtpError):
             all_of(stream(), bytes(data), chance.choice((1, 9, 50, 2000)))
 
 

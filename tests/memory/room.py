@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dataplane.core.blocks import Block
-from dataplane.core.slabs import SMALL_SLAB_BYTES, SMALL_SLOT_BYTES, slot_bytes
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.blocks.slabs import SMALL_SLAB_BYTES, SMALL_SLOT_BYTES, slot_bytes
 from dataplane.protocol.codes import Code
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.states import State
@@ -118,7 +118,7 @@ class Traffic:
             engines, at = self.homes[space]
             rng.choice(engines).acquire(chain[: rng.randint(1, len(chain))], at)
         elif draw < 0.80:
-            rng.choice(self.engines).let_go()
+            rng.choice(self.engines).release()
         elif draw < 0.88 and self.open:
             engine, reservation = self.open.pop(rng.randrange(len(self.open)))
             (engine.commit if rng.random() < 0.7 else engine.abort)(reservation)

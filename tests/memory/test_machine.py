@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 
 from dataplane import settings
+from dataplane.base.settings import SettingsError
 from dataplane.client import attach
-from dataplane.protocol.settings import SettingsError
-from dataplane.tiers.pages import HUGE_BYTES, huge_bytes_available, huge_pages_reserved
+from dataplane.memory.pages import HUGE_BYTES, huge_bytes_available, huge_pages_reserved
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane
 
 HUGE = Path("/proc/sys/vm/nr_hugepages")
-LOCK = Path(tempfile.gettempdir()) / f"larder-test-huge-pages-{os.getuid()}"
+LOCK = Path("/tmp") / f"larder-test-huge-pages-{os.getuid()}"
 POOL_PAGES = 16
 PR_CAPBSET_DROP = 24
 CAP_IPC_LOCK = 14
 
 
 def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory(prefix="larder-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="") as folder:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
         return subprocess.run(
             [sys.executable, "-m", "dataplane"],

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.io.peers import maps_device, may_pin
+from dataplane.memory.memory import NodeMemory
+from dataplane.memory.named import PREFIX, SPARE_PREFIX, CannotName, Header, NamedFile, discard, free_bytes
+from dataplane.memory.prefault import Prefault
 from dataplane.protocol.checksums import checksum
-from dataplane.tiers.memory import NodeMemory
-from dataplane.tiers.named import PREFIX, CannotName, Header, NamedFile, discard, free_bytes
-from dataplane.tiers.prefault import Prefault
-from dataplane.transport.peers import maps_device, may_pin
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
+from tests.run_marks import shm_name
 
 FOLDER = Path("/dev/shm")
 SIZE = 4 * make.MIB
@@ -27,9 +28,10 @@ SIZE = 4 * make.MIB
 @pytest.fixture
 def name() -> Iterator[str]:
     """One that nobody else has; nothing of it is left."""
-    chosen = f"larder-test-{os.getpid()}"
+    chosen = shm_name(os.getpid())
     yield chosen
-    (FOLDER / (PREFIX + chosen)).unlink(missing_ok=True)
+    path_of(chosen).unlink(missing_ok=True)
+    spare_of(chosen).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -44,11 +46,15 @@ def path_of(name: str) -> Path:
     return FOLDER / (PREFIX + name)
 
 
+def spare_of(name: str) -> Path:
+    return FOLDER / (SPARE_PREFIX + PREFIX + name)
+
+
 def owner(name: str, then: str = "sys.stdin.read()") -> subprocess.Popen[bytes]:
     """A process that owns the name, until something is done to it."""
     program = [
         "import os, sys",
-        "from dataplane.tiers.named import NamedFile",
+        "from dataplane.memory.named import NamedFile",
         f"named = NamedFile.create({name!r}, {SIZE}, os.getpid(), 1)",
         "print(named.name, flush=True)",
         then,
@@ -116,7 +122,7 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
     """As a supervisor does when its data plane was killed."""
     child = "if not os.fork(): sys.stdin.read(); os._exit(0)"
     with owner(name, then=f"{child}\nos.kill(os.getpid(), 9)") as process:
-        process.wait()
+        process.wait(30)
         with pytest.raises(CannotName, match="belongs to another data plane or its supervisor"):
             NamedFile.create(name, SIZE, os.getpid(), 1)
         assert process.stdin is not None
@@ -191,7 +197,7 @@ def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile
     named.part(4, 0, make.MIB // 2)
     busy = False
     named.give_back()
-    assert pages(named) == make.MIB + make.MIB // 2
+    assert pages(named) == 2 * make.MIB, "whole pieces"
 
 
 def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
@@ -211,14 +217,91 @@ def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
     after.close()
 
 
-def test_a_file_whose_name_is_gone_is_not_gone_on_with(named: NamedFile, name: str) -> None:
+def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile, name: str) -> None:
+    told: list[str] = []
+    named.on_problem = told.append
+    named.part(1, 0, make.MIB)
+    named.view()[:5] = b"bytes"
+    inode = path_of(name).stat().st_ino
+    for time in (1, 2):
+        path_of(name).unlink()
+        named.look()
+        assert path_of(name).stat().st_ino == inode
+        assert path_of(name).read_bytes()[:5] == b"bytes"
+        assert (named.problem, named.restored) == ("", time)
+    assert told == [f"{path_of(name)} was removed", ""] * 2
+    named.remove()
+    assert not path_of(name).exists()
+    assert not spare_of(name).exists()
+    named.look()
+    assert not path_of(name).exists(), "its owner removed it"
+
+
+def test_a_spare_name_that_was_removed_is_put_back(named: NamedFile, name: str) -> None:
+    spare_of(name).unlink()
+    named.look()
+    path_of(name).rename(path_of(name).with_suffix(".moved"))
+    path_of(name).with_suffix(".moved").unlink()
+    named.look()
+    assert named.present
+    assert spare_of(name).exists()
+
+
+def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: NamedFile, name: str) -> None:
+    spare_of(name).unlink()
     path_of(name).unlink()
-    path_of(name).write_bytes(b"somebody else's")
+    named.look()
+    assert "and its spare name were removed" in named.problem
+    assert f"restart the data plane (process {os.getpid()})" in named.problem
+    assert not path_of(name).exists()
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
-    with pytest.raises(CannotName, match="was removed, or is another file now"):
+    with pytest.raises(CannotName, match="were removed: new clients could not open it"):
         NamedFile.adopt(duplicate, 7, 8)
     discard(duplicate)
-    assert path_of(name).read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize("has_spare", [True, False])
+@pytest.mark.parametrize("what", ["file", "larders", "link", "folder"])
+def test_another_file_under_the_name_is_never_touched_and_is_told(
+    named: NamedFile, name: str, what: str, has_spare: bool, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"a stranger's")
+    path_of(name).unlink()
+    if not has_spare:
+        spare_of(name).unlink()
+    if what == "file":
+        path_of(name).write_bytes(b"a stranger's")
+    elif what == "larders":  # even what looks like a file that a dead data plane left
+        path_of(name).write_bytes(bytes(4096) + Header(1, 1, 1, 4096, PREFIX + name).packed().ljust(4096))
+    elif what == "link":
+        path_of(name).symlink_to(target)
+    else:
+        path_of(name).mkdir()
+    before = path_of(name).lstat()
+    for _ in range(2):
+        named.look()
+        assert named.problem.startswith(f"{path_of(name)} is another file now")
+        assert ("restart the data plane" in named.problem) is not has_spare
+    duplicate = named.file.of(named.name, os.dup(named.file.fd))
+    after = NamedFile.adopt(duplicate, 7, 8)
+    assert after.problem == named.problem, "what is cached is kept for workers that map it"
+    after.close()
+    assert os.path.samestat(before, path_of(name).lstat())
+    assert target.read_bytes() == b"a stranger's"
+    path_of(name).rmdir() if what == "folder" else path_of(name).unlink()
+    named.look()
+    assert named.present is has_spare
+    assert (named.problem == "") is has_spare
+
+
+def test_what_dead_owners_leave_is_removed_with_its_spare_name(name: str) -> None:
+    with owner(name) as process:
+        process.kill()
+    assert spare_of(name).exists()
+    free_bytes()
+    assert not path_of(name).exists()
+    assert not spare_of(name).exists()
 
 
 def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(named: NamedFile) -> None:
@@ -297,8 +380,8 @@ FULL = """
     from pathlib import Path
     folder = Path(sys.argv[1])
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], check=True)
-    from dataplane.tiers.memory import NodeMemory
-    from dataplane.tiers.named import NamedFile, free_bytes
+    from dataplane.memory.memory import NodeMemory
+    from dataplane.memory.named import NamedFile, free_bytes
     named = NamedFile.create("full", 8 << 20, os.getpid(), 1, folder=folder)
     memory = NodeMemory(64, named=named)
     memory.create_segment(1, 1 << 20, 0)

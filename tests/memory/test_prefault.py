@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import mmap
 import os
+import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from dataplane.tiers import prefault as module
-from dataplane.tiers.memory import SharedFile
-from dataplane.tiers.pages import available_bytes, lock_limit_bytes
-from dataplane.tiers.prefault import Prefault
+from dataplane.memory import prefault as module
+from dataplane.memory.pages import available_bytes, lock_limit_bytes, write_zeros
+from dataplane.memory.prefault import Prefault
+from dataplane.memory.shared_file import SharedFile
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 
@@ -104,6 +106,61 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(monkeypatch: pytest.Monke
         wait_for(lambda: failures, "the reason")
         assert "available" in failures[0]
         assert prefault.spare_bytes == 0
+
+
+@pytest.fixture
+def slow_piece(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[queue.SimpleQueue[int], threading.Event]]:
+    """The thread's writes last until the event is set, and longer than the loop waits; the fds that it writes to."""
+    writing: queue.SimpleQueue[int] = queue.SimpleQueue()
+    go_on = threading.Event()
+
+    def slow(fd: int, offset: int, nbytes: int) -> None:
+        writing.put(fd)
+        assert go_on.wait(30)
+        write_zeros(fd, offset, nbytes)
+
+    monkeypatch.setattr(module, "write_zeros", slow)
+    monkeypatch.setattr(module, "LEAVE_S", 0.01)
+    yield writing, go_on
+    go_on.set()
+
+
+SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
+
+
+def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) -> None:
+    """The write would give the segment another size than engines are told."""
+    writing, go_on = slow_piece
+    with prefaulting(ahead_bytes=SEGMENT) as prefault:
+        busy = writing.get(timeout=10)
+        file = prefault.make("larder-test", SEGMENT // 2)
+        assert file.fd != busy
+        go_on.set()
+        wait_for(lambda: prefault.spare_bytes == SEGMENT, "what was written is ready after all")
+        assert os.fstat(file.fd).st_size == SEGMENT // 2
+        file.close()
+
+
+def test_what_is_being_written_is_closed_after_the_write(slow_piece: SlowPiece) -> None:
+    """Else the number of its descriptor could be another file's when the thread writes to it."""
+    writing, go_on = slow_piece
+    with prefaulting(ahead_bytes=SEGMENT, capacity_bytes=SEGMENT) as prefault:
+        busy = writing.get(timeout=10)
+        inode = os.fstat(busy).st_ino
+        file = SharedFile.create("larder-test", SEGMENT)
+        prefault.submit(1, file)  # the pool has no room for what was to be ahead
+        assert os.fstat(busy).st_ino == inode
+        go_on.set()
+        wait_for(lambda: not _is_open(busy, inode), "it is given back")
+        prefault.cancel(1)
+        file.close()
+
+
+def _is_open(fd: int, inode: int) -> bool:
+    try:
+        return os.fstat(fd).st_ino == inode
+    except OSError:
+        return False
 
 
 def test_locked_segments_are_shown_and_counted_by_the_kernel() -> None:

@@ -14,6 +14,7 @@ from dataplane.protocol.events import NodeStats, PoolResized
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import Plane
+from tests.threads import join
 
 
 def fills(size_mib: int) -> Callable[[NodeStats], bool]:
@@ -105,6 +106,6 @@ def test_a_live_pool_grows_while_engines_store(make_plane: Callable[..., Plane])
             assert isinstance(manager.ask(Resize("too much", 1 << 50)), ControlRefused)
     finally:
         stop.set()
-        thread.join()
+        join(thread)
     assert failed == []
     assert "pool.resized" in plane.log()

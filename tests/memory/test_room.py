@@ -30,7 +30,7 @@ def test_whatever_is_leased_pinned_or_being_written_a_refusal_means_that_no_plac
         traffic.step(number)
     assert traffic.bench.faults() == []
     for engine in traffic.engines:
-        engine.let_go()
+        engine.release()
     for engine, reservation in traffic.open:
         engine.abort(reservation)
     traffic.generation += 1

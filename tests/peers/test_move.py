@@ -41,7 +41,7 @@ def _staying(python: Path, server: Server, model: Path) -> Iterator[Any]:
             assert process.stdout is not None
             assert process.stdin is not None
             said = next((line for line in process.stdout if line.startswith('{"cached"')), None)
-            assert said is not None, f"vLLM ended with {process.wait()}"
+            assert said is not None, f"vLLM ended with {process.wait(30)}"
             yield json.loads(said)
             process.stdin.close()
             process.stdout.read()

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
 
@@ -18,7 +17,6 @@ def _children(pid: int) -> list[int]:
     return found + [below for child in found for below in _children(child)]
 
 
-@pytest.mark.timeout(90)
 def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_dir):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}

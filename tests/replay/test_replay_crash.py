@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dataplane.replay.control import ControlLink
+from tests.forked import Forked
 from tests.replay.traces import make_trace, write_trace
 
 BLOCK_BYTES = 4096
@@ -18,10 +19,15 @@ BLOCK_BYTES = 4096
 def _data_plane(folder: Path) -> Iterator[ControlLink]:
     """A data plane on a folder, asked over its control socket; killed without a chance to say anything."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_STATE_DIR": str(folder), "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}
+    environ |= {
+        "LARDER_STATE_DIR": str(folder),
+        "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+        "LARDER_POOL_BYTES": "16MiB",
+        "LARDER_LMCACHE_PORT": "0",
+    }
     with (
         (folder / "log").open("ab") as log,
-        subprocess.Popen([sys.executable, "-m", "dataplane"], env=environ, stdout=log, stderr=log) as process,
+        Forked("dataplane", env=environ, stdout=log, stderr=log) as process,
         ControlLink(f"ipc://{folder}/control.sock") as link,
     ):
         try:
@@ -38,7 +44,7 @@ def _wait_for_stored_blocks(link: ControlLink, blocks: int) -> None:
 
 def test_a_killed_data_plane_costs_misses_and_nothing_else(socket_dir, tmp_path):
     trace = make_trace(200)
-    path = write_trace(tmp_path / "trace.jsonl", trace, every_ms=25)
+    path = write_trace(tmp_path / "trace.jsonl", trace, every_ms=40)
     arguments = ["--attach", socket_dir / "engine.sock", "--engines", 2, "--speed", 1, "--json"]
     command = [sys.executable, "-m", "dataplane.replay", str(path), *map(str, arguments)]
     with _data_plane(socket_dir) as link:

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from dataplane.eviction.registry import POLICIES
+from dataplane.policies.registry import POLICIES
 from dataplane.protocol.control import POLICY_IN_FORCE, PolicySpec
-from dataplane.replay.chains import Chains
+from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import own
 from tests.eviction.simulator import Simulator
@@ -33,7 +33,7 @@ def trace_path(trace, tmp_path_factory):
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "age_class"])
 def test_a_data_plane_hits_what_the_policy_alone_hits(trace, trace_path, name):
     expected = Simulator(POLICIES[name](), 60)
-    chains = Chains()
+    chains = DerivedChains()
     for now, ids in enumerate(trace):
         words = chains.keys("", ids)
         expected.serve([int(word) for word in words[:, 0]], float(now))

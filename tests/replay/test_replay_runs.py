@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dataplane.client import attach
-from dataplane.replay.chains import Chains
+from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own, running
 from dataplane.replay.worker import space_of
@@ -23,7 +23,7 @@ from tests.replay.traces import make_trace, write_trace
 BLOCK_BYTES = 4096
 NAMES = {
     "requests", "blocks_requested", "blocks_hit", "hit_ratio", "blocks_stored", "blocks_refused", "blocks_verified",
-    "verify_errors", "bytes_in", "bytes_out", "gbps_in", "gbps_out", "lookup_us", "seconds",
+    "verify_errors", "stored_bytes", "read_bytes", "gbps_in", "gbps_out", "lookup_us", "seconds",
 }  # fmt: skip
 
 
@@ -59,8 +59,8 @@ def _assert_every_block_is_counted_once(result: dict[str, Any]) -> None:
 def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["verify_errors"] == 0
     assert result["blocks_verified"] == result["blocks_hit"]
-    assert result["bytes_in"] == result["blocks_stored"] * result["block_bytes"]
-    assert result["bytes_out"] == result["blocks_hit"] * result["block_bytes"]
+    assert result["stored_bytes"] == result["blocks_stored"] * result["block_bytes"]
+    assert result["read_bytes"] == result["blocks_hit"] * result["block_bytes"]
 
 
 @pytest.mark.parametrize("pool_blocks", [7, 60, 150])
@@ -143,7 +143,7 @@ def test_a_running_data_plane_is_driven_and_keeps_its_blocks(trace, trace_path, 
 
 
 def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, plane: Plane):
-    keys = Chains().keys("", trace[0])
+    keys = DerivedChains().keys("", trace[0])
     client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=5.0)
     with client.reserve(keys, BLOCK_BYTES) as reservation:
         for position in reservation.writable:
@@ -222,7 +222,7 @@ def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_
         children = _pids_with_engines(socket_dir, engines=2)
         os.kill(process.pid, signal_number)
         assert process.wait(20) == 128 + signal_number
-        assert process.communicate()[0] == b""
+        assert process.communicate(timeout=30)[0] == b""
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not list(socket_dir.glob("larder-*"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from dataplane.protocol.keys import next_key, root_key
 from dataplane.protocol.layout import pack_keys
-from dataplane.replay.chains import Chains
+from dataplane.replay.chains import DerivedChains
 from dataplane.replay.tenants import parse_shares
 
 
@@ -52,11 +52,11 @@ def test_shares_that_cannot_be_are_refused(text, said):
 def test_keys_are_the_chain_of_the_ids():
     first = next_key(root_key("t"), (5).to_bytes(8, "little"))
     second = next_key(first, (2**62).to_bytes(8, "little"))
-    assert (Chains().keys("t", [5, 2**62]) == pack_keys([first, second])).all()
+    assert (DerivedChains().keys("t", [5, 2**62]) == pack_keys([first, second])).all()
 
 
 def test_chains_share_prefixes_and_nothing_else():
-    chains = Chains()
+    chains = DerivedChains()
     one, other, foreign = (
         chains.keys("t", [1, 2, 3]),
         chains.keys("t", [1, 2, 4]),
@@ -69,4 +69,4 @@ def test_chains_share_prefixes_and_nothing_else():
 
 
 def test_a_chain_without_blocks_has_no_keys():
-    assert Chains().keys("", []).shape == (0, 4)
+    assert DerivedChains().keys("", []).shape == (0, 4)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dataplane.core.books import Books, Writer, books_bytes
-from dataplane.core.leases import LeaseTable
-from dataplane.core.names import EngineName, Names, names_bytes
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.journal.id_journal import EngineName, IdJournal, names_bytes
+from dataplane.core.journal.recovery_table import RecoveryTable, TableWriter, books_bytes
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.restore import Kept, Restored, restore, segments_here
+from dataplane.core.restore import Restored, SurvivingMemory, restore, segments_here
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, area_bytes, index_bytes
 from dataplane.protocol.states import STATE_MASK, State
@@ -83,16 +83,16 @@ class KillBench(Bench):
             self.index = IndexMemory(self._buffers[0], max_blocks)
             self.index.format(7, 1)
             self.index.header[H_MEMORY] = MEMORY
-            books = Books(self._buffers[1], max_blocks)
-            names = Names(self._buffers[2])
+            books = RecoveryTable(self._buffers[1], max_blocks)
+            names = IdJournal(self._buffers[2])
             books.format(MEMORY)
             names.format()
             self.node = self._node(books, names)
         else:
             self.go_on(image)
 
-    def _node(self, books: Books, names: Names) -> Node:
-        books.sign(Writer(7, 1, 1))
+    def _node(self, books: RecoveryTable, names: IdJournal) -> Node:
+        books.sign(TableWriter(7, 1, 1))
         leases = LeaseTable(self._fence)
         return Node(self.options, self.index, self.memory, leases, self.now, books=books, names=names)
 
@@ -106,8 +106,8 @@ class KillBench(Bench):
         """Begin with what another bench left."""
         self.load(image)
         self.index = IndexMemory.attach(self._buffers[0])
-        books = Books.attach(self._buffers[1])
-        names, known = Names.attach(self._buffers[2])
+        books = RecoveryTable.attach(self._buffers[1])
+        names, known = IdJournal.attach(self._buffers[2])
         self.node = self._node(books, names)
         for client, buffer in image.areas.items():
             self.memory.areas[client] = AreaMemory(buffer, self.max_blocks, RING_ENTRIES)
@@ -116,7 +116,7 @@ class KillBench(Bench):
             return engine.client not in image.dead
 
         here = segments_here(known, self.index, image.segments, self.options.named_bytes)
-        kept = Kept(known, here, self.memory.areas.get, alive)
+        kept = SurvivingMemory(known, here, self.memory.areas.get, alive)
         self.restored = restore(self.node, kept, self.now)
         for segment in self.node.pool.slabs.segments.values():
             if segment.base is not None:

@@ -17,8 +17,8 @@ from typing import Any
 
 from dataplane.compose import DataPlane
 from dataplane.observe.log import configure
+from dataplane.recovery.fd_passing import wait
 from dataplane.settings import load
-from dataplane.transport.handover import wait
 from tests.driven.roles import PlanesTurn
 from tests.gpu.machines import Machine
 from tests.restart.relay import Relay

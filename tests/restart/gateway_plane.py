@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dataplane.base.settings import SettingsError
 from dataplane.compose import DataPlane
 from dataplane.core.inprocess import InProcess
+from dataplane.memory.named import NamedFile
 from dataplane.observe.log import configure
 from dataplane.protocol.engine import VERSION, Attach, Commit, Reserve, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.protocol.settings import SettingsError
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.recovery.fd_passing import wait
 from dataplane.settings import load
-from dataplane.tiers.named import NamedFile
-from dataplane.transport.handover import wait
 from tests.core.gateway import space
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents
@@ -79,7 +79,7 @@ class Peer:
             if bytes(view[start : start + NBYTES]) != wanted[at]:
                 break
             count += 1
-        self.core.let_go(self.engine.client, held.descriptors)
+        self.core.release(self.engine.client, held.descriptors)
         return count
 
 

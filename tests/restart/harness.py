@@ -62,6 +62,20 @@ class Supervised(Plane):
         os.kill(self.plane_pid, signal.SIGKILL)
         return time.monotonic()
 
+    @property
+    def replaced(self) -> list[dict[str, Any]]:
+        """Replacements that have ended."""
+        return [each for each in self.told if each["event"] == "replaced"]
+
+    def replace(self) -> float:
+        """A planned restart of the data plane; the seconds that it was away."""
+        before = len(self.replaced)
+        self.signal(signal.SIGHUP)
+        wait_for(lambda: len(self.replaced) > before or not self.alive, "the data plane is replaced", 90)
+        assert self.alive, self.log()
+        assert self.replaced[-1]["reason"] == ""
+        return float(self.replaced[-1]["seconds"])
+
     def spare_waits(self) -> bool:
         """A process waits that has not begun to serve."""
         ready = [each["pid"] for each in self.logged("dataplane.spare_ready")]

@@ -8,27 +8,28 @@ import signal
 import sys
 
 from dataplane.__main__ import main
-from dataplane.transport.lmcache.connections import Connection, Connections
-from dataplane.transport.lmcache.messages import Key
-from dataplane.transport.lmcache.requests import Asked, Result
-from dataplane.transport.lmcache.slots import Slots
+from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
+from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.requests import GatewayRequest, Result
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection, ZmtpServer
 
-_prepare_store, _flush = Slots.prepare_store, Connections.flush
-_answering: list[Connection] = []
+_prepare_store, _flush = ClientCopyHandlers.prepare_store, ZmtpServer.flush
+_answering: list[ZmtpConnection] = []
 
 
-def prepare_store(self: Slots, asked: Asked, key: Key, number: int) -> Result:
+def prepare_store(self: ClientCopyHandlers, asked: GatewayRequest, key: Key, number: int) -> Result:
     _answering.append(asked.peer)
     return _prepare_store(self, asked, key, number)
 
 
-def flush(self: Connections, connection: Connection) -> None:
+def flush(self: ZmtpServer, connection: ZmtpConnection) -> None:
+    says_something = bool(connection.answers)
     _flush(self, connection)
-    if connection in _answering:
+    if says_something and connection in _answering:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    Slots.prepare_store = prepare_store  # type: ignore[method-assign]
-    Connections.flush = flush  # type: ignore[method-assign]
+    ClientCopyHandlers.prepare_store = prepare_store  # type: ignore[method-assign]
+    ZmtpServer.flush = flush  # type: ignore[method-assign]
     sys.exit(main())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.push.holder import Holder, Kept
+from app.supervisor.fd_store import FdReceiver, FdStore
 from tests.dataplane.plane import Plane, wait_for
 
 
@@ -24,10 +24,10 @@ from tests.dataplane.plane import Plane, wait_for
 class Relay(Plane):
     """`start`, `kill`, `start` again: the second goes on with the memory of the first."""
 
-    kept: Kept = field(default_factory=Kept)
+    kept: FdStore = field(default_factory=FdStore)
     module: str = "dataplane"
     """What the process runs."""
-    holder: Holder | None = None
+    holder: FdReceiver | None = None
 
     def start(self) -> Relay:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,7 +41,7 @@ class Relay(Plane):
             )
         for data, fds in self.kept.messages():
             socket.send_fds(ours, [data], fds)
-        holder = self.holder = Holder(ours, self.kept)
+        holder = self.holder = FdReceiver(ours, self.kept)
 
         def serves() -> bool:
             return not holder.read() or holder.complete

@@ -1,7 +1,7 @@
 """A data plane under the real supervisor alone: `python -m tests.restart.supervised`.
 
-Prints a line for each start and exit, as JSON; ends in good order on SIGTERM. `--no-spare` starts an interpreter each
-time.
+Prints a line for each start and exit, as JSON; ends in good order on SIGTERM, and replaces the data plane by a new
+process on SIGHUP. `--no-spare` starts an interpreter each time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from app.push.supervisor import Supervisor
+from app.supervisor.supervisor import Supervisor
 from dataplane.observe.log import configure
 from dataplane.settings import load
 
@@ -39,6 +39,16 @@ async def main(arguments: list[str]) -> None:
     done = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, done.set)
+    replacing: list[asyncio.Task[None]] = []
+
+    async def replace() -> None:
+        reason = await supervisor.why_not_adoptable(os.environ)
+        seconds = await supervisor.replace(os.environ, keep=not reason, grace_s=3.0)
+        tell("replaced", seconds=seconds, reason=reason)
+
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGHUP, lambda: replacing.append(asyncio.create_task(replace()))
+    )
     running = asyncio.create_task(supervisor.run())
     ending = asyncio.create_task(done.wait())
     await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)

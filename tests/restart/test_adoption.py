@@ -137,7 +137,7 @@ def test_what_an_engine_wrote_that_died_meanwhile_comes_back(plane: Relay) -> No
         assert line(engine) == "half"
         plane.kill()
         engine.kill()
-        engine.wait()
+        engine.wait(30)
         plane.start()
         stats = plane.wait_stats(lambda stats: not stats.engines, "the engine is forgotten")
         assert stats.pool.used_bytes == 0
@@ -175,7 +175,7 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("index", H_MAGIC, 7, "not index memory"),
         ("index", H_BUCKETS, 3, "corrupted header"),
         ("books", 1, 1, "the books have layout 1, expected 2"),
-        ("books", 3, 5, "not of one memory"),
+        ("books", 3, 5, "belong to different memory"),
         ("names", 1, 9, "the journal has layout 9, expected 2"),
         ("names", PAGE // 8 + 1, 0x1234567812345678, "corrupted record"),
         ("names", PAGE // 8, 0xFFFFFFFF, "a record of"),
@@ -207,7 +207,7 @@ def test_rows_that_contradict_each_other_are_a_cold_start(plane: Relay) -> None:
         index = IndexMemory.attach(memoryview(words.data).cast("B"))
         live = np.flatnonzero(index.control & np.uint64(STATE_MASK) == State.READY)
         index.hot[live[1], HOT_WORDS - 2] = index.hot[live[0], HOT_WORDS - 2]
-        start_cold(plane, client, "two blocks share bytes")
+        start_cold(plane, client, "two blocks overlap")
 
 
 def test_any_scribbling_is_survived(plane: Relay) -> None:
@@ -265,7 +265,7 @@ def test_leases_that_nobody_knows_are_a_cold_start(plane: Relay) -> None:
         store(client, make.keys(5))
         plane.kill()
         plane.kept.drop(("area", 1))
-        start_cold(plane, client, "the area of client 1, whose process lives, is not here")
+        start_cold(plane, client, "the area of client 1 is missing, although its process is running")
 
 
 def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
@@ -273,7 +273,7 @@ def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
         store(client, make.keys(5))
         assert plane.stop() == 0
         plane.kill()
-        start_cold(plane, client, "stopped in good order")
+        start_cold(plane, client, "released it when it stopped")
 
 
 # ---- what was in force

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dataplane.core.names import N_HALF
-from dataplane.core.pool import Pool
-from dataplane.core.shelves import Rank
+from dataplane.core.journal.id_journal import N_HALF
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import Scope
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
@@ -145,7 +145,7 @@ def test_an_attach_and_a_goodbye_that_are_cut_anywhere() -> None:
     def come_and_go() -> None:
         other = made.attach(make.space("other", dtype="x"), group="two", pid=2)
         other.store(make.keys(3, "theirs"), SLOT)
-        other.goodbye()
+        other.say_detached()
 
     check_all(made, engine, come_and_go)
 
@@ -186,7 +186,7 @@ def test_a_journal_that_is_compacted_and_cut_anywhere_keeps_every_name() -> None
     def come_and_go() -> None:
         for number in range(30):
             other = made.attach(make.space(), group=f"group {number}" + "x" * 100, pid=100 + number)
-            other.goodbye()
+            other.say_detached()
             halves.add(int.from_bytes(made.image().names[8 * N_HALF : 8 * N_HALF + 8], "little"))
 
     for end in check_all(made, engine, come_and_go)[::7]:
@@ -274,7 +274,7 @@ def test_the_order_of_eviction_is_that_of_the_last_uses() -> None:
         engine.store([make.key(number)], SLOT)
     engine.acquire([make.key(0)])
     engine.acquire([make.key(7)])
-    engine.let_go()
+    engine.release()
     made.pass_time(0.1)
     before = [made.node.pool.table.blocks[at].key for at in _victims(made.node.pool, made.now)]
     after = go_on(made.image())
@@ -282,4 +282,4 @@ def test_the_order_of_eviction_is_that_of_the_last_uses() -> None:
 
 
 def _victims(pool: Pool, now: float) -> list[int]:
-    return list(pool.order.common.shelf.victims(Rank.NORMAL, now))
+    return list(pool.order.common.queue.victims(Rank.NORMAL, now))

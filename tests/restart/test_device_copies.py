@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -42,7 +41,6 @@ def plane(twin: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
         {
             "pool_bytes": f"{32 + 2 * KILLS}MiB",
             "lmcache_port": str(free_port()),
-            "dataplane__lmcache_shm_name": f"larder-test-{uuid4().hex[:8]}",
         },
         uuid=twin.uuid,
     )

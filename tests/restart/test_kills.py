@@ -9,11 +9,8 @@ import json
 import os
 import random
 import select
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -27,30 +24,13 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.restart.engine import BLOCK_BYTES
 from tests.restart.harness import Supervised, supervised
+from tests.restart.load import engine, read_line
+from tests.sizes import size
 
-KILLS = int(os.environ.get("LARDER_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 8)))
 ENGINES = 4
 BACK_S = 1.0
 """For the median of the kills that met a spare process: the tests share two processors with whatever else runs."""
-
-
-@contextmanager
-def engine(path: str, seed: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.restart.engine", path, str(seed)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def left_behind(client: Client, dead: int) -> int | None:
@@ -120,7 +100,7 @@ def kill_once(plane: Supervised, client: Client, number: int, chance: random.Ran
     return after, left is not None
 
 
-@pytest.mark.timeout(60 + 3 * KILLS)
+@pytest.mark.timeout(300 + 3 * KILLS)
 def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
     chance = random.Random(KILLS)
     with ExitStack() as stack:

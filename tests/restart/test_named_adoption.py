@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +13,13 @@ from typing import Any
 import pytest
 
 from dataplane.client import attach
-from dataplane.tiers.named import FOLDER, PREFIX
+from dataplane.memory.named import FOLDER, PREFIX, SPARE_PREFIX
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
 from tests.free_port import free_port
 from tests.restart.gateway_plane import CHAIN, HELD, NBYTES
 from tests.restart.relay import Relay
+from tests.run_marks import shm_name
 
 SEGMENT = 2 * make.MIB
 
@@ -49,7 +49,7 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
     def new(**settings: str) -> Gateway:
         folder = socket_dir / str(len(made))
         folder.mkdir()
-        name = f"larder-test-{os.getpid()}-{len(made)}"
+        name = shm_name(folder)
         names.append(name)
         settings = {"lmcache_port": str(free_port()), "dataplane__lmcache_shm_name": name, **settings}
         made.append(Gateway(folder, settings, module="tests.restart.gateway_plane"))
@@ -60,6 +60,7 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
         each.end()
     for name in names:
         (FOLDER / (PREFIX + name)).unlink(missing_ok=True)
+        (FOLDER / (SPARE_PREFIX + PREFIX + name)).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -171,16 +172,27 @@ def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Ga
     client.close()
 
 
-def test_a_name_that_somebody_removed_costs_the_gateways_cache_alone(plane: Gateway) -> None:
+def test_a_name_that_was_removed_between_two_data_planes_is_put_back(plane: Gateway) -> None:
+    first = said(plane)
+    plane.kill()
+    path_of(plane).unlink()
+    after = again(plane)
+    assert (after["adopted"], after["found"], after["faults"]) == (True, len(CHAIN), [])
+    assert after["inode"] == first["inode"] == path_of(plane).stat().st_ino
+
+
+def test_both_names_removed_cost_the_gateways_cache_alone(plane: Gateway) -> None:
     chain = make.keys(5, "own")
     client = attach(plane.socket, [make.space()], timeout_s=5)
     with client.reserve(chain, NBYTES) as reservation:
         assert reservation.commit().blocks == len(chain)
+    plane.kill()
     path_of(plane).unlink()
+    path_of(plane).with_name(SPARE_PREFIX + path_of(plane).name).unlink()
     after = again(plane)
     assert (after["adopted"], after["resumed"], after["found"]) == (False, False, 0)
     assert after["faults"] == []
-    assert "was removed" in plane.wait_logged("lmcache.memory_lost")[-1]["reason"]
+    assert "were removed" in plane.wait_logged("lmcache.memory_lost")[-1]["reason"]
     assert path_of(plane).stat().st_ino == after["inode"]
     wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
     client.close()
@@ -202,14 +214,12 @@ def test_after_a_stop_in_good_order_the_next_start_is_cold_whatever_is_handed_ov
     assert (after["adopted"], after["found"], after["stored"]) == (False, 0, len(CHAIN))
     assert after["inode"] != first["inode"]
     assert path_of(plane).stat().st_ino == after["inode"]
-    assert "gave it up" in plane.wait_logged("memory.not_adopted")[-1]["reason"]
+    assert "released it when it stopped" in plane.wait_logged("memory.not_adopted")[-1]["reason"]
 
 
 def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway) -> None:
     path = path_of(plane)
-    after = again(
-        plane, dataplane__lmcache_pool_bytes="4MiB", dataplane__lmcache_shm_name="larder-test-other"
-    )
+    after = again(plane, dataplane__lmcache_pool_bytes="4MiB", dataplane__lmcache_shm_name=shm_name("other"))
     assert (after["named"], after["nbytes"], after["found"]) == (path.name, 16 * make.MIB, len(CHAIN))
     assert plane.stop() == 0
     assert not path.exists()

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from dataplane.core.names import N_HALF, SegmentName
+from dataplane.core.journal.id_journal import N_HALF, SegmentName
 from dataplane.core.restore import Contradiction
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.spaces import LMCACHE

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from tests.threads import join
 
 WEB = Path(__file__).parents[2] / "web"
 DIST = WEB / "dist"
 FIXTURES = WEB / "src" / "fixtures"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-BEAT_S = 0.2
+CONFIRM_INTERVAL_S = 0.2
 
 
 UNKNOWN: dict[str, Any] = {
     "type": "urn:larder:problem:unauthorized",
-    "title": "It is not known who asks",
+    "title": "Authentication is required",
     "status": 401,
 }
 LAST_PAGE: dict[str, Any] = {"items": [], "next_cursor": ""}
@@ -63,7 +64,7 @@ class Play:
     """The API does not answer until this is false."""
     streaming: bool = True
     """False ends the open streams and refuses new ones."""
-    facts: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     """Sent once to each stream, in order."""
     beating: bool = True
     """False keeps the stream open and silent."""
@@ -159,12 +160,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
         while play.on_air:
-            while sent < len(play.facts):
-                self.event("fact", play.facts[sent])
+            while sent < len(play.events):
+                self.event("event", play.events[sent])
                 sent += 1
             if play.beating:
                 self.event("overview", play.now())
-            time.sleep(BEAT_S)
+            time.sleep(CONFIRM_INTERVAL_S)
 
     def event(self, name: str, data: dict[str, Any]) -> None:
         self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
@@ -200,5 +201,5 @@ def playing(name: str) -> Iterator[Player]:
     finally:
         player.play.stopped = True
         player.shutdown()
-        thread.join()
+        join(thread)
         player.server_close()

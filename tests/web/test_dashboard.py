@@ -100,7 +100,7 @@ def test_a_busy_cache_is_well(open_state: OpenState):
     expect(panel(page, "Hit ratio")).to_contain_text("81.2 % in the last minute")
     expect(panel(page, "Traffic")).to_contain_text("2.31 GiB/s")
     expect(panel(page, "Refused blocks")).to_contain_text("over limit")
-    expect(panel(page, "Recent facts")).to_contain_text("engine.attached")
+    expect(panel(page, "Recent events")).to_contain_text("engine.attached")
 
 
 def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
@@ -196,39 +196,39 @@ def test_pins_for_gpus_show_how_much_of_them_is_there_on_each_node(open_state: O
     pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
     partly = pins.filter(has_text="code-search-tools")
     expect(partly).to_contain_text("partly on GPUs")
-    expect(partly).to_contain_text("replicas gpu-a1 1,408 of 3,584")
+    expect(partly).to_contain_text("GPU copies gpu-a1 1,408 of 3,584")
     whole = pins.filter(has_text="chat-system-prompt")
     expect(whole.get_by_text("on GPUs", exact=True)).to_be_visible()
-    expect(whole).to_contain_text("replicas gpu-a1 1,024 of 1,024")
+    expect(whole).to_contain_text("GPU copies gpu-a1 1,024 of 1,024")
     expect(pins.filter(has_text="warmup-next-model")).to_contain_text("for GPUs")
     expect(pins.filter(has_text="launch-day-prefix")).not_to_contain_text("GPU")
 
 
-def test_replicas_on_gpus_are_shown_with_their_node(open_state: OpenState):
+def test_gpu_copies_on_gpus_are_shown_with_their_node(open_state: OpenState):
     page = open_state("over-limit").page
-    gpus = panel(page, "Replicas on GPUs of gpu-a1")
+    gpus = panel(page, "GPU copies of gpu-a1")
     expect(gpus.get_by_role("listitem")).to_have_count(2)
     first = gpus.get_by_role("listitem").first
     for text in ("NVIDIA H200", "GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901", "full", "2.5 GiB of 2.5 GiB",
-                 "1,216 replicas", "1,088 waiting", "2 readers", "64 MiB leaving", "96 evicted"):  # fmt: skip
+                 "1,216 GPU copies", "1,088 waiting", "2 readers", "64 MiB leaving", "96 evicted"):  # fmt: skip
         expect(first).to_contain_text(text)
-    expect(first.get_by_role("img", name=re.compile("^Replicas on NVIDIA H200 GPU-7717"))).to_be_visible()
+    expect(first.get_by_role("img", name=re.compile("^GPU copies on NVIDIA H200 GPU-7717"))).to_be_visible()
 
 
 def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state: OpenState):
     page = open_state("nacked").page
-    expect(page.get_by_role("link", name="Replicas on a GPU of gpu-a3 have a problem")).to_be_visible()
+    expect(page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem")).to_be_visible()
     nodes = panel(page, "Nodes")
-    expect(nodes.get_by_text("replicas: problem", exact=True)).to_be_visible()
-    expect(panel(page, "Replicas on GPUs of gpu-a3")).to_contain_text(
+    expect(nodes.get_by_text("GPU copies: problem", exact=True)).to_be_visible()
+    expect(panel(page, "GPU copies of gpu-a3")).to_contain_text(
         "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
     )
-    expect(nodes.get_by_text("No GPU here keeps replicas")).to_have_count(1)
+    expect(nodes.get_by_text("No GPU here keeps GPU copies")).to_have_count(1)
     page = open_state("thousand-tenants").page
-    expect(page.get_by_role("link", name="2 pins have no replicas on GPUs")).to_be_visible()
+    expect(page.get_by_role("link", name="2 pins have no GPU copies")).to_be_visible()
     held = panel(page, "Pins").get_by_role("listitem").filter(has_text="chat-system-prompt")
     expect(held.get_by_text("on no GPU", exact=True)).to_be_visible()
-    assert panel(open_state("fresh").page, "Nodes").get_by_text("No GPU here keeps replicas").count() == 0
+    assert panel(open_state("fresh").page, "Nodes").get_by_text("No GPU here keeps GPU copies").count() == 0
 
 
 def test_a_hot_prefix_comes_with_the_command_that_pins_it(open_state: OpenState):
@@ -333,11 +333,11 @@ def test_a_thousand_tenants_can_be_searched_and_sorted(open_state: OpenState):
 
 def test_the_page_follows_the_stream(open_state: OpenState):
     one = open_state("busy")
-    one.play.facts.append({"name": "engine.gone", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
+    one.play.events.append({"name": "engine.gone", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"client": 1, "pid": 7, "group": "llama-70b-z", "released_blocks": 2,
                                       "released_bytes": 4096}})  # fmt: skip
-    facts = one.page.get_by_role("list", name="Recent facts, newest first")
-    expect(facts.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4 KiB")
+    events = one.page.get_by_role("list", name="Recent events, newest first")
+    expect(events.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4 KiB")
     one.play.show("over-limit")
     expect(verdict(one.page)).to_have_text("3 warnings")
     expect(panel(one.page, "Refused blocks")).to_contain_text("+21,928")
@@ -469,18 +469,18 @@ def test_a_finding_leads_to_its_panel(open_state: OpenState):
 
 def test_the_facts_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
     one = open_state("busy")
-    facts = panel(one.page, "Recent facts")
-    facts.get_by_role("button", name="Hide traffic").click()
-    expect(facts).not_to_contain_text("blocks.stored")
-    facts.get_by_role("button", name="Pause").click()
-    one.play.facts.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
+    events = panel(one.page, "Recent events")
+    events.get_by_role("button", name="Hide traffic").click()
+    expect(events).not_to_contain_text("blocks.stored")
+    events.get_by_role("button", name="Pause").click()
+    one.play.events.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"name": "late-pin"}})  # fmt: skip
     # The overview that comes after the fact is the signal that the fact was heard.
     one.play.overview = {**one.play.overview, "ready": False}
     expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
-    expect(facts).not_to_contain_text("late-pin")
-    facts.get_by_role("button", name="Pause").click()
-    expect(facts).to_contain_text("late-pin")
+    expect(events).not_to_contain_text("late-pin")
+    events.get_by_role("button", name="Pause").click()
+    expect(events).to_contain_text("late-pin")
 
 
 def test_charts_follow_the_colour_scheme(open_state: OpenState):

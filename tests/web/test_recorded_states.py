@@ -5,18 +5,18 @@ from collections import Counter
 import msgspec
 import pytest
 
-from app.schemas.audit import AuditList
-from app.schemas.overview import Overview, Series
-from app.schemas.prefixes import PrefixList
-from app.schemas.tokens import SessionAnswer
-from app.schemas.usage import UsageReport
+from app.schemas.access.audit import AuditList
+from app.schemas.views.overview import Overview, Series
+from app.schemas.records.prefixes import PrefixList
+from app.schemas.access.tokens import SessionAnswer
+from app.schemas.usage.reports import UsageReport
 from tests.web.player import FIXTURES, fixture
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
 
 
 def test_every_state_that_the_page_must_show_has_a_fixture():
-    assert NAMES == ["busy", "empty", "fresh", "lost", "nacked", "over-limit", "tenant", "thousand-tenants"]
+    assert NAMES == ["busy", "cold", "empty", "fresh", "lost", "nacked", "over-limit", "tenant", "thousand-tenants"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,4 +43,4 @@ def test_a_fixture_adds_up(name):
     pins = Counter(pin.tenant for pin in overview.pins)
     assert all(tenant.pins == pins[tenant.tenant] for tenant in overview.tenants)
     assert all(pin.guaranteed <= pin.resident <= pin.resolved for pin in overview.pins)
-    assert [fact.at for fact in overview.recent] == sorted(fact.at for fact in overview.recent)
+    assert [event.at for event in overview.recent] == sorted(event.at for event in overview.recent)

@@ -36,14 +36,14 @@ const pool = (of = {}) => {
 };
 
 const totals = (of = {}) => ({
-  requested_blocks: 0, hit_blocks: 0, bytes_in: 0, bytes_out: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
-  put_back_blocks: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
-  false_reports: 0, malformed_messages: 0, ring_dropped: 0, ring_invalid: 0, events_dropped: 0, ...of,
+  requested_blocks: 0, hit_blocks: 0, stored_bytes: 0, read_bytes: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
+  evictions_cancelled: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
+  false_reports: 0, malformed_messages: 0, ring_dropped: 0, ring_entries_rejected: 0, events_dropped: 0, ...of,
 });
 
 const busyTotals = totals({
-  requested_blocks: 18_402_118, hit_blocks: 13_967_207, bytes_in: 8_672 * GiB, bytes_out: 27_279 * GiB,
-  stored_blocks: 4_440_192, evicted_blocks: 4_415_530, evicted_bytes: 8_624 * GiB, put_back_blocks: 812,
+  requested_blocks: 18_402_118, hit_blocks: 13_967_207, stored_bytes: 8_672 * GiB, read_bytes: 27_279 * GiB,
+  stored_blocks: 4_440_192, evicted_blocks: 4_415_530, evicted_bytes: 8_624 * GiB, evictions_cancelled: 812,
   refused_blocks: 1_204, aborted_blocks: 96, quarantined_blocks: 48,
 });
 
@@ -85,13 +85,13 @@ const pin = (name, of) => ({
   name, model: 'meta-llama/Llama-3.3-70B-Instruct', tenant: 'chat', strength: 'guaranteed', tier: 'host', refresh_on_hit: false, ttl_s: null, key_count: of.resolved / 4,
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', managed_by: '', selector: null, owner: 'alice', origin: null,
   etag: '"9"', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
-  resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false,
-  replicas: 0, replica_bytes: (of.replicas ?? 0) * 2 * MiB, replicas_wanted: of.tier === 'gpu' ? of.resident : 0,
-  summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB${of.tier === 'gpu' ? `, ${of.replicas ?? 0} replicas on GPUs` : ''}`,
+  resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false, holds_nothing: false,
+  gpu_copies: 0, gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.tier === 'gpu' ? of.resident : 0,
+  summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB${of.tier === 'gpu' ? `, ${of.gpu_copies ?? 0} GPU copies` : ''}`,
   nodes: {
     'gpu-a1': {
-      resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB, replicas: of.replicas ?? 0,
-      replica_bytes: (of.replicas ?? 0) * 2 * MiB, replicas_wanted: of.replicas_wanted ?? (of.tier === 'gpu' ? of.resident : 0),
+      resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB, gpu_copies: of.gpu_copies ?? 0,
+      gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.gpu_copies_wanted ?? (of.tier === 'gpu' ? of.resident : 0),
     },
   },
   status: statusOf('pins', 9), ...of,
@@ -99,15 +99,17 @@ const pin = (name, of) => ({
 
 const engine = (client, pid, of = {}) => ({
   client, pid, group: 'llama-70b-a', engine: 'vllm 0.25.2', attached_at: AT - 86_000,
-  spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ring_invalid: 0,
-  leased_blocks: 0, alive: true, waits_for_pids: [], ...of,
+  spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ring_entries_rejected: 0,
+  leased_blocks: 0, alive: true, expelled: '', waits_for_pids: [], ...of,
 });
 
-const replicaPool = (of = {}) => ({
-  device: 'GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901', name: 'NVIDIA H200', capacity_bytes: 8 * GiB, used_bytes: GiB, replicas: 512,
-  replica_bytes: GiB, wanted: 512, copying: 0, leaving_bytes: 0, readers: 1, copied_blocks: 512, copied_bytes: GiB, evicted_blocks: 0,
+const gpuCopyPool = (of = {}) => ({
+  device: 'GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901', name: 'NVIDIA H200', capacity_bytes: 8 * GiB, used_bytes: GiB, gpu_copies: 512,
+  gpu_copy_bytes: GiB, wanted: 512, copying: 0, leaving_bytes: 0, readers: 1, copied_blocks: 512, copied_bytes: GiB, evicted_blocks: 0,
   read_blocks: 0, failed_copies: 0, problem: '', ...of,
 });
+
+const cacheStart = (of = {}) => ({ kind: 'unknown', at: 0, reason: '', released: false, blocks: 0, bytes: 0, lost_blocks: 0, lost_bytes: 0, ...of });
 
 const policyStats = (of = {}) => ({
   algorithm: 'lru', admission: false, admission_idle_s: 240, gate_closed: false, victim_idle_s: null, admitted_blocks: 0,
@@ -139,8 +141,8 @@ const node = (name, of = {}) => ({
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, draining: false, gateway: null, replica_pools: [],
-  replica_pool_bytes: of.replica_pools?.length ? 8 * GiB : 0, ...of,
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, start: cacheStart(), cold: false, draining: false, gateway: null, gpu_copy_pools: [],
+  gpu_copy_pool_bytes: of.gpu_copy_pools?.length ? 8 * GiB : 0, id_journal_bytes: 96 * 1024, id_journal_capacity_bytes: 32 * MiB, ...of,
 });
 
 const applied = statusOf('policies', 1);
@@ -183,7 +185,7 @@ const busyTenants = [
 ];
 
 const busyPins = [
-  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', replicas: 1_024, replicas_wanted: 1_024, note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', gpu_copies: 1_024, gpu_copies_wanted: 1_024, note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
   pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840, refresh_on_hit: true, ttl_s: 10_800 }),
   pin('warmup-next-model', { strength: 'soft', tier: 'gpu', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
@@ -198,6 +200,7 @@ const engines = [
 const lmcache = {
   gateway: 'lmcache', url: 'tcp://0.0.0.0:5555', chunk_tokens: 256, connections: 2, lookups: 1, lookups_ended: { expired: 2 },
   requests: { LOOKUP: 40_213, STORE: 9_120, RETRIEVE: 31_771 }, failures: { busy: 3 }, unanswered: 0,
+  problem: '', name_restored: 0, memory_short: false,
   workers: [{
     instance: 20_144, client: 2, pid: 20_144, model: 'Qwen/Qwen3-32B', world_size: 1, layout: 'paged', dtype: 'bfloat16', chunk_bytes: 2 * MiB,
     copies: false, silent_s: 0.4, attached: true,
@@ -209,17 +212,17 @@ const secondGpu = { device: 'GPU-0b1d77c0-a9e2-4314-8d1c-22fe90ab7734' };
 function busy() {
   return {
     at: AT, armed: true, ready: true, pool: busyPool, totals: busyTotals,
-    rates: { hit_ratio: 0.8123, hit_ratio_total: 0.759, bytes_in_per_s: 412 * MiB, bytes_out_per_s: 2.31 * GiB, evicted_blocks_per_s: 204.2 },
+    rates: { hit_ratio: 0.8123, hit_ratio_total: 0.759, stored_bytes_per_s: 412 * MiB, read_bytes_per_s: 2.31 * GiB, evicted_blocks_per_s: 204.2 },
     tenants: busyTenants, tenants_total: busyTenants.length, pins: busyPins, pins_total: busyPins.length,
     policy: busyPolicy({ 'gpu-a1': busyForce, 'gpu-a2': busyForce }),
     nodes: [
       node('gpu-a1', {
-        stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces, replica_pools: [replicaPool(), replicaPool(secondGpu)] }),
+        stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces, gpu_copy_pools: [gpuCopyPool(), gpuCopyPool(secondGpu)] }),
       }),
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
         engine(1, 20_011, { group: 'llama-70b-c' }),
         engine(2, 20_144, { group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }),
-      ], { policy: busyForce, spaces: busySpaces, adopted_blocks: 21_480, gateway: lmcache }) }),
+      ], { policy: busyForce, spaces: busySpaces, adopted_blocks: 21_480, start: cacheStart({ kind: 'warm', at: AT - 93_600, blocks: 21_480, bytes: 21_480 * 2 * MiB }), gateway: lmcache }) }),
     ],
     refused: { over_limit: 1_012, pool_full: 171, too_many_reservations: 21 },
     recent: facts(
@@ -233,7 +236,7 @@ function busy() {
       fact('reservation.expired', 610, { client: 2, pid: 18_377, group: 'llama-70b-b', blocks: 16, bytes: 32 * MiB }),
       fact('blocks.refused', 905, { client: 2, tenant: 'code-search', code: 'over_limit', blocks: 16, bytes: 32 * MiB }),
       fact('pin.expired', 1_260, { name: 'incident-1182' }),
-      fact('replica_pool.made', 3_090, { device: secondGpu.device, name: 'NVIDIA H200', capacity_bytes: 8 * GiB }),
+      fact('gpu_copy_pool.made', 3_090, { device: secondGpu.device, name: 'NVIDIA H200', capacity_bytes: 8 * GiB }),
       fact('engine.attached', 3_100, { client: 2, pid: 20_144, group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }, 'gpu-a2'),
     ),
   };
@@ -241,7 +244,7 @@ function busy() {
 
 const empty = () => ({
   at: AT, armed: false, ready: false, pool: pool({ capacity_bytes: 0, pin_budget_bytes: 0, max_blocks: 0 }), totals: totals(),
-  rates: { hit_ratio: null, hit_ratio_total: null, bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
+  rates: { hit_ratio: null, hit_ratio_total: null, stored_bytes_per_s: 0, read_bytes_per_s: 0, evicted_blocks_per_s: 0 },
   tenants: [], tenants_total: 0, pins: [], pins_total: 0, policy: null, nodes: [], refused: {}, recent: [],
 });
 
@@ -263,14 +266,14 @@ function overLimit() {
   const [chat, code, ...rest] = o.tenants;
   const gone = engine(2, 18_377, { group: 'llama-70b-b', connected: false, quarantined_bytes: 2.4 * GiB, waits_for_pids: [18_377, 18_401] });
   const partly = {
-    ...pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792, tier: 'gpu', replicas: 1_408, replicas_wanted: 3_584 }),
-    status: ineffective(statusOf('pins', 9), 'FewReplicas', "not all resident blocks of code-search-tools have a replica on each GPU of gpu-a1 whose engines read them: the others are read from the node's pool"),
+    ...pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792, tier: 'gpu', gpu_copies: 1_408, gpu_copies_wanted: 3_584 }),
+    status: ineffective(statusOf('pins', 9), 'FewGpuCopies', "not all resident blocks of code-search-tools have a GPU copy on each GPU of gpu-a1 whose engines read them: the others are read from the node's pool"),
   };
-  const small = { capacity_bytes: 2.5 * GiB, used_bytes: 2.5 * GiB, replicas: 1_216, replica_bytes: 1_216 * 2 * MiB, wanted: 2_304, evicted_blocks: 96, readers: 2 };
+  const small = { capacity_bytes: 2.5 * GiB, used_bytes: 2.5 * GiB, gpu_copies: 1_216, gpu_copy_bytes: 1_216 * 2 * MiB, wanted: 2_304, evicted_blocks: 96, readers: 2 };
   const pressed = { ...busyForce, gate_closed: true, victim_idle_s: 41.5, declined_blocks: 20_310 };
   return {
     ...o, pool: full,
-    rates: { ...o.rates, hit_ratio: 0.4471, bytes_in_per_s: 1.2 * GiB, bytes_out_per_s: 890 * MiB, evicted_blocks_per_s: 611.7 },
+    rates: { ...o.rates, hit_ratio: 0.4471, stored_bytes_per_s: 1.2 * GiB, read_bytes_per_s: 890 * MiB, evicted_blocks_per_s: 611.7 },
     tenants: [
       { ...chat, bytes: 26.2 * GiB, over_limit: true, floor_bytes: 20 * GiB, effective_floor_bytes: 16 * GiB, evicted_blocks: chat.evicted_blocks + 5_112 },
       { ...code, bytes: 11.9 * GiB, refused_blocks: 22_940 },
@@ -283,7 +286,7 @@ function overLimit() {
     pins_total: o.pins.length + 1,
     policy: busyPolicy({ 'gpu-a1': pressed }),
     nodes: [{ ...o.nodes[0], stats: stats(full, { ...busyTotals, corrupt_blocks: 2, invalidated_blocks: 4_096 }, [engines[0], gone], {
-      policy: pressed, spaces: busySpaces, replica_pools: [replicaPool({ ...small, leaving_bytes: 64 * MiB }), replicaPool({ ...secondGpu, ...small })],
+      policy: pressed, spaces: busySpaces, gpu_copy_pools: [gpuCopyPool({ ...small, leaving_bytes: 64 * MiB }), gpuCopyPool({ ...secondGpu, ...small })],
       sweeps: [{ sweep: 3, kind: 'invalidate', blocks: 4_096, leased: 12 }, { sweep: 4, kind: 'demote', blocks: 310, leased: 0 }],
     }) }],
     refused: { ...o.refused, over_limit: 22_940, pool_full: 1_806 },
@@ -313,8 +316,8 @@ function nacked() {
         labels: { gpu: 'h200', zone: 'b' }, own_labels: { zone: 'b' },
         stats: stats(half(busyPool), busyTotals, [], {
           draining: true,
-          replica_pools: [replicaPool({
-            device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', used_bytes: 384 * MiB, replicas: 160, replica_bytes: 320 * MiB, copied_blocks: 160,
+          gpu_copy_pools: [gpuCopyPool({
+            device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', used_bytes: 384 * MiB, gpu_copies: 160, gpu_copy_bytes: 320 * MiB, copied_blocks: 160,
             copied_bytes: 320 * MiB, failed_copies: 3, readers: 0, problem: 'the GPU gave 384 MiB of 8 GiB: out of memory (CUDA_ERROR_OUT_OF_MEMORY)',
           })],
         }),
@@ -325,7 +328,7 @@ function nacked() {
       }),
     ],
     recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'),
-      fact('replica_pool.failed', 40, { device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', problem: 'out of memory' }, 'gpu-a3'),
+      fact('gpu_copy_pool.failed', 40, { device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', problem: 'out of memory' }, 'gpu-a3'),
       fact('push.nacked', 12, { type: 'quotas', generation: 15, reason: 'changed', faults: faults.map(({ path, code, message }) => ({ path, code, message })) }, 'gpu-a2'), ...o.recent),
   };
 }
@@ -353,16 +356,48 @@ function thousandTenants() {
     });
   });
   tenants[17].tenant = 'a-tenant-with-a-very-long-name-that-somebody-made-from-a-cost-centre-and-a-region.eu-central-1.production';
-  // None of its machines has a GPU that keeps replicas.
-  const nowhere = ineffective(statusOf('pins', 9), 'NoReplicaPool', "no GPU of gpu-a1 keeps replicas: gpu_pool_bytes is 0 there; blocks are read from the node's pool");
+  // None of its machines has a GPU that keeps GPU copies.
+  const nowhere = ineffective(statusOf('pins', 9), 'NoGpuCopyPool', "no GPU of gpu-a1 keeps GPU copies: gpu_pool_bytes is 0 there; blocks are read from the node's pool");
   const off = (each) => ({
-    ...each, replicas: 0, replica_bytes: 0, replicas_wanted: 0, status: nowhere, summary: each.summary.replace(/\d+ replicas/, '0 replicas'),
-    nodes: Object.fromEntries(Object.entries(each.nodes).map(([name, on]) => [name, { ...on, replicas: 0, replica_bytes: 0, replicas_wanted: 0 }])),
+    ...each, gpu_copies: 0, gpu_copy_bytes: 0, gpu_copies_wanted: 0, status: nowhere, summary: each.summary.replace(/\d+ gpu_copies/, '0 GPU copies'),
+    nodes: Object.fromEntries(Object.entries(each.nodes).map(([name, on]) => [name, { ...on, gpu_copies: 0, gpu_copy_bytes: 0, gpu_copies_wanted: 0 }])),
   });
   const pins = o.pins.map((each) => (each.tier === 'gpu' ? off(each) : each));
-  const nodes = o.nodes.map((each) => ({ ...each, stats: { ...each.stats, replica_pools: [] } }));
+  const nodes = o.nodes.map((each) => ({ ...each, stats: { ...each.stats, gpu_copy_pools: [] } }));
   // The API names the largest 500 and counts the rest.
   return { ...o, pins, nodes, tenants: tenants.sort((a, b) => b.bytes - a.bytes).slice(0, 500), tenants_total: 1_000 };
+}
+
+/** One of two nodes was started with an empty cache; no node has blocks of two pins, of which one was emptied by it. */
+function cold() {
+  const o = busy();
+  const [first, second] = o.nodes;
+  const began = { kind: 'cold', at: AT - 312, reason: 'the memory was gone when the data plane started', lost_blocks: 12_198, lost_bytes: 12_198 * 2 * MiB };
+  const little = pool({ capacity_bytes: 32 * GiB, pin_budget_bytes: 8 * GiB, max_blocks: 65_536, ready_bytes: 1.5 * GiB });
+  const whole = half(busyPool);
+  const sum = Object.fromEntries(Object.keys(whole).map((key) => [key, typeof whole[key] === 'number' ? whole[key] + little[key] : whole[key]]));
+  const emptied = (name, of) => ({
+    ...pin(name, { resident: 0, guaranteed: 0, bytes: 0, ...of }), holds_nothing: true,
+    status: ineffective(statusOf('pins', 9), 'HoldsNothing', `none of its ${of.resolved.toLocaleString('en-US')} blocks is cached on gpu-a1; they are kept as soon as an engine stores them`),
+  });
+  const pins = [
+    ...o.pins.map((each) => (each.name === 'code-search-tools' ? emptied(each.name, { tenant: 'code-search', resolved: 1_792 }) : each)),
+    emptied('next-release', { resolved: 64 }),
+  ];
+  const tenants = o.tenants.map((each) => ({ ...each, pins: pins.filter((one) => one.tenant === each.tenant).length }));
+  return {
+    ...o, pool: sum, tenants, pins, pins_total: pins.length,
+    rates: { ...o.rates, hit_ratio: 0.2114 },
+    nodes: [
+      { ...first, stats: { ...first.stats, uptime_s: 312, pool: little, start: cacheStart(began), cold: true } },
+      { ...second, stats: { ...second.stats, start: cacheStart({ kind: 'cold', at: AT - 7_200, reason: 'the memory was released by larder down', released: true }) } },
+    ],
+    recent: facts(
+      ...o.recent,
+      fact('cache.cold', 312, { reason: began.reason, released: false, lost_blocks: began.lost_blocks, lost_bytes: began.lost_bytes }),
+      fact('pin.emptied', 311, { name: 'code-search-tools', tenant: 'code-search', strength: 'guaranteed', blocks: 1_792 }),
+    ),
+  };
 }
 
 /** What the operator of one tenant sees of the busy cache. */
@@ -382,7 +417,7 @@ function tenantsOwn() {
       committed_bytes: 0, prefaulted_bytes: 0, free_slot_bytes: 0, segments: 0,
     },
     totals: totals(Object.fromEntries(['requested_blocks', 'hit_blocks', 'stored_blocks', 'evicted_blocks', 'refused_blocks'].map((key) => [key, sum(key)]))),
-    rates: { hit_ratio: null, hit_ratio_total: sum('hit_blocks') / sum('requested_blocks'), bytes_in_per_s: 0, bytes_out_per_s: 0, evicted_blocks_per_s: 0 },
+    rates: { hit_ratio: null, hit_ratio_total: sum('hit_blocks') / sum('requested_blocks'), stored_bytes_per_s: 0, read_bytes_per_s: 0, evicted_blocks_per_s: 0 },
     policy: { ...busyPolicy({}), note: '', managed_by: '', status: { accepted: true, applied: true, nodes: {}, conditions: [] } },
     nodes: o.nodes.map((each, i) => ({ ...each, ...nothing, state: i ? 'behind' : 'in_sync' })),
     refused: {},
@@ -441,7 +476,7 @@ const journal = [
 
 /** One point each ten seconds of the last hour, with a hole of four minutes where the app was down. */
 function history(o, { flat = false } = {}) {
-  const h = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
+  const h = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], stored_bytes_per_s: [], read_bytes_per_s: [] };
   let wander = 0;
   for (let ago = 3_590; ago >= 10; ago -= 10) {
     if (!flat && ago > 2_200 && ago < 2_440) continue;
@@ -452,13 +487,13 @@ function history(o, { flat = false } = {}) {
     h.used_bytes.push(flat ? 0 : Math.round(Math.min(o.pool.capacity_bytes, o.pool.used_bytes * grown)));
     h.capacity_bytes.push(o.pool.capacity_bytes);
     h.hit_ratio.push(flat || o.rates.hit_ratio === null ? null : Number(Math.min(0.99, Math.max(0.05, o.rates.hit_ratio + wave * 0.5 + wander)).toFixed(4)));
-    h.bytes_in_per_s.push(flat ? 0 : Math.round(o.rates.bytes_in_per_s * Math.max(0.1, 1 + wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
-    h.bytes_out_per_s.push(flat ? 0 : Math.round(o.rates.bytes_out_per_s * Math.max(0.1, 1 - wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
+    h.stored_bytes_per_s.push(flat ? 0 : Math.round(o.rates.stored_bytes_per_s * Math.max(0.1, 1 + wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
+    h.read_bytes_per_s.push(flat ? 0 : Math.round(o.rates.read_bytes_per_s * Math.max(0.1, 1 - wave * 2 + wander * 3 + (random() - 0.5) * 0.25)));
   }
   return h;
 }
 
-const none = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], bytes_in_per_s: [], bytes_out_per_s: [] };
+const none = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], stored_bytes_per_s: [], read_bytes_per_s: [] };
 
 /** One line for each record and each column: short files, readable diffs. */
 function text(value) {
@@ -468,7 +503,7 @@ function text(value) {
   return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
 }
 
-const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, empty, tenant: tenantsOwn };
+const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, cold, empty, tenant: tenantsOwn };
 const tenantsOperator = asker({
   actor: 'rag-ops', role: 'operator', tenants: ['_default', 'rag-support'], token_id: '8d1c22fe90ab7734', session: true, csrf_token: 'c5', expires_at: AT + 40_000,
 });

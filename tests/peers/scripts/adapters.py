@@ -33,9 +33,9 @@ CONFIG = {"lmcache.mp.mp_transfer_mode": mode, "lmcache.mp.mq_timeout": 20.0}
 context = zmq.Context()
 
 
-def until(fact: Callable[[], Any], what: str) -> Any:
+def until(event: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + WAIT_S
-    while not (value := fact()):
+    while not (value := event()):
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.002)

@@ -38,7 +38,7 @@ describe('the stream', () => {
     const { stream, handlers, last } = make();
     stream.open();
     last().send('overview', { at: 1 });
-    last().send('fact', { name: 'pin.expired' });
+    last().send('event', { name: 'pin.expired' });
     expect(handlers.overview).toHaveBeenCalledWith({ at: 1 });
     expect(handlers.fact).toHaveBeenCalledWith({ name: 'pin.expired' });
   });
@@ -76,7 +76,7 @@ describe('the stream', () => {
     stream.open();
     last().send('overview', {});
     vi.advanceTimersByTime(SILENCE_MS - 1);
-    last().send('fact', {});
+    last().send('event', {});
     expect(handlers.broken).not.toHaveBeenCalled();
     vi.advanceTimersByTime(1);
     expect(handlers.broken).toHaveBeenCalledOnce();

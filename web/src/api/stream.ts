@@ -4,7 +4,7 @@
  */
 
 import { read } from './read';
-import type { Fact, Overview } from './types';
+import type { LarderEvent, Overview } from './types';
 
 export const FIRST_RETRY_MS = 500;
 export const LAST_RETRY_MS = 30_000;
@@ -13,7 +13,7 @@ export const SILENCE_MS = 12_000;
 
 export interface StreamHandlers {
   overview(overview: Overview): void;
-  fact(fact: Fact): void;
+  fact(fact: LarderEvent): void;
   /** The stream is broken; the next attempt is made in `retryMs`. */
   broken(retryMs: number): void;
 }
@@ -54,8 +54,8 @@ export class Stream {
       this.#watch();
       this.#take(event, (data) => this.#handlers.overview(data as Overview));
     });
-    source.addEventListener('fact', (event) => {
-      this.#take(event, (data) => this.#handlers.fact(data as Fact));
+    source.addEventListener('event', (event) => {
+      this.#take(event, (data) => this.#handlers.fact(data as LarderEvent));
     });
     source.addEventListener('error', () => this.#break());
   }

@@ -121,6 +121,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/actions/restart": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restart this Larder and keep its cache; refused if the cache would be lost
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        post: operations["restart"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions/verify": {
         parameters: {
             query?: never;
@@ -341,7 +361,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Server-sent events: `overview` (Overview) and `fact` (Fact)
+         * Server-sent events: `overview` (Overview) and `event` (Fact)
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["streamEvents"];
@@ -437,6 +457,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/managers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Management planes that share the database, and which of them pushes to nodes
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["listManagers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes": {
         parameters: {
             query?: never;
@@ -499,6 +539,26 @@ export interface paths {
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["drainNode"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes/{name}/engines/{client}/expel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drop the leases of an engine's process and do not let it attach again, or kill it
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        post: operations["expelEngine"];
         delete?: never;
         options?: never;
         head?: never;
@@ -853,26 +913,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/replicas": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Management planes that share the database, and which of them pushes to nodes
-         * @description Needs the role `viewer`, not limited to tenants.
-         */
-        get: operations["listReplicas"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -1130,7 +1170,7 @@ export interface paths {
         };
         /**
          * The process is up and the database answers
-         * @description Open to everybody unless the setting `open_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
+         * @description Open to everybody unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getHealth"];
         put?: never;
@@ -1150,7 +1190,7 @@ export interface paths {
         };
         /**
          * Every living node acknowledged the current generations
-         * @description Open to everybody unless the setting `open_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
+         * @description Open to everybody unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getReady"];
         put?: never;
@@ -1334,6 +1374,28 @@ export interface components {
             next_cursor: string;
             silent: components["schemas"]["NodeError"][];
         };
+        /** CacheStart */
+        CacheStart: {
+            /** @default 0 */
+            at: number;
+            /** @default 0 */
+            blocks: number;
+            /** @default 0 */
+            bytes: number;
+            /**
+             * @default unknown
+             * @enum {string}
+             */
+            kind: "unknown" | "first" | "warm" | "cold";
+            /** @default 0 */
+            lost_blocks: number;
+            /** @default 0 */
+            lost_bytes: number;
+            /** @default  */
+            reason: string;
+            /** @default false */
+            released: boolean;
+        };
         /** CeilingAnswer */
         CeilingAnswer: {
             created_at: number;
@@ -1512,6 +1574,8 @@ export interface components {
             client: number;
             connected: boolean;
             engine: string;
+            /** @default  */
+            expelled: string;
             group: string;
             /** @default 0 */
             leased_blocks: number;
@@ -1523,7 +1587,7 @@ export interface components {
             /** @default 0 */
             ring_dropped: number;
             /** @default 0 */
-            ring_invalid: number;
+            ring_entries_rejected: number;
             spaces: string[];
             waits_for_pids?: number[];
         };
@@ -1543,6 +1607,33 @@ export interface components {
             next_cursor: string;
             total: number;
         };
+        /** ExpelAnswer */
+        ExpelAnswer: {
+            clients: number[];
+            dropped: boolean;
+            killed: boolean;
+            leased_blocks: number;
+            node: string;
+            pid: number;
+            quarantined_bytes: number;
+            waits_for_pids: number[];
+        };
+        /**
+         * ExpelPost
+         * @example {
+         *       "force": false,
+         *       "kill": true,
+         *       "on": true
+         *     }
+         */
+        ExpelPost: {
+            /** @default false */
+            force: boolean;
+            /** @default false */
+            kill: boolean;
+            /** @default true */
+            on: boolean;
+        };
         /** ExportAnswer */
         ExportAnswer: {
             document: {
@@ -1552,16 +1643,6 @@ export interface components {
             generations: {
                 [key: string]: number;
             };
-        };
-        /** Fact */
-        Fact: {
-            at: number;
-            fields: {
-                [key: string]: unknown;
-            };
-            name: string;
-            node: string;
-            seq: number;
         };
         /** FieldChange */
         FieldChange: {
@@ -1588,8 +1669,36 @@ export interface components {
             silent_s: number;
             world_size: number;
         };
+        /** GpuCopyPoolStats */
+        GpuCopyPoolStats: {
+            capacity_bytes: number;
+            /** @default 0 */
+            copied_blocks: number;
+            /** @default 0 */
+            copied_bytes: number;
+            copying: number;
+            device: string;
+            /** @default 0 */
+            evicted_blocks: number;
+            /** @default 0 */
+            failed_copies: number;
+            gpu_copies: number;
+            gpu_copy_bytes: number;
+            /** @default 0 */
+            leaving_bytes: number;
+            name: string;
+            /** @default  */
+            problem: string;
+            /** @default 0 */
+            read_blocks: number;
+            /** @default 0 */
+            readers: number;
+            used_bytes: number;
+            wanted: number;
+        };
         /** Health */
         Health: {
+            instance: string;
             release: string;
             /** @constant */
             status: "ok";
@@ -1647,11 +1756,21 @@ export interface components {
              */
             uses: number | null;
         };
+        /** LarderEvent */
+        LarderEvent: {
+            at: number;
+            fields: {
+                [key: string]: unknown;
+            };
+            name: string;
+            node: string;
+            seq: number;
+        };
         /** LocateAnswer */
         LocateAnswer: {
             chunk_tokens: number;
             chunks: number;
-            items: components["schemas"]["Place"][];
+            items: components["schemas"]["PrefixLocation"][];
             silent: components["schemas"]["NodeAction"][];
             tokenizer: components["schemas"]["TokenizerUsed"] | null;
             total: number;
@@ -1707,6 +1826,23 @@ export interface components {
             text?: string | null;
             /** @description Token ids, cut in chunks; only full chunks count. */
             tokens?: number[] | null;
+        };
+        /** ManagerAnswer */
+        ManagerAnswer: {
+            alive: boolean;
+            answering: boolean;
+            host: string;
+            id: string;
+            pid: number;
+            pushing: boolean;
+            seen_at: number;
+            started_at: number;
+            url: string;
+        };
+        /** ManagerList */
+        ManagerList: {
+            items: components["schemas"]["ManagerAnswer"][];
+            total: number;
         };
         /** NewJoinToken */
         NewJoinToken: {
@@ -1781,6 +1917,9 @@ export interface components {
             lookups_ended: {
                 [key: string]: number;
             };
+            memory_short: boolean;
+            name_restored: number;
+            problem: string;
             requests: {
                 [key: string]: number;
             };
@@ -1813,18 +1952,22 @@ export interface components {
             adopted_blocks: number;
             armed: boolean;
             at: number;
+            cold: boolean;
             draining: boolean;
             engines: components["schemas"]["EngineStats"][];
             gateway: components["schemas"]["NodeGateway"] | null;
+            gpu_copy_pool_bytes: number;
+            gpu_copy_pools: components["schemas"]["GpuCopyPoolStats"][];
+            id_journal_bytes: number;
+            id_journal_capacity_bytes: number;
             policy: components["schemas"]["PolicyStats"];
             pool: components["schemas"]["PoolStats"];
             refused: {
                 [key: string]: number;
             };
-            replica_pool_bytes: number;
-            replica_pools: components["schemas"]["ReplicaPoolStats"][];
             spaces: components["schemas"]["SpaceStats"][];
             spaces_total: number;
+            start: components["schemas"]["CacheStart"];
             sweeps: components["schemas"]["SweepStats"][];
             totals: components["schemas"]["Totals"];
             uptime_s: number;
@@ -1884,7 +2027,7 @@ export interface components {
         NodeVerification: {
             error: string | null;
             node: string;
-            verification: components["schemas"]["Progress"] | null;
+            verification: components["schemas"]["VerifyProgress"] | null;
         };
         /** ObservedState */
         ObservedState: {
@@ -1901,9 +2044,9 @@ export interface components {
             pins_total: number;
             policy: components["schemas"]["PolicyAnswer"] | null;
             pool: components["schemas"]["PoolStats"];
-            rates: components["schemas"]["Rates"];
+            rates: components["schemas"]["RecentRates"];
             ready: boolean;
-            recent: components["schemas"]["Fact"][];
+            recent: components["schemas"]["LarderEvent"][];
             refused: {
                 [key: string]: number;
             };
@@ -1920,7 +2063,11 @@ export interface components {
             expired: boolean;
             expires_at: number | null;
             generation: number;
+            gpu_copies: number;
+            gpu_copies_wanted: number;
+            gpu_copy_bytes: number;
             guaranteed: number;
+            holds_nothing: boolean;
             key_count: number;
             keys_digest: string;
             managed_by: string;
@@ -1933,9 +2080,6 @@ export interface components {
             origin: components["schemas"]["PinOrigin"] | null;
             owner: string;
             refresh_on_hit: boolean;
-            replica_bytes: number;
-            replicas: number;
-            replicas_wanted: number;
             resident: number;
             resolved: number;
             selector: {
@@ -1970,9 +2114,9 @@ export interface components {
         /** PinOnNode */
         PinOnNode: {
             bytes: number;
-            replica_bytes: number;
-            replicas: number;
-            replicas_wanted: number;
+            gpu_copies: number;
+            gpu_copies_wanted: number;
+            gpu_copy_bytes: number;
             resident: number;
             resolved: number;
         };
@@ -2072,7 +2216,7 @@ export interface components {
             /** @description Text of the prefix; tokens are made of it by the tokenizer registered for the model. */
             text?: string | null;
             /**
-             * @description `host`: in the pools of nodes; `gpu`: besides, a replica of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go.
+             * @description `host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go.
              * @default host
              * @enum {string}
              */
@@ -2099,18 +2243,6 @@ export interface components {
             strength: string;
             tenant: string;
             tier: string;
-        };
-        /** Place */
-        Place: {
-            control_url: string;
-            engine_socket: string;
-            hit_chunks: {
-                [key: string]: number;
-            };
-            hit_tokens: {
-                [key: string]: number;
-            };
-            node: string;
         };
         /** PolicyAnswer */
         PolicyAnswer: {
@@ -2306,6 +2438,18 @@ export interface components {
             silent: components["schemas"]["NodeError"][];
             total: number;
         };
+        /** PrefixLocation */
+        PrefixLocation: {
+            control_url: string;
+            engine_socket: string;
+            hit_chunks: {
+                [key: string]: number;
+            };
+            hit_tokens: {
+                [key: string]: number;
+            };
+            node: string;
+        };
         /** Problem */
         Problem: {
             detail: string;
@@ -2315,18 +2459,6 @@ export interface components {
             status: number;
             title: string;
             type: string;
-        };
-        /** Progress */
-        Progress: {
-            blocks: number;
-            checked: number;
-            corrupt: number;
-            ended_at: number | null;
-            gone: number;
-            number: number;
-            started_at: number;
-            unread: number;
-            without_checksum: number;
         };
         /** PushAnswer */
         PushAnswer: {
@@ -2533,21 +2665,23 @@ export interface components {
              */
             space: string;
         };
-        /** Rates */
-        Rates: {
-            bytes_in_per_s: number;
-            bytes_out_per_s: number;
-            evicted_blocks_per_s: number;
-            hit_ratio: number | null;
-            hit_ratio_total: number | null;
-        };
-        /** Ready */
-        Ready: {
+        /** Readiness */
+        Readiness: {
+            /** @default  */
+            database: string;
             nodes: {
                 [key: string]: string;
             };
             /** @constant */
             status: "ready";
+        };
+        /** RecentRates */
+        RecentRates: {
+            evicted_blocks_per_s: number;
+            hit_ratio: number | null;
+            hit_ratio_total: number | null;
+            read_bytes_per_s: number;
+            stored_bytes_per_s: number;
         };
         /** RecordChange */
         RecordChange: {
@@ -2572,66 +2706,22 @@ export interface components {
             };
         };
         /** Records[PinRecord] */
-        "Records_app.schemas.snapshot.PinRecord_": {
+        "Records_app.schemas.views.snapshot.PinRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["PinRecord"][];
         };
         /** Records[PolicyRecord] */
-        "Records_app.schemas.snapshot.PolicyRecord_": {
+        "Records_app.schemas.views.snapshot.PolicyRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["PolicyRecord"][];
         };
         /** Records[QuotaRecord] */
-        "Records_app.schemas.snapshot.QuotaRecord_": {
+        "Records_app.schemas.views.snapshot.QuotaRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["QuotaRecord"][];
-        };
-        /** ReplicaAnswer */
-        ReplicaAnswer: {
-            alive: boolean;
-            answering: boolean;
-            host: string;
-            id: string;
-            pid: number;
-            pushing: boolean;
-            seen_at: number;
-            started_at: number;
-            url: string;
-        };
-        /** ReplicaList */
-        ReplicaList: {
-            items: components["schemas"]["ReplicaAnswer"][];
-            total: number;
-        };
-        /** ReplicaPoolStats */
-        ReplicaPoolStats: {
-            capacity_bytes: number;
-            /** @default 0 */
-            copied_blocks: number;
-            /** @default 0 */
-            copied_bytes: number;
-            copying: number;
-            device: string;
-            /** @default 0 */
-            evicted_blocks: number;
-            /** @default 0 */
-            failed_copies: number;
-            /** @default 0 */
-            leaving_bytes: number;
-            name: string;
-            /** @default  */
-            problem: string;
-            /** @default 0 */
-            read_blocks: number;
-            /** @default 0 */
-            readers: number;
-            replica_bytes: number;
-            replicas: number;
-            used_bytes: number;
-            wanted: number;
         };
         /** ResizeAnswer */
         ResizeAnswer: {
@@ -2652,13 +2742,43 @@ export interface components {
              */
             pool_bytes: number | string;
         };
+        /** RestartAnswer */
+        RestartAnswer: {
+            blocks: number;
+            bytes: number;
+            data_plane_pid: number | null;
+            instance: string;
+            kept: boolean;
+            reason: string;
+            release: string;
+            seconds: number | null;
+        };
+        /**
+         * RestartPost
+         * @example {
+         *       "dry_run": true,
+         *       "fresh": false
+         *     }
+         */
+        RestartPost: {
+            /**
+             * @description Only say whether the new processes would start and keep the cache.
+             * @default false
+             */
+            dry_run: boolean;
+            /**
+             * @description Release the cache: the new data plane process starts with an empty one.
+             * @default false
+             */
+            fresh: boolean;
+        };
         /** Series */
         Series: {
             at: number[];
-            bytes_in_per_s: number[];
-            bytes_out_per_s: number[];
             capacity_bytes: number[];
             hit_ratio: (number | null)[];
+            read_bytes_per_s: number[];
+            stored_bytes_per_s: number[];
             used_bytes: number[];
         };
         /** SessionAnswer */
@@ -2683,13 +2803,13 @@ export interface components {
             /** @description `larder_…` */
             token: string;
         };
-        /** Snapshot */
-        Snapshot: {
+        /** SnapshotAnswer */
+        SnapshotAnswer: {
             index: number;
             nodes: components["schemas"]["NodeRecord"][];
-            pins: components["schemas"]["Records_app.schemas.snapshot.PinRecord_"];
-            policies: components["schemas"]["Records_app.schemas.snapshot.PolicyRecord_"];
-            quotas: components["schemas"]["Records_app.schemas.snapshot.QuotaRecord_"];
+            pins: components["schemas"]["Records_app.schemas.views.snapshot.PinRecord_"];
+            policies: components["schemas"]["Records_app.schemas.views.snapshot.PolicyRecord_"];
+            quotas: components["schemas"]["Records_app.schemas.views.snapshot.QuotaRecord_"];
         };
         /** SpaceLookup */
         SpaceLookup: {
@@ -2964,10 +3084,6 @@ export interface components {
             /** @default 0 */
             aborted_blocks: number;
             /** @default 0 */
-            bytes_in: number;
-            /** @default 0 */
-            bytes_out: number;
-            /** @default 0 */
             corrupt_blocks: number;
             /** @default 0 */
             events_dropped: number;
@@ -2975,6 +3091,8 @@ export interface components {
             evicted_blocks: number;
             /** @default 0 */
             evicted_bytes: number;
+            /** @default 0 */
+            evictions_cancelled: number;
             /** @default 0 */
             false_reports: number;
             /** @default 0 */
@@ -2984,9 +3102,9 @@ export interface components {
             /** @default 0 */
             malformed_messages: number;
             /** @default 0 */
-            put_back_blocks: number;
-            /** @default 0 */
             quarantined_blocks: number;
+            /** @default 0 */
+            read_bytes: number;
             /** @default 0 */
             refused_blocks: number;
             /** @default 0 */
@@ -2994,14 +3112,29 @@ export interface components {
             /** @default 0 */
             ring_dropped: number;
             /** @default 0 */
-            ring_invalid: number;
+            ring_entries_rejected: number;
             /** @default 0 */
             stored_blocks: number;
+            /** @default 0 */
+            stored_bytes: number;
         };
         /** TypeStatus */
         TypeStatus: {
             applied: boolean;
             behind: string[];
+        };
+        /** UsageCounts */
+        UsageCounts: {
+            byte_hours: number;
+            evicted_blocks: number;
+            evicted_bytes: number;
+            refused_blocks: number;
+            requested_tokens: number;
+            saved_prefill_s: number;
+            served_tokens: number;
+            stored_blocks: number;
+            stored_bytes: number;
+            unrated_tokens: number;
         };
         /** UsageItem */
         UsageItem: {
@@ -3027,20 +3160,7 @@ export interface components {
             /** @enum {string} */
             step: "1h" | "1d";
             to: number;
-            totals: components["schemas"]["Used"];
-        };
-        /** Used */
-        Used: {
-            byte_hours: number;
-            evicted_blocks: number;
-            evicted_bytes: number;
-            refused_blocks: number;
-            requested_tokens: number;
-            saved_prefill_s: number;
-            served_tokens: number;
-            stored_blocks: number;
-            stored_bytes: number;
-            unrated_tokens: number;
+            totals: components["schemas"]["UsageCounts"];
         };
         /** VerifyAnswer */
         VerifyAnswer: {
@@ -3085,6 +3205,18 @@ export interface components {
             text?: string | null;
             /** @description Token ids, cut in chunks; only full chunks count. */
             tokens?: number[] | null;
+        };
+        /** VerifyProgress */
+        VerifyProgress: {
+            blocks: number;
+            checked: number;
+            corrupt: number;
+            ended_at: number | null;
+            gone: number;
+            number: number;
+            started_at: number;
+            unread: number;
+            without_checksum: number;
         };
         /** Whoami */
         Whoami: {
@@ -3157,7 +3289,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3208,7 +3340,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3295,7 +3427,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3346,7 +3478,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3433,7 +3565,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3484,7 +3616,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3571,7 +3703,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3622,7 +3754,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3709,7 +3841,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3760,7 +3892,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3847,7 +3979,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -3898,7 +4030,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3952,6 +4084,154 @@ export interface operations {
             };
         };
     };
+    restart: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RestartPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RestartAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     verify: {
         parameters: {
             query?: {
@@ -3988,7 +4268,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4039,7 +4319,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4138,7 +4418,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4159,7 +4439,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4189,7 +4469,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4279,7 +4559,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4310,7 +4590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4350,7 +4630,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4465,7 +4745,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4496,7 +4776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4579,7 +4859,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4610,7 +4890,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4709,7 +4989,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4740,7 +5020,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4853,7 +5133,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -4874,7 +5154,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4894,7 +5174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4992,7 +5272,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5013,7 +5293,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5033,7 +5313,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5134,7 +5414,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5165,7 +5445,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5263,7 +5543,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5284,7 +5564,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5304,7 +5584,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5410,7 +5690,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5441,7 +5721,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5481,7 +5761,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5577,7 +5857,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5598,7 +5878,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5618,7 +5898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5721,7 +6001,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5742,7 +6022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5792,7 +6072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5860,7 +6140,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description `id` of the last `fact`: those after it come first. */
+                /** @description `id` of the last `event`: those after it come first. */
                 "Last-Event-ID"?: string;
             };
             path?: never;
@@ -5868,14 +6148,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Data of `fact` events. */
+            /** @description Data of `event` events. */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": components["schemas"]["Fact"];
+                    "text/event-stream": components["schemas"]["LarderEvent"];
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
@@ -5888,7 +6168,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -5919,7 +6199,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6028,7 +6308,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6059,7 +6339,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6160,7 +6440,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6191,7 +6471,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6287,7 +6567,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6318,7 +6598,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6405,7 +6685,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6436,7 +6716,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6466,7 +6746,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6549,7 +6829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6570,7 +6850,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6580,7 +6860,134 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listManagers: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ManagerList"];
+                };
+            };
+            /** @description The caller has this state already (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6676,7 +7083,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6707,7 +7114,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6805,7 +7212,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6826,7 +7233,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6846,7 +7253,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6932,7 +7339,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -6953,7 +7360,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6963,7 +7370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6973,7 +7380,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7062,7 +7469,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7083,7 +7490,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7123,7 +7530,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7215,7 +7622,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7236,7 +7643,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7276,7 +7683,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7330,18 +7737,19 @@ export interface operations {
             };
         };
     };
-    resizeNode: {
+    expelEngine: {
         parameters: {
             query?: never;
             header?: never;
             path: {
                 name: string;
+                client: number;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ResizePost"];
+                "application/json": components["schemas"]["ExpelPost"];
             };
         };
         responses: {
@@ -7352,7 +7760,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ResizeAnswer"];
+                    "application/json": components["schemas"]["ExpelAnswer"];
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
@@ -7365,7 +7773,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7386,7 +7794,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7436,7 +7844,167 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resizeNode: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResizePost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResizeAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7519,7 +8087,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7540,7 +8108,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7550,7 +8118,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7638,7 +8206,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7659,7 +8227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7689,7 +8257,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7785,7 +8353,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7816,7 +8384,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7915,7 +8483,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -7946,7 +8514,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8059,7 +8627,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8090,7 +8658,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8188,7 +8756,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8209,7 +8777,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8229,7 +8797,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8338,7 +8906,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8369,7 +8937,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8409,7 +8977,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8508,7 +9076,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8529,7 +9097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8549,7 +9117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8655,7 +9223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8676,7 +9244,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8696,7 +9264,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8736,7 +9304,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8839,7 +9407,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -8860,7 +9428,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8880,7 +9448,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8910,7 +9478,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9017,7 +9585,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9048,7 +9616,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9146,7 +9714,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9167,7 +9735,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9187,7 +9755,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9296,7 +9864,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9327,7 +9895,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9367,7 +9935,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9466,7 +10034,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9487,7 +10055,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9507,7 +10075,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9613,7 +10181,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9634,7 +10202,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9654,7 +10222,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9694,7 +10262,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9807,7 +10375,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9838,7 +10406,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9943,7 +10511,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -9974,7 +10542,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10081,7 +10649,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10112,7 +10680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10210,7 +10778,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10231,7 +10799,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10251,7 +10819,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10360,7 +10928,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10391,7 +10959,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10431,7 +10999,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10530,7 +11098,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10551,7 +11119,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10571,7 +11139,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10677,7 +11245,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10698,7 +11266,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10718,7 +11286,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10758,7 +11326,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10873,7 +11441,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -10904,7 +11472,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11002,7 +11570,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11023,7 +11591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11043,7 +11611,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11149,7 +11717,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11180,7 +11748,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11220,7 +11788,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11316,7 +11884,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11337,7 +11905,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11357,7 +11925,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11369,133 +11937,6 @@ export interface operations {
             };
             /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
             428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Larder failed */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    listReplicas: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description ETags of states that the caller has. */
-                "If-None-Match"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReplicaList"];
-                };
-            };
-            /** @description The caller has this state already (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
-            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
@@ -11591,7 +12032,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11622,7 +12063,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11711,7 +12152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11762,7 +12203,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11844,7 +12285,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11865,7 +12306,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11945,7 +12386,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Snapshot"];
+                    "application/json": components["schemas"]["SnapshotAnswer"];
                 };
             };
             /** @description The caller has this state already (`If-None-Match`). */
@@ -11967,7 +12408,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -11998,7 +12439,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12103,7 +12544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12134,7 +12575,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12232,7 +12673,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12253,7 +12694,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12273,7 +12714,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12367,7 +12808,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12388,7 +12829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12408,7 +12849,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12438,7 +12879,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12541,7 +12982,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12572,7 +13013,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12670,7 +13111,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12691,7 +13132,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12711,7 +13152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12817,7 +13258,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -12848,7 +13289,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12888,7 +13329,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12984,7 +13425,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13005,7 +13446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13025,7 +13466,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13138,7 +13579,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13169,7 +13610,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13257,7 +13698,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13288,7 +13729,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13318,7 +13759,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13416,7 +13857,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13437,7 +13878,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13457,7 +13898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13540,7 +13981,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13561,7 +14002,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13571,7 +14012,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13581,7 +14022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13670,7 +14111,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13691,7 +14132,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-found`: There is no such thing */
+            /** @description `urn:larder:problem:not-found`: Not found */
             404: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13711,7 +14152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Something that is there stands against it */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13741,7 +14182,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13852,7 +14293,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -13883,7 +14324,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13979,7 +14420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -14010,7 +14451,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:invalid`: Some fields have values that cannot be */
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
             422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14093,7 +14534,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
@@ -14174,7 +14615,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Ready"];
+                    "application/json": components["schemas"]["Readiness"];
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request could not be read */
@@ -14187,7 +14628,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:unauthorized`: It is not known who asks */
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
             401: {
                 headers: {
                     "WWW-Authenticate": components["headers"]["WWW-Authenticate"];

@@ -1,16 +1,16 @@
 /** Facts as one line each, newest first. */
 
-import type { Fact } from '../api/types';
-import { bytes, duration, plural } from '../format';
+import type { LarderEvent } from '../api/types';
+import { bytes, duration, plural, whole } from '../format';
 
 export const FACTS_KEPT = 200;
 
-export function factKey(fact: Fact): string {
+export function factKey(fact: LarderEvent): string {
   return `${fact.node}/${fact.seq}/${fact.at}`;
 }
 
 /** Both lists in one, each fact once, newest first. */
-export function merged(known: Fact[], news: Fact[]): Fact[] {
+export function merged(known: LarderEvent[], news: LarderEvent[]): LarderEvent[] {
   const byKey = new Map(known.map((fact) => [factKey(fact), fact]));
   for (const fact of news) byKey.set(factKey(fact), fact);
   return [...byKey.values()].sort((a, b) => b.at - a.at || b.seq - a.seq).slice(0, FACTS_KEPT);
@@ -34,28 +34,37 @@ const TONE: Record<string, FactTone> = {
   'engine.attached': 'good',
   'engine.detached': 'warn',
   'engine.refused': 'bad',
+  'engine.expelled': 'warn',
+  'engine.killed': 'warn',
+  'engine.readmitted': 'good',
   'blocks.refused': 'bad',
   'reservation.aborted': 'warn',
   'reservation.expired': 'warn',
   'snapshot.applied': 'good',
   'snapshot.refused': 'bad',
   'pin.degraded': 'warn',
+  'pin.emptied': 'warn',
+  'cache.cold': 'warn',
   'block.corrupt': 'bad',
   'memory.adopted': 'good',
+  'id_journal.filling': 'warn',
   'node.not_resized': 'warn',
   'blocks.invalidate': 'warn',
   'pin.expired': 'warn',
-  'replica_pool.made': 'good',
-  'replica_pool.failed': 'warn',
+  'gpu_copy_pool.made': 'good',
+  'gpu_copy_pool.failed': 'warn',
+  'gateway.name_lost': 'bad',
+  'gateway.name_restored': 'good',
 };
 
-export function factTone(fact: Fact): FactTone {
+export function factTone(fact: LarderEvent): FactTone {
   if (fact.name === 'engine.detached' && fact.fields.reason === 'goodbye') return 'plain';
+  if (fact.name === 'cache.cold' && fact.fields.released === true) return 'plain';
   return TONE[fact.name] ?? (fact.name.startsWith('push.') ? 'warn' : 'plain');
 }
 
 /** The traffic of blocks: what fills the list on a busy node and is rarely what one looks for. */
-export function isTraffic(fact: Fact): boolean {
+export function isTraffic(fact: LarderEvent): boolean {
   return fact.name === 'blocks.stored' || fact.name === 'blocks.evicted' || fact.name.startsWith('segment.');
 }
 
@@ -86,6 +95,10 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
   'engine.gone': (f) =>
     `group ${text(f, 'group')}: ${plural(number(f, 'released_blocks'), 'block')} released, ${bytes(number(f, 'released_bytes'))}`,
   'engine.refused': (f) => `pid ${text(f, 'pid')}, uid ${text(f, 'uid')}: ${text(f, 'message')}`,
+  'engine.expelled': (f) =>
+    `pid ${text(f, 'pid')}, group ${text(f, 'group')}: its leases on ${plural(number(f, 'leased_blocks'), 'block')} no longer count`,
+  'engine.killed': (f) => `pid ${text(f, 'pid')}, group ${text(f, 'group')}: an operator sent SIGKILL`,
+  'engine.readmitted': (f) => `pid ${text(f, 'pid')}, group ${text(f, 'group')} may attach again`,
   'blocks.stored': (f) => `${text(f, 'tenant')}: ${blocks(f)}`,
   'blocks.evicted': (f) => `${text(f, 'tenant')}: ${blocks(f)}, for ${text(f, 'reason')}`,
   'blocks.refused': (f) => `${text(f, 'tenant')}: ${blocks(f)}, ${text(f, 'code')}`,
@@ -96,10 +109,23 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
   'snapshot.applied': (f) => `${text(f, 'type')} generation ${text(f, 'generation')}`,
   'snapshot.refused': (f) =>
     `${text(f, 'type')} generation ${text(f, 'generation')}: ${plural(number(f, 'faults'), 'fault')}`,
+  'id_journal.filling': (f) =>
+    `${bytes(number(f, 'bytes'))} of ${bytes(number(f, 'capacity_bytes'))}: further tenants are refused when it is full`,
   'pin.degraded': (f) => `${text(f, 'name')}: ${plural(number(f, 'blocks'), 'block')} beyond the pin budget`,
   'pin.expired': (f) => text(f, 'name'),
-  'replica_pool.made': (f) => `${text(f, 'name')} ${text(f, 'device')} keeps replicas, up to ${bytes(number(f, 'capacity_bytes'))}`,
-  'replica_pool.failed': (f) => `${text(f, 'device')}: ${text(f, 'problem')}`,
+  'pin.emptied': (f) => {
+    const lost = number(f, 'blocks');
+    return `${text(f, 'name')}: ${lost === 1 ? 'its only block is not' : `none of its ${whole(lost)} blocks is`} cached any more`;
+  },
+  'cache.cold': (f) => {
+    const reason = f.reason ? `: ${text(f, 'reason')}` : '';
+    if (f.released) return `the cache began empty${reason}`;
+    return `${plural(number(f, 'lost_blocks'), 'block')}, ${bytes(number(f, 'lost_bytes'))} lost${reason}`;
+  },
+  'gpu_copy_pool.made': (f) => `${text(f, 'name')} ${text(f, 'device')} keeps GPU copies, up to ${bytes(number(f, 'capacity_bytes'))}`,
+  'gpu_copy_pool.failed': (f) => `${text(f, 'device')}: ${text(f, 'problem')}`,
+  'gateway.name_lost': (f) => `${text(f, 'gateway')}: ${text(f, 'reason')}`,
+  'gateway.name_restored': (f) => `${text(f, 'gateway')}: new workers can map the memory again`,
   'block.corrupt': (f) => `${text(f, 'tenant')}: ${bytes(number(f, 'bytes'))} did not match their checksum and were dropped`,
   'memory.adopted': (f) => `${blocks(f)} of the process before, in ${duration(number(f, 'seconds'))}`,
   'sweep.done': (f) => `${text(f, 'kind')} sweep ${text(f, 'sweep')}: ${plural(number(f, 'blocks'), 'block')}`,
@@ -118,7 +144,7 @@ function pushSentence(f: Fields): string {
 }
 
 /** A fact that this page does not know yet is shown with its fields. */
-export function factSentence(fact: Fact): string {
+export function factSentence(fact: LarderEvent): string {
   const known = SENTENCE[fact.name];
   if (known) return known(fact.fields);
   if (fact.name.startsWith('push.')) return pushSentence(fact.fields);

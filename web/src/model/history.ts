@@ -11,8 +11,8 @@ export const NO_HISTORY: History = {
   used_bytes: [],
   capacity_bytes: [],
   hit_ratio: [],
-  bytes_in_per_s: [],
-  bytes_out_per_s: [],
+  stored_bytes_per_s: [],
+  read_bytes_per_s: [],
 };
 
 /** What a chart may reach back: as long as the history is short, it shows less than the hour. */
@@ -51,8 +51,8 @@ export function continued(history: History, before: Overview | null, overview: O
     used_bytes: add(history.used_bytes, overview.pool.used_bytes),
     capacity_bytes: add(history.capacity_bytes, overview.pool.capacity_bytes),
     hit_ratio: add(history.hit_ratio, stepHitRatio(before, overview)),
-    bytes_in_per_s: add(history.bytes_in_per_s, overview.rates.bytes_in_per_s),
-    bytes_out_per_s: add(history.bytes_out_per_s, overview.rates.bytes_out_per_s),
+    stored_bytes_per_s: add(history.stored_bytes_per_s, overview.rates.stored_bytes_per_s),
+    read_bytes_per_s: add(history.read_bytes_per_s, overview.rates.read_bytes_per_s),
   };
 }
 

@@ -5,8 +5,8 @@ import { changes } from './audit';
 import { pinPrefix } from './commands';
 import { factSentence, factTone, merged } from './facts';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
-import { applied } from './nodes';
-import { pinState } from './pins';
+import { applied, cacheStart, conditions, lostAtStart } from './nodes';
+import { pinOrder, pinState } from './pins';
 import { forces, victims, watermarks } from './policies';
 import { RefusalWindow } from './refusals';
 import { arranged, floorShort, floorText, shareText } from './tenants';
@@ -46,8 +46,30 @@ describe('the verdict', () => {
     ]);
     expect(titles(state('thousand-tenants').overview)).toEqual([
       '3 tenants are over their limits',
-      '2 pins have no replicas on GPUs',
+      '2 pins have no GPU copies',
     ]);
+  });
+
+  it('is not calm beside a cold cache or a pin that holds nothing', () => {
+    const { overview } = state('cold');
+    const { level, title, findings } = told(overview);
+    expect([level, title]).toEqual(['warn', '2 warnings']);
+    expect(findings.map((f) => [f.title, f.detail, f.panel])).toEqual([
+      [
+        'The cache of gpu-a1 is cold',
+        '12,198 blocks (23.8 GiB) were lost when it started 5 min 12 s ago: the memory was gone when the data plane started. Engines fill it again as they store.',
+        'nodes',
+      ],
+      ['2 pins hold nothing', 'code-search-tools, next-release: none of their blocks is cached. Blocks are kept as soon as an engine stores them.', 'pins'],
+    ]);
+    const [first, second] = overview.nodes;
+    if (!first?.stats || !second) throw new Error('no numbers');
+    const filled = { ...overview, nodes: [{ ...first, stats: { ...first.stats, cold: false } }, second] };
+    const of = (resolved: number) => overview.pins.filter((pin) => pin.name === 'next-release').map((pin) => ({ ...pin, resolved }));
+    const one = told({ ...filled, pins: of(64) }).findings;
+    expect(one.map((f) => [f.title, f.detail])).toEqual([['Pin next-release holds nothing', 'None of its 64 blocks is cached. Blocks are kept as soon as an engine stores them.']]);
+    expect(told({ ...filled, pins: of(1) }).findings[0]?.detail).toMatch(/^Its only block is not cached\./);
+    expect(told({ ...filled, pins: [] })).toEqual({ level: 'good', title: 'All is well', findings: [] });
   });
 
   it('is not calm beside a record that no node has applied', () => {
@@ -176,6 +198,28 @@ it('a pin is judged by what it holds', () => {
   expect(of({ guaranteed: 3, degraded: 5, expired: true })).toBe('expired');
 });
 
+it('pins that hold nothing come first', () => {
+  expect([...state('cold').overview.pins].sort(pinOrder).slice(0, 2).map((pin) => pin.name)).toEqual(['code-search-tools', 'next-release']);
+});
+
+it('a node says how its cache began, and marks a cold one', () => {
+  const { overview } = state('cold');
+  expect(overview.nodes.map((node) => cacheStart(node, overview.at))).toEqual([
+    'cache began empty 5 min 12 s ago',
+    'cache released, began empty 2 h ago',
+  ]);
+  expect(overview.nodes.map((node) => conditions(node).map((each) => [each.tone, each.label]))).toEqual([[['warn', 'cache cold']], []]);
+  const [older, warm] = busy.nodes;
+  if (!warm?.stats || !older) throw new Error('no numbers');
+  expect(cacheStart(warm, busy.at)).toBe('21,480 blocks kept at its start 1 d 2 h ago');
+  expect(cacheStart(older, busy.at)).toBe('');
+  const start = { ...warm.stats.start, kind: 'first' as const, at: busy.at - 60 };
+  expect(cacheStart({ ...warm, stats: { ...warm.stats, start } }, busy.at)).toBe('new cache, 1 min ago');
+  expect(cacheStart({ ...warm, stats: null }, busy.at)).toBe('');
+  expect(lostAtStart({ ...start, lost_blocks: 1, lost_bytes: 2048 })).toBe('1 block (2 KiB) was lost');
+  expect(lostAtStart({ ...start, lost_blocks: 2, lost_bytes: 0 })).toBe('2 blocks were lost');
+});
+
 it('a share says what is not as for everybody, and a floor that is not wholly in effect', () => {
   const plain = state('busy').overview.tenants.find((tenant) => tenant.tenant === 'rag-support');
   if (!plain) throw new Error('no such tenant');
@@ -238,6 +282,16 @@ describe('facts', () => {
     expect(factSentence(exited)).toBe('killed by signal 9, started again at once');
     expect(factTone(exited)).toBe('bad');
     expect(factSentence(fact('dataplane.exited', { code: 1, restart_in_s: 5 }))).toBe('exit code 1, started again in 5 s');
+  });
+
+  it('tell of lost caches and pins, and of memory that was released on purpose without a warning', () => {
+    const lost = fact('cache.cold', { reason: 'the memory was gone', released: false, lost_blocks: 4, lost_bytes: 4096 });
+    expect([factSentence(lost), factTone(lost)]).toEqual(['4 blocks, 4 KiB lost: the memory was gone', 'warn']);
+    const released = fact('cache.cold', { reason: 'released by larder down', released: true, lost_blocks: 4, lost_bytes: 4096 });
+    expect([factSentence(released), factTone(released)]).toEqual(['the cache began empty: released by larder down', 'plain']);
+    const emptied = fact('pin.emptied', { name: 'p', tenant: 'acme', strength: 'guaranteed', blocks: 4 });
+    expect([factSentence(emptied), factTone(emptied)]).toEqual(['p: none of its 4 blocks is cached any more', 'warn']);
+    expect(factSentence({ ...emptied, fields: { name: 'p', blocks: 1 } })).toBe('p: its only block is not cached any more');
   });
 
   it('leave an empty name out, and a goodbye is no warning', () => {

@@ -1,6 +1,6 @@
-import { duration } from '../format';
-import type { Node } from '../api/types';
-import { troubled } from './replicas';
+import { ago, bytes, duration, plural } from '../format';
+import type { CacheStart, Node } from '../api/types';
+import { troubled } from './gpu_copies';
 
 export interface Applied {
   type: string;
@@ -59,9 +59,12 @@ export function conditions(node: Node): Condition[] {
   if (stats && !stats.armed) {
     found.push({ tone: 'warn', label: 'not enforcing', title: 'It has no snapshot of quotas yet' });
   }
+  if (stats?.cold) {
+    found.push({ tone: 'warn', label: 'cache cold', title: `${lostAtStart(stats.start)} when it started; it holds less than half of that again` });
+  }
   const gpus = troubled(node);
   if (gpus.length > 0) {
-    found.push({ tone: 'warn', label: 'replicas: problem', title: gpus.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
+    found.push({ tone: 'warn', label: 'GPU copies: problem', title: gpus.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
   }
   if (clock_offset_s !== 0) {
     found.push({
@@ -71,6 +74,23 @@ export function conditions(node: Node): Condition[] {
     });
   }
   return found;
+}
+
+/** `1,234 blocks (3.4 GiB) were lost`; without the bytes where only the number of blocks is known. */
+export function lostAtStart(start: CacheStart): string {
+  const size = start.lost_bytes > 0 ? ` (${bytes(start.lost_bytes)})` : '';
+  return `${plural(start.lost_blocks, 'block')}${size} ${start.lost_blocks === 1 ? 'was' : 'were'} lost`;
+}
+
+/** How the cache of a node began; empty if unknown, as with a data plane of an older release. */
+export function cacheStart(node: Node, now: number): string {
+  const start = node.stats?.start;
+  if (!start) return '';
+  const when = ago(now - start.at);
+  if (start.kind === 'first') return `new cache, ${when}`;
+  if (start.kind === 'warm') return `${plural(start.blocks, 'block')} kept at its start ${when}`;
+  if (start.kind !== 'cold') return '';
+  return start.released ? `cache released, began empty ${when}` : `cache began empty ${when}`;
 }
 
 /** How a node came to be in the fleet. */

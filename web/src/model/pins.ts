@@ -15,5 +15,5 @@ const ORDER: PinState[] = ['degraded', 'absent', 'partial', 'held', 'expired'];
 /** What needs a look first; then by size and name. */
 export function pinOrder(a: Pin, b: Pin): number {
   const byState = ORDER.indexOf(pinState(a)) - ORDER.indexOf(pinState(b));
-  return byState || b.bytes - a.bytes || a.name.localeCompare(b.name);
+  return Number(b.holds_nothing) - Number(a.holds_nothing) || byState || b.bytes - a.bytes || a.name.localeCompare(b.name);
 }

@@ -56,11 +56,11 @@ function told(overview: Overview): { at: number; code: string; blocks: number }[
 /** What each code says, for the operator. The full list is in the documentation of errors. */
 const MEANING: Record<string, string> = {
   too_large: 'The block can never fit in the pool.',
-  over_limit: "The tenant's limit leaves no room and none of its own blocks may go.",
+  over_limit: "The tenant's limit leaves no room and none of its own blocks can be evicted.",
   pool_full: 'Every block that could make room is leased, pinned, being written or quarantined.',
   fragmented: 'There are evictable bytes, but every slab of this size holds a leased block.',
-  index_full: 'Both index buckets of the key are full of blocks that may not go.',
-  no_descriptor: 'Every block descriptor is in use by blocks that may not go.',
+  index_full: 'Both index buckets of the key are full of blocks that cannot be evicted.',
+  no_descriptor: 'Every block descriptor is in use by blocks that cannot be evicted.',
   out_of_memory: 'The machine refused memory for a new segment.',
   too_many_reservations: 'The engine holds its maximum number of open reservations.',
   reservation_expired: "The reservation's deadline passed; nothing was published.",

@@ -1,19 +1,19 @@
 /** What was used, as rows: steps one by one, or each group over the whole time. */
 
-import type { UsageReport, Used } from '../api/types';
+import type { UsageReport, UsageCounts } from '../api/types';
 import { NONE, bytes, count, duration, percent } from '../format';
 
 export interface UsageRow {
   /** Begin of the step; null for a sum over all of them. */
   start: number | null;
   group: string;
-  used: Used;
+  used: UsageCounts;
 }
 
 const SUMMED = [
   'byte_hours', 'requested_tokens', 'served_tokens', 'saved_prefill_s', 'unrated_tokens', 'stored_blocks', 'stored_bytes',
   'evicted_blocks', 'evicted_bytes', 'refused_blocks',
-] as const satisfies (keyof Used)[];
+] as const satisfies (keyof UsageCounts)[];
 
 /** Each group once, who held most first. */
 export function byGroup(report: UsageReport): UsageRow[] {
@@ -33,7 +33,7 @@ export function byStep(report: UsageReport): UsageRow[] {
     .sort((a, b) => b.start - a.start || a.group.localeCompare(b.group));
 }
 
-export const USAGE_COLUMNS: { label: string; title: string; value: (used: Used) => string }[] = [
+export const USAGE_COLUMNS: { label: string; title: string; value: (used: UsageCounts) => string }[] = [
   { label: 'Held', title: 'Bytes held, times hours', value: (u) => `${bytes(u.byte_hours)} h` },
   { label: 'Tokens asked', title: 'Of look-ups, once a request', value: (u) => count(u.requested_tokens) },
   { label: 'Served', title: 'That engines took from the cache', value: (u) => count(u.served_tokens) },

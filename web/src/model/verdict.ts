@@ -1,11 +1,11 @@
 /** Is the cache well? What an operator must see first, from the worst on. */
 
 import type { Node, Overview, Pin } from '../api/types';
-import { bytes, duration, named, plural, share, whole } from '../format';
-import { applied } from './nodes';
+import { ago, bytes, duration, named, plural, share, whole } from '../format';
+import { applied, lostAtStart } from './nodes';
 import { pinState } from './pins';
 import { codeWords } from './refusals';
-import { replicaState, troubled } from './replicas';
+import { gpuCopyState, troubled } from './gpu_copies';
 
 export type Level = 'bad' | 'warn' | 'note' | 'good';
 
@@ -30,11 +30,17 @@ const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
 export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number): Verdict {
   const findings = [
     ...readiness(overview),
-    ...overview.nodes.flatMap((node) => [...nodeFindings(node, now), ...gpuFindings(node)]),
+    ...overview.nodes.flatMap((node) => [
+      ...nodeFindings(node, now),
+      ...coldCache(node, now),
+      ...gpuFindings(node),
+      ...gatewayFindings(node),
+    ]),
     ...refusals(refusedLastMinute),
     ...overLimit(overview),
+    ...emptyPins(overview),
     ...degradedPins(overview),
-    ...pinsWithoutReplicas(overview),
+    ...pinsWithoutGpuCopies(overview),
     ...unapplied(overview),
     ...quarantine(overview),
   ].sort((a, b) => RANK.indexOf(a.level) - RANK.indexOf(b.level));
@@ -110,13 +116,51 @@ function nodeFindings(node: Node, now: number): Finding[] {
   }
 }
 
+function coldCache(node: Node, now: number): Finding[] {
+  const { stats } = node;
+  if (!stats?.cold) return [];
+  const reason = stats.start.reason ? `: ${stats.start.reason}` : '';
+  return [
+    {
+      level: 'warn',
+      title: `The cache of ${node.name} is cold`,
+      detail: `${lostAtStart(stats.start)} when it started ${ago(now - stats.start.at)}${reason}. Engines fill it again as they store.`,
+      panel: 'nodes',
+    },
+  ];
+}
+
+/** Guaranteed or permanent pins that hold no blocks, so that every look-up of their prefixes misses. */
+function emptyPins(overview: Overview): Finding[] {
+  const empty = overview.pins.filter((pin) => pin.holds_nothing);
+  const [first] = empty;
+  if (!first) return [];
+  const names = empty.slice(0, 3).map((pin) => pin.name).join(', ');
+  const rest = empty.length > 3 ? ` and ${whole(empty.length - 3)} more` : '';
+  const blocks = first.resolved === 1 ? 'Its only block is not cached' : `None of its ${whole(first.resolved)} blocks is cached`;
+  return [
+    {
+      level: 'warn',
+      title: empty.length === 1 ? `Pin ${names} holds nothing` : `${plural(empty.length, 'pin')} hold nothing`,
+      detail: `${empty.length === 1 ? blocks : `${names}${rest}: none of their blocks is cached`}. Blocks are kept as soon as an engine stores them.`,
+      panel: 'pins',
+    },
+  ];
+}
+
 function gpuFindings(node: Node): Finding[] {
   return troubled(node).map((pool) => ({
     level: 'warn',
-    title: `Replicas on a GPU of ${node.name} have a problem`,
+    title: `GPU copies on a GPU of ${node.name} have a problem`,
     detail: `${pool.name} ${pool.device}: ${pool.problem}`,
     panel: 'nodes',
   }));
+}
+
+function gatewayFindings(node: Node): Finding[] {
+  const problem = node.stats?.gateway?.problem;
+  if (!problem) return [];
+  return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, panel: 'nodes' }];
 }
 
 function refusals(lastMinute: Record<string, number>): Finding[] {
@@ -164,16 +208,16 @@ function degradedPins(overview: Overview): Finding[] {
   ];
 }
 
-/** Nothing is lost without replicas; but somebody asked for them. */
-function pinsWithoutReplicas(overview: Overview): Finding[] {
-  const nowhere = overview.pins.filter((pin) => !pin.expired && replicaState(pin) === 'nowhere');
+/** Nothing is lost without GPU copies; but somebody asked for them. */
+function pinsWithoutGpuCopies(overview: Overview): Finding[] {
+  const nowhere = overview.pins.filter((pin) => !pin.expired && gpuCopyState(pin) === 'nowhere');
   if (nowhere.length === 0) return [];
   const names = nowhere.slice(0, 3).map((pin) => pin.name).join(', ');
   const rest = nowhere.length > 3 ? ` and ${whole(nowhere.length - 3)} more` : '';
   return [
     {
       level: 'note',
-      title: nowhere.length === 1 ? `Pin ${names} has no replicas on GPUs` : `${plural(nowhere.length, 'pin')} have no replicas on GPUs`,
+      title: nowhere.length === 1 ? `Pin ${names} has no GPU copies` : `${plural(nowhere.length, 'pin')} have no GPU copies`,
       detail: `${nowhere.length === 1 ? 'No' : `${names}${rest}: no`} GPU keeps them yet; blocks are read from the pools of nodes.`,
       panel: 'pins',
     },

@@ -5,7 +5,7 @@
 
 import { ApiError, getHistory, getOverview } from '../api/client';
 import { Stream, type StreamHandlers } from '../api/stream';
-import type { Fact, History, Overview, Problem } from '../api/types';
+import type { LarderEvent, History, Overview, Problem } from '../api/types';
 import { merged } from '../model/facts';
 import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
 import { RefusalWindow } from '../model/refusals';
@@ -34,7 +34,7 @@ const BROWSER: LiveDeps = {
 export class Live {
   overview = $state.raw<Overview | null>(null);
   history = $state.raw<History>(NO_HISTORY);
-  facts = $state.raw<Fact[]>([]);
+  facts = $state.raw<LarderEvent[]>([]);
   /** Refused blocks of the last minute by code, as far as is known. */
   refusedLastMinute = $state.raw<Record<string, number>>({});
   /** A whole minute was watched. */

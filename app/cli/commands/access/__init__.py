@@ -1,0 +1,1 @@
+"""Commands for identities: login, API tokens, the audit log."""

@@ -1,0 +1,137 @@
+"""`larder login`, `larder logout`, `larder whoami`."""
+
+import getpass
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.support import stored_tokens
+from app.cli.support.client import ApiError, as_token, base_url, call, json_option, print_json, url_option
+from app.cli.support.terminal import say
+from dataplane.base.secret_file import SecretFileExposed, read_secret
+from dataplane.base.settings import SETUP_VARIABLE
+
+ASK = "-"
+"""Placeholder for a token that the command must prompt for."""
+
+
+@click.command()
+@click.option(
+    "--setup",
+    metavar="[TOKEN]",
+    is_flag=False,
+    flag_value=ASK,
+    help="Make the first token, an admin's, with the one-time setup token: of LARDER_SETUP_TOKEN, else asked for, or "
+    "read from standard input. As an argument it could be seen by others on this machine.",
+)
+@click.option(
+    "--setup-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The same, with the token in a file.",
+)
+@click.option("--name", help="With --setup: the new token's name; default your user name.")
+@url_option
+def login(setup: str | None, setup_file: str | None, name: str | None, url: str | None) -> None:
+    """Store a token for a Larder server, for use by all commands. The command prompts for the token, or reads it from
+    standard input."""
+    base = base_url(url)
+    if name is not None and setup is None and setup_file is None:
+        raise click.UsageError("--name goes with --setup")
+    if setup is not None and setup_file is not None:
+        raise click.UsageError("expected at most one of --setup and --setup-file")
+    setup = _setup_token(base, setup, setup_file)
+    if setup is not None:
+        body = {"name": name or _user(), "role": "admin"}
+        token = _first(base, setup, body)
+        say("made the first token, an admin's; it is shown this once:")
+        say(token)
+    else:
+        token = _asked(base, "Token")
+    who = call(base, "GET", "/api/v1/whoami", headers=as_token(token))
+    file = stored_tokens.put(base, token)
+    say(f"logged in at {base} as {_described(who)}; kept in {file}")
+
+
+@click.command()
+@url_option
+def logout(url: str | None) -> None:
+    """Delete the stored token of a Larder server. The token stays valid; 'larder tokens revoke' revokes it."""
+    base = base_url(url)
+    say(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
+
+
+@click.command()
+@url_option
+@json_option
+def whoami(url: str | None, as_json: bool) -> None:
+    """Show the current identity."""
+    who = call(url, "GET", "/api/v1/whoami")
+    if as_json:
+        print_json(who)
+        return
+    say(_described(who))
+
+
+def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
+    """Return the setup token; None if the options do not ask for one. Raises ClickException."""
+    if file is not None:
+        try:
+            return read_secret(Path(file)).decode("ascii").strip()
+        except OSError as error:
+            raise click.ClickException(f"--setup-file: {file} cannot be read: {error.strerror}") from None
+        except (SecretFileExposed, UnicodeDecodeError) as error:
+            raise click.ClickException(f"--setup-file: {error}") from None
+    if given == ASK:
+        return os.environ.get(SETUP_VARIABLE, "").strip() or _asked(base, "Setup token")
+    if given is not None:
+        say(
+            "warning: a token on the command line can be seen by others on this machine and stays in the shell's "
+            "history; 'larder login --setup' asks for it",
+            err=True,
+        )
+    return given
+
+
+def _first(base: str, setup: str, body: dict[str, Any]) -> str:
+    """Create the first token with the setup token, and return its secret. Raises ClickException."""
+    try:
+        token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
+    except ApiError as refused:
+        if refused.status == 401:
+            raise click.ClickException(
+                f"--setup: {base} does not take this setup token. The first start of that Larder wrote it to the log, "
+                "as auth.setup_token, and no later start does; it is used up once there is a token, and then "
+                "'larder login' takes one. When it is lost, start once with app.admin_token_file: that token is an "
+                "admin's"
+            ) from None
+        raise
+    return token
+
+
+def _described(who: dict[str, Any]) -> str:
+    tenants = "" if who["tenants"] is None else f" of the tenants {', '.join(who['tenants'])}"
+    return f"{who['actor']} ({who['role']}{tenants})"
+
+
+def _asked(base: str, what: str) -> str:
+    if sys.stdin.isatty():
+        text: str = click.prompt(f"{what} for {base}", hide_input=True)
+    else:
+        text = sys.stdin.readline()
+    if not text.strip():
+        raise click.ClickException(f"expected a {what.lower()} on standard input, got nothing")
+    return text.strip()
+
+
+def _user() -> str:
+    """Return a valid token name, derived from the user name."""
+    try:
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", getpass.getuser())[:64]
+    except (KeyError, OSError):  # a uid without a name
+        name = ""
+    return name if name and name not in ("local", "admin", "larder", "setup") else "first-admin"

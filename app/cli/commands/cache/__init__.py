@@ -1,0 +1,1 @@
+"""Commands that show cached blocks or act on them."""

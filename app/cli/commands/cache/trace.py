@@ -1,0 +1,68 @@
+"""`larder trace …`."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from app.cli.support.client import call, segment, stream, url_option
+from app.cli.support.keys import seconds
+from app.cli.support.terminal import say
+
+
+@click.group()
+def trace() -> None:
+    """Record the requests of engines in a file for 'larder replay'."""
+
+
+@trace.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--since", default="1h", show_default=True, help="How far back, such as 90s, 30m or 1h.")
+@click.option("--node", help="Which node; needed when there are several.")
+@click.option("--force", is_flag=True, help="Replace FILE when it is there.")
+@url_option
+def record(file: Path, since: str, node: str | None, force: bool, url: str | None) -> None:
+    """Write a node's recorded requests to FILE. A failure leaves no partial file."""
+    if file.exists() and not force:
+        raise click.ClickException(f"{file} is there already; --force replaces it")
+    since_s = seconds("--since", since)
+    name = node or _only_node(url)
+    try:
+        descriptor, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            requests = _copy(url, name, since_s, out.write)
+            out.flush()
+            os.fsync(out.fileno())
+        if not requests:
+            raise click.ClickException(
+                f"{name} recorded no request in the last {since}; {file} was not written"
+            )
+        os.chmod(partial, 0o644)
+        os.replace(partial, file)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    say(f"{file}: {requests} requests of {name}; 'larder replay {file}' replays them")
+
+
+def _copy(url: str | None, node: str, since_s: float, write: Callable[[bytes], object]) -> int:
+    """Write the whole trace, and return the number of lines."""
+    lines = 0
+    for part in stream(url, f"/api/v1/nodes/{segment(node, 'node')}/trace", {"since_s": f"{since_s:g}"}):
+        write(part)
+        lines += part.count(b"\n")
+    return lines
+
+
+def _only_node(url: str | None) -> str:
+    names = [node["name"] for node in call(url, "GET", "/api/v1/nodes")["items"] if node["state"] != "lost"]
+    if len(names) != 1:
+        known = f": {', '.join(names)}" if names else ""
+        raise click.ClickException(f"there are {len(names)} nodes{known}; --node says which")
+    return str(names[0])

@@ -1,0 +1,1 @@
+"""Commands for records as YAML or JSON documents."""

@@ -1,0 +1,75 @@
+"""`larder apply`."""
+
+import sys
+from typing import Any
+
+import click
+
+from app.cli.support import show
+from app.cli.support.client import json_option, print_json, url_option, wait_option
+from app.cli.support.documents import counted, document_options, is_drift, print_changes, read_files, send
+from app.cli.support.terminal import say
+
+
+@click.command()
+@document_options
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+@wait_option
+@json_option
+def apply(
+    files: tuple[str, ...],
+    prune: bool,
+    managed_by: str,
+    take_over: bool,
+    dry_run: bool,
+    yes: bool,
+    url: str | None,
+    wait: str | None,
+    as_json: bool,
+) -> None:
+    """Change records to match the files, all of them or none. Asks first on a terminal, and before it deletes
+    records."""
+    asked: dict[str, Any] = {"prune": prune, "managed_by": managed_by, "take_over": take_over}
+    texts = read_files(files)
+    may_ask = sys.stdin.isatty() and "-" not in files
+    if not dry_run and not yes and (may_ask or prune):
+        seen = send(url, files, texts, dry_run=True, **asked)
+        if is_drift(seen):
+            _ask(seen, may_ask)
+        asked["expect"] = seen["generations"]
+    answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **asked)
+    if as_json:
+        print_json(answer)
+        return
+    print_changes(answer)
+    say(f"{counted(answer)}{_state(answer)}")
+
+
+def _ask(seen: dict[str, Any], may_ask: bool) -> None:
+    """Ask for confirmation. Raises Abort if the user declines, UsageError if records would be deleted and there is no
+    terminal."""
+    if not may_ask and not seen["deleted"]:
+        return
+    print_changes(seen)
+    say(counted(seen), err=not may_ask)
+    if not may_ask:
+        raise click.UsageError(
+            f"{show.plural(seen['deleted'], 'record')} would be deleted, and nobody said yes: "
+            "without a terminal, --yes is needed"
+        )
+    click.confirm("apply?", abort=True)
+
+
+def _state(answer: dict[str, Any]) -> str:
+    """Return whether nodes have applied the changes, as the end of a sentence."""
+    if answer["dry_run"] or not is_drift(answer):
+        return ""
+    changed = {
+        record["type"] for record in answer["records"] if record["action"] not in ("unchanged", "ended")
+    }
+    behind = sorted({node for kind in changed for node in answer["status"][kind]["behind"]})
+    if all(answer["status"][kind]["applied"] for kind in changed):
+        return "; applied"
+    return f"; waiting ({', '.join(behind)})" if behind else "; waiting"

@@ -1,0 +1,43 @@
+"""`larder export`."""
+
+from datetime import UTC, datetime
+
+import click
+
+from app import __version__
+from app.cli.support.client import call, default_url, print_json, url_option
+from app.cli.support.terminal import exact
+from app.services.documents.document_text import write
+
+
+@click.command()
+@click.option("--managed-by", metavar="NAME", help="Only records of this owner.")
+@click.option(
+    "--type", "types", multiple=True, type=click.Choice(["quotas", "pins", "policies"]),
+    help="Only this type; may come again.",
+)  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Of the document.",
+)
+@url_option
+def export(managed_by: str | None, types: tuple[str, ...], form: str, url: str | None) -> None:
+    """Print records as a document for `larder apply`. It contains no secrets."""
+    answer = call(url, "GET", "/api/v1/export", None, {"managed_by": managed_by, "type": types or None})
+    if form == "json":
+        print_json(answer["document"])
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    at = ", ".join(f"{kind} {number}" for kind, number in answer["generations"].items())
+    comments = [
+        f"Exported by larder {__version__} from {url or default_url()} at {now}.",
+        *([f"Generations: {at}."] if at else []),
+        "'larder diff -f FILE' shows what is different, 'larder apply -f FILE' makes it so.",
+    ]
+    if answer["ended"]:
+        comments.append(f"{answer['ended']} pins that have ended are not in it.")
+    exact([write(answer["document"], comments).encode()])

@@ -1,0 +1,1 @@
+"""Commands for nodes, their engines, pushes and managers."""

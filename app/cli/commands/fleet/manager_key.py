@@ -1,0 +1,116 @@
+"""`larder manager-key …`: the key with which a management plane authenticates to nodes. The commands work on the key
+file, so run them on the machine of the management plane."""
+
+from pathlib import Path
+
+import click
+
+from app.cli.support.client import call, url_option
+from app.cli.support.terminal import say
+from app.push import keys
+from app.settings import load
+from dataplane.base.settings import SettingsError
+
+
+@click.group()
+def manager_key() -> None:
+    """Show and rotate the key with which this management plane authenticates to nodes."""
+
+
+@manager_key.command("show")
+@url_option
+def show_key(url: str | None) -> None:
+    """Show the current public key, the next one, and the nodes that do not know the next one yet."""
+    path = _path()
+    say(f"{path}: {_present(path)}")
+    coming = _coming(path)
+    if not coming:
+        say("no change is planned: 'larder manager-key next' plans one")
+        return
+    say(f"{keys.next_path(path)}: {coming}")
+    missing = _missing(url, coming)
+    say(f"not known yet to: {', '.join(missing)}" if missing else "every node knows it")
+
+
+@manager_key.command("next")
+def make_next() -> None:
+    """Create the next key. Nodes receive it within five minutes."""
+    path = _path()
+    _present(path)
+    try:
+        public = keys.make_next(path)
+    except FileExistsError:
+        raise click.ClickException(
+            f"{keys.next_path(path)} is there already: 'larder manager-key show' says who knows it; remove it to plan "
+            "anew"
+        ) from None
+    except OSError as error:
+        raise click.ClickException(f"{keys.next_path(path)} cannot be made: {error.strerror}") from None
+    say(f"{keys.next_path(path)}: {public}")
+    say(
+        "Copy it to the other managers, if there are any; 'larder manager-key switch' uses it when every node knows it",
+        err=True,
+    )
+
+
+@manager_key.command("switch")
+@click.option(
+    "--force", is_flag=True, help="Also when nodes do not know it: those must join again by a token."
+)
+@url_option
+def switch(url: str | None, force: bool) -> None:
+    """Use the key that 'next' created, from the next start on."""
+    path = _path()
+    coming = _coming(path)
+    if not coming:
+        raise click.ClickException("no change is planned: 'larder manager-key next' plans one")
+    if not force and (missing := _missing(url, coming)):
+        raise click.ClickException(
+            f"not known yet to: {', '.join(missing)}; wait until they are connected and were told, forget them, "
+            "or use --force: they must then join again by a new token"
+        )
+    try:
+        old = keys.switch(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be replaced: {error.strerror}") from None
+    say(f"{path}: {coming}; start the management plane again now")
+    say(
+        f"The key before is in {old}: remove it when all nodes are in sync. Join tokens made before are worthless.",
+        err=True,
+    )
+
+
+def _path() -> Path:
+    try:
+        settings = load()
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    return keys.key_path(settings.state_dir, settings.app.curve_key_file)
+
+
+def _present(path: Path) -> str:
+    """Return the public key in use. Raises ClickException if there is none, most likely because this is another
+    machine."""
+    if not path.exists():
+        raise click.ClickException(
+            f"{path} does not exist: a management plane with a join socket makes it at its first start; run this "
+            "where it runs, with its settings"
+        )
+    return _checked(path)
+
+
+def _coming(path: Path) -> str:
+    return _checked(keys.next_path(path)) if keys.next_path(path).exists() else ""
+
+
+def _checked(path: Path) -> str:
+    try:
+        return keys.key_pair(path.parent, str(path)).public
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _missing(url: str | None, coming: str) -> list[str]:
+    """Return the names of enrolled nodes that would refuse this management plane with the key `coming`."""
+    nodes = call(url, "GET", "/api/v1/nodes")["items"]
+    return [node["name"] for node in nodes if node["public_key"] and coming not in node["lets_in"]]

@@ -1,0 +1,197 @@
+"""`larder doctor`."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from app.cli.support import caches, checkup, gpus, show
+from app.cli.support.checkup import CheckResult
+from app.cli.support.client import base_url, call, print_json
+from app.settings import Settings, load
+from dataplane.base.settings import SettingsError, without_password
+from dataplane.base.units import format_size
+
+if TYPE_CHECKING:  # the real import takes as long as all the checks
+    from app.store.condition import DatabaseCondition
+
+CLOCKS_APART_S = 2.0
+KEEPER_MODULE = "dataplane.recovery.keeper"
+ASK_S = 5.0
+"""Seconds to wait for the answer of the Larder that runs on this machine."""
+_MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(config: str | None, as_json: bool) -> None:
+    """Check this machine and suggest fixes. The command changes nothing. The exit code is 1 if a check fails."""
+    if config is not None:
+        os.environ["LARDER_CONFIG"] = config
+    found = _look(config)
+    failed = any(each.state == "failure" for each in found)
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(each) for each in found]})
+    else:
+        rows = [[_MARKS[each.state], each.name, each.message, each.fix] for each in found]
+        show.table("This machine", ["", "what", "found", "to mend it"], rows)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _look(config: str | None) -> list[CheckResult]:
+    try:
+        settings = load(config)
+    except SettingsError as error:
+        return [CheckResult("settings", "failure", str(error), "see docs/settings.md")]
+    plane, found = _data_plane()
+    runs = checkup.runs_here(settings.state_dir)
+    pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
+    table = plane.get("dataplane")
+    table = table if isinstance(table, dict) else {}
+    checked = list(checkup.checks(settings, table, pool_bytes, runs=runs))
+    tried = gpus.look(checked)
+    on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
+    cached = _cache(settings) if runs else _kept_memory(settings)
+    return [found, *checked, *tried, *on_gpus, *_database(settings), *cached]
+
+
+def _kept_memory(settings: Settings) -> list[CheckResult]:
+    """Report the memory that a stopped data plane left for the next one."""
+    from app.supervisor.memory_keeper import KeeperUnavailable, describe
+
+    name = "kept memory"
+    try:
+        held = describe(settings.state_dir)
+    except (KeeperUnavailable, OSError) as error:
+        return [
+            CheckResult(
+                name, "warning", str(error), f"the next start ends its process ({KEEPER_MODULE} in ps)"
+            )
+        ]
+    if held is None:
+        return []
+    amount = f"{held.blocks:,} blocks ({format_size(held.bytes)}) of a stopped Larder"
+    fix = "start Larder to use them again, or release them: larder down"
+    return [
+        CheckResult(
+            name, "ok", f"{amount} are kept for {held.seconds_left:.0f} s more, by process {held.pid}", fix
+        )
+    ]
+
+
+def _data_plane() -> tuple[dict[str, Any], CheckResult]:
+    """Return the effective settings of the data plane, and the result of checking them. The data plane reads and checks
+    them in a subprocess."""
+    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode:
+        lines = told.stderr.strip().splitlines() or [f"exit code {told.returncode}"]
+        return {}, CheckResult("settings", "failure", lines[-1][:400], "see docs/settings.md")
+    try:
+        plane = msgspec.json.decode(told.stdout, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}, CheckResult(
+            "settings", "failure", "the data plane does not tell its settings", "install Larder again"
+        )
+    file = os.environ.get("LARDER_CONFIG") or ("larder.toml" if os.path.isfile("larder.toml") else "")
+    return plane, CheckResult(
+        "settings", "ok", f"{file} and the environment" if file else "the environment; no file"
+    )
+
+
+def _cache(settings: Settings) -> list[CheckResult]:
+    """Report the caches and pins of the Larder that runs on this machine."""
+    if settings.common.http_port == 0:
+        return [CheckResult("cache", "ok", "not asked: the port of the Larder that runs here is not known")]
+    try:
+        overview = call(None, "GET", "/api/v1/overview", timeout_s=ASK_S)
+        told = [node for node in overview["nodes"] if node["stats"] is not None]
+        found = [_node_cache(node) for node in told] + _empty_pins(overview["pins"])
+        return found or [
+            CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")
+        ]
+    except click.ClickException as error:
+        return [CheckResult("cache", "ok", f"not asked: {error.message}")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [CheckResult("cache", "ok", f"not asked: what answers at {base_url(None)} is not a Larder")]
+
+
+def _node_cache(node: dict[str, Any]) -> CheckResult:
+    stats = node["stats"]
+    if stats.get("cold"):
+        fix = "engines fill it again as they store; see Cold caches in docs/operations.md"
+        return CheckResult("cache", "warning", caches.began(node), fix)
+    blocks = show.plural(stats["pool"]["blocks"], "block")
+    holds = f"cache of {node['name']} holds {blocks} ({show.size(stats['pool']['ready_bytes'])})"
+    return CheckResult("cache", "ok", caches.began(node) or holds)
+
+
+def _empty_pins(pins: list[dict[str, Any]]) -> list[CheckResult]:
+    fix = "send a request that begins with the prefix of the pin to an engine, or larder pins delete NAME"
+    found = caches.empty(pins)
+    named = [
+        CheckResult("pins", "warning", f"{pin['name']} ({pin['tenant']}): {caches.holds_nothing(pin)}", fix)
+        for pin in found[: caches.MAX_PINS]
+    ]
+    if more := len(found) - len(named):
+        named.append(CheckResult("pins", "warning", f"{more} more pins hold nothing", "larder pins list"))
+    return named
+
+
+def _database(settings: Settings) -> list[CheckResult]:
+    """Check the database, and whether other users can read its files."""
+    from app.errors import StoreUnavailable
+    from app.store import condition
+    from app.store.base import private
+    from app.store.base.database import Database
+
+    name, shown, path = "database", without_password(settings.common.database_url), ""
+
+    async def look() -> condition.DatabaseCondition | None:
+        nonlocal path
+        database = Database(settings.common.database_url)
+        path = database.path
+        try:
+            if database.path and not os.path.exists(database.path):  # noqa: ASYNC240
+                return None
+            return await condition.look(database, whole=False)
+        finally:
+            await database.close()
+
+    try:
+        found = asyncio.run(look())
+    except (SettingsError, StoreUnavailable) as error:
+        return [
+            CheckResult(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")
+        ]
+    read_by_others = [
+        CheckResult(
+            "database files", "warning", f"{each.path} has mode {each.mode}: others can read it", each.fix
+        )
+        for each in private.exposed(settings.state_dir, path)
+        if each.path != str(settings.state_dir)  # has its own check
+    ]
+    return [_condition(name, shown, found), *read_by_others]
+
+
+def _condition(name: str, shown: str, found: "DatabaseCondition | None") -> CheckResult:
+    if found is None:
+        return CheckResult(name, "ok", f"{shown} will be made")
+    if found.faults:
+        fix = "larder db upgrade, or larder db check"
+        if found.of_newer_release:
+            fix = "start that release, or restore a backup that this one made"
+        return CheckResult(name, "failure", f"{shown}: {found.faults[0]}", fix)
+    if abs(found.clock_ahead_s) > CLOCKS_APART_S:
+        apart = f"its clock and this machine's are {abs(found.clock_ahead_s):.1f} s apart"
+        return CheckResult(name, "warning", f"{shown}: {apart}", "run an NTP client on both")
+    return CheckResult(name, "ok", f"{shown}, {found.dialect}, at revision {found.revision}")

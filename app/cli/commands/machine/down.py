@@ -1,0 +1,180 @@
+"""`larder down`: stop the Larder of a state directory and release the memory of its cache."""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from struct import calcsize, unpack
+
+import click
+
+from app.cli.support.client import json_option, print_json
+from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.cli.support.terminal import say
+from app.settings import Settings, load
+from dataplane.base.settings import SettingsError
+from dataplane.base.units import format_size
+from dataplane.protocol.signals import RELEASE_SIGNAL
+
+POLL_S = 0.05
+DATA_PLANE_ENDS_S = 20.0
+_CREDENTIALS = "iII"
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
+)
+@json_option
+def down(config: str | None, as_json: bool) -> None:
+    """Stop the Larder of this state directory and release its cache.
+
+    Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
+    """
+    try:
+        settings = load(config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    stopped = _stop(settings)
+    held = release_memory(settings, "released by `larder down`", quiet=True)
+    if as_json:
+        blocks, nbytes = held or (0, 0)
+        print_json({"stopped": stopped, "blocks": blocks, "bytes": nbytes})
+        return
+    if not stopped and held is None:
+        say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
+        return
+    what = "no blocks were cached" if held is None else f"released {_amount(*held)}"
+    say(f"{'stopped; ' if stopped else ''}{what}")
+
+
+def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:
+    """Release the memory that a data plane without a supervisor, or a memory keeper, holds. Return its blocks and
+    bytes, or None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
+    from app.supervisor.memory_keeper import KeeperUnavailable, release
+
+    held = _release_data_plane(settings)
+    try:
+        released = release(settings.state_dir, reason)
+    except KeeperUnavailable as error:
+        raise click.ClickException(f"the kept memory cannot be released: {error}") from None
+    except OSError as error:
+        raise click.ClickException(
+            f"the memory keeper of {settings.state_dir} cannot be reached: {error.strerror}"
+        ) from None
+    if released is not None:
+        held = (released.blocks, released.bytes)
+    if held is not None and not quiet:
+        say(f"released {_amount(*held)} of the previous Larder")
+    return held
+
+
+def _amount(blocks: int, nbytes: int) -> str:
+    return f"{blocks:,} {'block' if blocks == 1 else 'blocks'} ({format_size(nbytes)})"
+
+
+def _stop(settings: Settings) -> bool:
+    """Stop `larder up` and wait for its end. Return whether one ran. Raises ClickException."""
+    path = settings.state_dir / "up.lock"
+    if not _is_locked(path):
+        return False
+    try:
+        pid = int(path.read_text())
+        pidfd = os.pidfd_open(pid)
+    except (OSError, ValueError):
+        raise click.ClickException(
+            f"a Larder runs with the state directory {settings.state_dir}, and {path} does not name its process; "
+            "stop that process with SIGTERM and run `larder down` again"
+        ) from None
+    try:
+        if _is_locked(path):  # otherwise another process may have the pid by now
+            _signal(pidfd, signal.SIGTERM, f"larder up (process {pid})")
+        within_s = 2 * settings.app.shutdown_grace_s + BEYOND_GRACE_S + DATA_PLANE_ENDS_S
+        if not _ends(pidfd, within_s) or not _unlocked(path, POLL_S * 20):
+            raise click.ClickException(f"process {pid} did not end within {within_s:g} s after SIGTERM")
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _release_data_plane(settings: Settings) -> tuple[int, int] | None:
+    """Stop a data plane that outlived its `larder up`. Return the blocks and bytes that it had cached, or None when
+    there was no such data plane. Raises ClickException."""
+    path = settings.state_dir / "dataplane.lock"
+    if not _is_locked(path):
+        return None
+    credentials = _CREDENTIALS
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+            connection.settimeout(DATA_PLANE_ENDS_S)
+            connection.connect(settings.common.engine_socket)
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(credentials))
+        pidfd = os.pidfd_open(unpack(credentials, raw)[0])
+    except OSError as error:
+        raise click.ClickException(
+            f"a data plane runs with the state directory {settings.state_dir}, and its engine socket "
+            f"{settings.common.engine_socket} does not answer: {error}"
+        ) from None
+    try:
+        _signal(pidfd, RELEASE_SIGNAL, "the data plane")
+        if not _ends(pidfd, DATA_PLANE_ENDS_S):
+            raise click.ClickException(f"the data plane did not end within {DATA_PLANE_ENDS_S:g} s")
+    finally:
+        os.close(pidfd)
+    return _recorded(settings.state_dir)
+
+
+def _recorded(state_dir: Path) -> tuple[int, int]:
+    """Return the blocks and bytes that the data plane recorded at its end."""
+    import msgspec
+
+    try:
+        record = msgspec.json.decode((state_dir / "cache.json").read_bytes(), type=dict[str, object])
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return 0, 0
+    blocks, nbytes = record.get("blocks", 0), record.get("bytes", 0)
+    return (blocks, nbytes) if isinstance(blocks, int) and isinstance(nbytes, int) else (0, 0)
+
+
+def _signal(pidfd: int, number: signal.Signals, what: str) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise click.ClickException(f"{what} belongs to another user; run this command as that user") from None
+
+
+def _ends(pidfd: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
+
+
+def _unlocked(path: Path, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while _is_locked(path):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock file. Raises ClickException."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,13 @@
+"""`larder openapi`."""
+
+import click
+
+from app.cli.support.terminal import exact
+
+
+@click.command()
+def openapi() -> None:
+    """Print the API's description (OpenAPI 3.1) as JSON."""
+    from app.openapi import document
+
+    exact([document().encode()])

@@ -1,0 +1,73 @@
+"""`larder restart`: replace the processes and keep the cache."""
+
+import time
+from typing import Any
+
+import click
+import httpx
+
+from app.cli.support.client import ApiError, call, json_option, print_json, url_option
+from app.cli.support.terminal import say
+from dataplane.base.units import format_size
+
+POLL_S = 0.1
+BACK_S = 120.0
+"""Seconds to wait for the answer of the new management plane."""
+
+
+@click.command()
+@click.option("--fresh", is_flag=True, help="Release the cache: the new data plane starts with an empty one.")
+@click.option("--dry-run", is_flag=True, help="Only say whether the new processes would keep the cache.")
+@url_option
+@json_option
+def restart(fresh: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Replace the processes of a running Larder with the code and the settings that are on disk now.
+
+    The new data plane takes over the memory: engines keep reading, and every block stays cached. If the new release
+    cannot take it over, the command reports what would be lost and stops nothing.
+    """
+    answer = call(url, "POST", "/api/v1/actions/restart", {"fresh": fresh, "dry_run": dry_run})
+    if not as_json:
+        _data_plane(answer, dry_run=dry_run)
+    if not dry_run:
+        began = time.monotonic()
+        answer["restarted"] = _back(url, answer["instance"])
+        if not as_json:
+            say(
+                f"management plane: release {answer['restarted']['release']} answers, after "
+                f"{time.monotonic() - began:.1f} s"
+            )
+    if as_json:
+        print_json(answer)
+
+
+def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
+    held = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
+    if dry_run:
+        say(f"{held} would be kept" if answer["kept"] else f"{held} would be lost: {answer['reason']}")
+        return
+    if answer["seconds"] is None:
+        say("data plane: this management plane does not start one")
+        return
+    became = f"{held} kept" if answer["kept"] else f"{held} released: {answer['reason']}"
+    say(
+        f"data plane: {became}; process {answer['data_plane_pid']} served {answer['seconds']:.2f} s after the stop of "
+        "the previous one"
+    )
+
+
+def _back(url: str | None, before: str) -> dict[str, Any]:
+    """Wait for the new process and return its health. Raises ClickException."""
+    deadline = time.monotonic() + BACK_S
+    said = "nothing"
+    while time.monotonic() < deadline:
+        try:
+            health: dict[str, Any] = call(url, "GET", "/healthz")
+        except (click.ClickException, ApiError, httpx.HTTPError) as error:
+            said = str(error)
+        else:
+            if health.get("instance", before) != before:
+                return health
+            said = "the previous process still answers"
+        time.sleep(POLL_S)
+    raise click.ClickException(f"the new management plane did not answer within {BACK_S:g} s: {said}")

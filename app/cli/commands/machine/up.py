@@ -1,0 +1,401 @@
+"""`larder up`: run the process that serves the API and the dashboard, pushes records to nodes, receives their events,
+and supervises the data plane."""
+
+import contextlib
+import fcntl
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.settings import Settings, check_bind, load, without_secrets
+from dataplane.base.settings import SettingsError
+
+if TYPE_CHECKING:  # the real import takes half a second, and only serving needs it
+    from app.asgi import App
+    from app.compose import Parts
+    from app.store.base.database import Database
+
+
+SETTINGS_EXIT_CODE = 2
+"""Exit code of the data plane for an invalid setting."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LISTENER_VARIABLE = "_LARDER_UP_LISTENER"
+"""Environment variable for the descriptor of the HTTP socket: a process that replaces itself passes the socket on, so
+that no connection is refused."""
+LOCK_VARIABLE = "_LARDER_UP_LOCK"
+"""Environment variable for the descriptor that locks the state directory: a process that replaces itself passes the
+lock on, so that no other process can take it meanwhile."""
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
+)
+@click.option("--print-config", is_flag=True, help="Print the settings in force as JSON and stop.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Release what a stopped Larder keeps in memory, and start with an empty cache.",
+)
+def up(config: str | None, print_config: bool, fresh: bool) -> None:
+    """Start Larder: API, dashboard and data plane, in the foreground until SIGTERM or Ctrl-C."""
+    if config is not None:
+        os.environ["LARDER_CONFIG"] = config  # the data plane reads the same file
+    try:
+        settings = load(config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    if print_config:
+        from app.cli.support.client import print_json
+
+        print_json(without_secrets(settings))
+        return
+    _check_data_plane(settings)
+    with _alone(settings) as lock, _listening(settings) as listener:
+        _check_join(settings)
+        if fresh:
+            from app.cli.commands.machine.down import release_memory
+
+            release_memory(settings, "released by `larder up --fresh`")
+        handed_on = _HandedOn(lock)
+        code = _serve(settings, listener, handed_on)
+        if handed_on.listener is not None:
+            _replace_this_process(handed_on)
+        sys.exit(code)
+
+
+class _HandedOn:
+    """Resources for the process that replaces this one."""
+
+    def __init__(self, lock: int) -> None:
+        self.lock = lock
+        """The descriptor that locks the state directory."""
+        self.listener: socket.socket | None = None
+        """A duplicate of the HTTP socket, because the server closes its own."""
+        self.signal: signal.Signals | None = None
+        """The stop signal that arrived after the restart had begun."""
+
+
+def _replace_this_process(handed_on: _HandedOn) -> None:
+    """Run the same command again in this process, with the code and the settings as they are now.
+
+    Stop signals are blocked until the new code handles them: otherwise they would end this process and leave the data
+    plane running.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    if handed_on.signal is not None:
+        signal.pthread_kill(threading.get_ident(), handed_on.signal)
+    if handed_on.listener is not None:
+        _hand_on(LISTENER_VARIABLE, handed_on.listener.fileno())
+    _hand_on(LOCK_VARIABLE, handed_on.lock)
+    arguments = [argument for argument in sys.orig_argv[1:] if argument != "--fresh"]
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _hand_on(variable: str, descriptor: int) -> None:
+    os.set_inheritable(descriptor, True)
+    os.environ[variable] = str(descriptor)
+
+
+def _taken_over(variable: str) -> int | None:
+    """Return the descriptor that the replaced process passed on, or None."""
+    number = os.environ.pop(variable, "")
+    if not number.isdecimal():
+        return None
+    try:
+        os.set_inheritable(int(number), False)
+    except OSError:
+        return None
+    return int(number)
+
+
+def _handed_on(host: str, port: int) -> socket.socket | None:
+    """Return the HTTP socket of the replaced process if it listens on the configured address, otherwise None."""
+    descriptor = _taken_over(LISTENER_VARIABLE)
+    if descriptor is None:
+        return None
+    try:
+        listener = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if listens and (not port or listener.getsockname()[:2] == (host, port)):
+            return listener
+    except OSError:
+        pass
+    listener.close()
+    return None
+
+
+def _check_data_plane(settings: Settings) -> None:
+    """Raise ClickException for invalid data plane settings. Otherwise the data plane would start and exit
+    repeatedly."""
+    if not settings.app.embedded_data_plane:
+        return
+    from app.supervisor.environ import environ_of
+
+    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    environ = environ_of(os.environ)
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    if checked.returncode == SETTINGS_EXIT_CODE:
+        raise click.ClickException(checked.stderr.strip())
+
+
+def _check_join(settings: Settings) -> None:
+    """Raise ClickException for an invalid join URL or key, with which nodes could not reach this management plane. Runs
+    before anything is written."""
+    if not settings.app.join_url:
+        return
+    from app.push.joining import check_url
+    from app.push.keys import key_pair
+
+    try:
+        check_url(settings.app.join_url)
+        key_pair(settings.state_dir, settings.app.curve_key_file)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings) -> Iterator[int]:
+    """Lock the state directory, and yield the descriptor of the lock: two management planes would compete for its
+    sockets. A process that replaces another one takes over its lock."""
+    folder = Path(settings.common.state_dir)
+    locked = _taken_over(LOCK_VARIABLE)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if locked is not None:
+            if os.path.sameopenfile(locked, descriptor):
+                os.dup2(locked, descriptor, inheritable=False)
+            os.close(locked)
+    except OSError as error:
+        raise click.ClickException(f"the state directory {folder} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise click.ClickException(
+            f"another Larder runs with the state directory {folder}; stop it, or set LARDER_STATE_DIR"
+        ) from None
+    with contextlib.suppress(OSError):  # on a full disk, `larder down` cannot find the process and says so
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Yield the listening socket. It is bound before anything else starts, because a port in use is the most common
+    mistake."""
+    host, port = settings.common.http_host, settings.common.http_port
+    handed_on = _handed_on(host, port)
+    if handed_on is not None:
+        with handed_on:
+            yield handed_on
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit this option: an answer in two writes must not wait 40 ms for the client's delayed
+        # ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).rstrip(".")
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {reason}; set LARDER_HTTP_PORT to another port"
+        ) from None
+    with listener:
+        yield listener
+
+
+def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn) -> int:
+    """Serve until a stop signal, and return the exit code. Afterwards `handed_on` has a listener if this process must
+    replace itself."""
+    import asyncio
+
+    import structlog
+    import uvloop
+
+    from app import __version__
+    from app.asgi import create_app
+    from app.observe.log import configure
+
+    try:
+        app = create_app(settings)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    log = configure(settings.app.log_level, settings.app.log_format)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    app.parts.managers.url = url
+    structlog.get_logger().info(
+        "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, app, listener, url, handed_on))
+    finally:
+        log.close()
+
+
+async def _prepare(database: "Database") -> None:
+    """Migrate the database before anything else starts. Raises ClickException, so that a wrong address or password
+    causes a one-sentence message instead of a traceback."""
+    import asyncpg
+    from sqlalchemy.exc import DBAPIError
+
+    from app.errors import StoreUnavailable
+    from app.store.base import migrate
+
+    try:
+        await migrate.upgrade(database)
+    except SettingsError as error:
+        await database.close()
+        raise click.ClickException(str(error)) from None
+    except migrate.NewerSchema as error:
+        await database.close()
+        raise click.ClickException(
+            f"the database {database.engine.url} cannot be used: {error}; start that release, or restore a backup that "
+            "this one made"
+        ) from None
+    except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+        reason = cause.orig if isinstance(cause, DBAPIError) else cause or error
+        await database.close()
+        raise click.ClickException(
+            f"the database {database.engine.url} cannot be used: {str(reason).strip()}; see LARDER_DATABASE_URL"
+        ) from None
+
+
+async def _check_bind(settings: Settings, database: "Database") -> None:
+    """Raise ClickException if the configured address is not safe to serve. Runs before the first request."""
+    from app.store.access import tokens
+
+    async with database.read() as session:
+        exist = await tokens.exist(session)
+    try:
+        check_bind(settings, tokens_exist=exist)
+    except SettingsError as error:
+        await database.close()
+        raise click.ClickException(str(error)) from None
+
+
+async def _apply_file(parts: "Parts") -> None:
+    """Apply the startup document. Raises ClickException if a new system has an invalid one;
+    `app.services.documents.startup_document` explains why."""
+    from app.services.documents.startup_document import StartupDocumentError
+
+    try:
+        await parts.boot.start()
+    except StartupDocumentError as error:
+        await parts.database.close()
+        raise click.ClickException(str(error)) from None
+
+
+def _last_act(parts: "Parts", handed_on: _HandedOn) -> Callable[[], None]:
+    """Return the last action of a shutdown that hangs: replace this process if the shutdown is a restart, otherwise
+    kill the data plane."""
+
+    def act() -> None:
+        if handed_on.listener is not None:
+            _replace_this_process(handed_on)
+        elif parts.supervisor is not None:
+            parts.supervisor.kill()
+
+    return act
+
+
+async def _run(
+    settings: Settings, app: "App", listener: socket.socket, url: str, handed_on: _HandedOn
+) -> int:
+    import asyncio
+
+    import structlog
+    import uvicorn
+
+    from app.cli.support.exit_watchdog import cut_off_after
+    from app.http.middleware.connections import raise_descriptors
+    from app.http.middleware.server_protocol import protocol_of
+
+    raise_descriptors()
+
+    class Server(uvicorn.Server):
+        """uvicorn without signal handling: uvicorn would raise the signals again at its end, and the exit code would
+        not be 0."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                gc.collect()
+                gc.freeze()  # objects from the start are permanent: collections need not walk them
+                structlog.get_logger().info("larder.started", url=url)
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http=protocol_of(app.parts.connections),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # `trusted_proxies` decides
+            timeout_graceful_shutdown=max(1, round(settings.app.shutdown_grace_s)),
+        )
+    )
+
+    def stop(name: str) -> None:
+        if handed_on.listener is not None and name != "restart":
+            handed_on.signal = signal.Signals[name]  # the new process handles it
+        if not server.should_exit:
+            cut_off_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
+        server.should_exit = True
+        structlog.get_logger().info("larder.stopping", signal=name)
+        app.parts.bus.close()  # end open streams now instead of after the grace time
+
+    def restart() -> bool:
+        """Begin a restart. Return whether this process will replace itself; False if it is already stopping."""
+        if server.should_exit:
+            return False
+        handed_on.listener = listener.dup()
+        stop("restart")
+        return True
+
+    app.parts.restarts.begin = restart
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, STOP_SIGNALS
+    )  # signals that were pending in the replaced process
+    await _prepare(app.parts.database)
+    await _apply_file(app.parts)
+    loop.add_signal_handler(signal.SIGHUP, app.parts.boot.trigger)
+    await _check_bind(settings, app.parts.database)
+    await server.serve(sockets=[listener])
+    if not server.started:
+        return 1
+    structlog.get_logger().info("larder.stopped")
+    return 0

@@ -1,0 +1,152 @@
+"""`larder tokenizers …`."""
+
+import json
+from typing import IO, Any
+
+import click
+
+from app.cli.support import show
+from app.cli.support.client import (
+    ANY_STATE,
+    call,
+    find,
+    held_state,
+    json_option,
+    print_json,
+    segment,
+    url_option,
+)
+from app.cli.support.lists import unasked_option
+from app.cli.support.terminal import say
+
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Special tokens of a tokenizer_config.json, by the names that templates use."""
+
+
+@click.group()
+def tokenizers() -> None:
+    """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
+
+
+@tokenizers.command("list")
+@url_option
+@json_option
+def list_tokenizers(url: str | None, as_json: bool) -> None:
+    """Show all tokenizers."""
+    answer = call(url, "GET", "/api/v1/tokenizers")
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        [
+            item["name"],
+            item["model"],
+            item["digest"][:16],
+            _has_template(item),
+            show.ago(item["updated_at"]),
+            item["note"],
+        ]
+        for item in answer["items"]
+    ]
+    columns = ["name", "model", "digest", "chat template", "changed", "note"]
+    show.table(f"Tokenizers ({answer['total']})", columns, rows)
+
+
+@tokenizers.command("get")
+@click.argument("name")
+@url_option
+def get_tokenizer(name: str, url: str | None) -> None:
+    """Show one tokenizer as JSON, without its file."""
+    print_json(call(url, "GET", _path(name)))
+
+
+@tokenizers.command("add")
+@click.argument("name")
+@click.option("--model", required=True, help="Model name, as engines attach with it.")
+@click.option("--file", type=click.File(encoding="utf-8"), required=True, help="The tokenizer.json.")
+@click.option(
+    "--chat-template",
+    type=click.File(encoding="utf-8"),
+    help="A Jinja template, or a tokenizer_config.json, which has the special tokens too.",
+)
+@click.option("--no-special-tokens", is_flag=True, help="Add no special tokens around a text.")
+@click.option("--note", default="", help="Free-form note.")
+@url_option
+@json_option
+def add_tokenizer(
+    name: str,
+    model: str,
+    file: IO[str],
+    chat_template: IO[str] | None,
+    no_special_tokens: bool,
+    note: str,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Register or replace the tokenizer of a model."""
+    try:
+        body: dict[str, Any] = {
+            "model": model,
+            "tokenizer": file.read(),
+            "add_special_tokens": not no_special_tokens,
+            "note": note,
+        }
+        if chat_template is not None:
+            body |= _template(chat_template.read(), chat_template.name)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"expected text in UTF-8: {error}") from None
+    held = find(url, _path(name))
+    answer = call(url, "PUT", _path(name), body, None, held_state(held))
+    if as_json:
+        print_json(answer)
+        return
+    template = "with a chat template" if answer["chat_template"] is not None else "without a chat template"
+    say(f"{name}: tokenizer of {answer['model']}, SHA-256 {answer['digest'][:16]}…, {template}")
+
+
+@tokenizers.command("delete")
+@click.argument("name")
+@unasked_option
+@url_option
+def delete_tokenizer(name: str, url: str | None) -> None:
+    """Delete a tokenizer. Pins that were made with it stay."""
+    call(url, "DELETE", _path(name), None, None, ANY_STATE)
+    say(f"{name}: tokenizer deleted")
+
+
+def _has_template(item: dict[str, Any]) -> str:
+    if not item["digest"]:  # not shown to callers that are limited to tenants
+        return ""
+    return "no" if item["chat_template"] is None else "yes"
+
+
+def _path(name: str) -> str:
+    return f"/api/v1/tokenizers/{segment(name)}"
+
+
+def _template(text: str, path: str) -> dict[str, Any]:
+    """Return the fields of the request for a chat template. Raises UsageError."""
+    if not path.endswith(".json"):
+        return {"chat_template": text}
+    try:
+        config = json.loads(text)
+        template = config.get("chat_template")
+    except (ValueError, AttributeError, RecursionError):
+        raise click.UsageError(f"--chat-template: {path} is no tokenizer_config.json") from None
+    if isinstance(template, list):  # several, by name
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    if not isinstance(template, str):
+        raise click.UsageError(f"--chat-template: {path} has no chat_template")
+    tokens = {name: _content(config.get(name)) for name in _TOKENS}
+    return {
+        "chat_template": template,
+        "special_tokens": {name: token for name, token in tokens.items() if token is not None},
+    }
+
+
+def _content(token: Any) -> str | None:
+    """Return the text of a special token, which is a string or an object with the text."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None

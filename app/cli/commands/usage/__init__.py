@@ -1,0 +1,1 @@
+"""Commands for usage by tenant and for prefill rates."""

@@ -1,0 +1,295 @@
+"""HTTP client of the command line: returns answers as dicts, and reports failures as one sentence with exit code 1."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import click
+import httpx
+import msgspec
+
+from app.cli.support import stored_tokens
+from app.cli.support.keys import F, seconds
+from app.cli.support.terminal import exact
+from app.observe.visible import plain
+from app.settings import load
+from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
+
+TIMEOUT_S = 60.0
+MAX_URL_SHOWN = 80
+"""Length in characters."""
+PAGE = 1000
+"""Largest number of items in one answer."""
+
+_TIMEOUT = "larder.timeout_s"
+
+
+def _keep_timeout(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        limit = seconds(f"--timeout ({TIMEOUT_VARIABLE})", value)
+        if not limit:
+            raise click.UsageError("--timeout: expected more than 0 seconds")
+        ctx.meta[_TIMEOUT] = limit
+
+
+def url_option(command: F) -> F:
+    """Add `--url` and `--timeout`. The timeout applies only to `call` and `stream`."""
+    for option in (
+        click.option(
+            "--timeout",
+            metavar="TIME",
+            envvar=TIMEOUT_VARIABLE,
+            show_envvar=True,
+            expose_value=False,
+            callback=_keep_timeout,
+            help="Wait at most this long for an answer, such as 5s; default 60s.",
+        ),
+        click.option(
+            "--url",
+            envvar=URL_VARIABLE,
+            show_envvar=True,
+            help=f"Where the API is; default from the settings. {TOKEN_VARIABLE} is the token to ask with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _timeout_s() -> float:
+    context = click.get_current_context(silent=True)
+    return TIMEOUT_S if context is None else float(context.meta.get(_TIMEOUT, TIMEOUT_S))
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
+wait_option = click.option(
+    "--wait",
+    metavar="TIME",
+    default="2s",
+    show_default=True,
+    help="Wait until the nodes acknowledged, at most this long.",
+)
+
+
+class ApiError(click.ClickException):
+    """An error answer of the API: its message, its status, and the invalid fields with `path` and `message`."""
+
+    def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(plain(message))
+        self.status = status
+        self.errors = [{name: plain(text) for name, text in error.items()} for error in errors]
+
+
+def as_token(token: str) -> dict[str, str]:
+    """Return the Authorization header for a token. Raises ClickException for a token that a header cannot carry."""
+    if not (token.isascii() and token.isprintable()):
+        raise click.ClickException(
+            "the token has characters that no token has; see LARDER_TOKEN and 'larder login'"
+        )
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the headers with the token from the environment, otherwise with the stored token of this Larder."""
+    given = dict(headers or {})
+    if "Authorization" in given:
+        return given
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or stored_tokens.get(base)
+    return {**given, **as_token(token)} if token else given
+
+
+def segment(name: str, of: str = "") -> str:
+    """Return a name as one segment of a path, also if it consists of dots. `of` is the type of the named thing, for the
+    message. Raises UsageError for an empty name."""
+    if not name:
+        hint = "; the tenant of the empty salt is _default" if of == "tenant" else ""
+        raise click.UsageError(
+            f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text{hint}"
+        )
+    try:
+        quoted = quote(name, safe="")
+    except UnicodeEncodeError:
+        raise click.UsageError(f"expected a name in UTF-8, got {name!r}") from None
+    return quoted.replace(".", "%2E") if name in (".", "..") else quoted
+
+
+def _encoded(body: Mapping[str, Any] | None) -> bytes | None:
+    """Return the body as JSON. Raises ClickException for text that is not UTF-8 and for numbers that are not finite."""
+    if body is None:
+        return None
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise click.ClickException("expected text in UTF-8") from None
+    except ValueError:
+        raise click.ClickException("expected finite numbers") from None
+
+
+def _has_certificate(base: str) -> bool:
+    """Return False for plain HTTP: loading the certificate authorities takes half of the time of a short command."""
+    return not base.startswith("http://")
+
+
+def call(
+    url: str | None,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    query: Mapping[str, str | Sequence[str] | None] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Return the JSON of the answer, or None when it has none. `timeout_s` replaces `--timeout`. Raises ClickException
+    with the problem's detail."""
+    limit_s = _timeout_s() if timeout_s is None else timeout_s
+    base = base_url(url)
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    content = _encoded(body)
+    kind = {} if content is None else {"Content-Type": "application/json"}
+    try:
+        response = httpx.request(
+            method,
+            base + path,
+            content=content,
+            params=parameters,
+            headers={**_proof(base, headers), **kind},
+            timeout=limit_s,
+            verify=_has_certificate(base),
+            trust_env=False,
+        )
+    except UnicodeEncodeError:
+        raise click.ClickException("expected text in UTF-8") from None
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
+    except (httpx.ReadTimeout, httpx.WriteTimeout):
+        raise click.ClickException(
+            f"{base} did not answer within {limit_s:g} s (--timeout); a change may have been made all the same"
+            if method != "GET"
+            else f"{base} did not answer within {limit_s:g} s{'' if timeout_s else ' (--timeout)'}"
+        ) from None
+    except httpx.HTTPError as error:
+        raise click.ClickException(
+            f"no Larder answers at {base} ({error}); start one with 'larder up'"
+        ) from None
+    if response.is_success:
+        return response.json() if response.content else None
+    raise ApiError(_sentence(response, base), response.status_code, _faults(response))
+
+
+ANY_STATE = {"If-Match": "*"}
+"""Headers of a change that applies to any state of the record."""
+
+
+def held_state(held: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the headers for a change that is based on the record that `find` returned, so that no concurrent change is
+    overwritten."""
+    return {"If-None-Match": "*"} if held is None else {"If-Match": held["etag"]}
+
+
+def every(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str | Sequence[str] | None] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Any:
+    """Return the items of all pages of a list, at most `limit`. `total` and `next_cursor` are those of the last page.
+    Raises ClickException."""
+    items: list[Any] = []
+    while True:
+        most = PAGE if limit is None else min(PAGE, limit - len(items))
+        page = call(url, "GET", path, None, {**(query or {}), "limit": str(most), "cursor": cursor})
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if not cursor or (limit is not None and len(items) >= limit):
+            return {**page, "items": items}
+
+
+def find(url: str | None, path: str) -> Any:
+    """Return the resource at a path, or None. Raises ClickException."""
+    try:
+        return call(url, "GET", path)
+    except ApiError as refused:
+        if refused.status == 404:
+            return None
+        raise
+
+
+def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+    """Yield a long answer in parts. Raises ClickException, also if the answer breaks off."""
+    base = base_url(url)
+    try:
+        with httpx.stream(
+            "GET",
+            base + path,
+            params=query,
+            headers=_proof(base, None),
+            timeout=_timeout_s(),
+            verify=_has_certificate(base),
+            trust_env=False,
+        ) as response:
+            if not response.is_success:
+                response.read()
+                raise ApiError(_sentence(response, base), response.status_code)
+            yield from response.iter_bytes()
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
+    except httpx.HTTPError as error:
+        raise click.ClickException(f"{base} did not answer to the end: {error}") from None
+
+
+def base_url(url: str | None) -> str:
+    """Return the URL of the API without a trailing slash. Raises UsageError for an unusable URL."""
+    if not url:
+        return default_url()
+    base = url.rstrip("/")
+    try:
+        parts, parsed = urlsplit(base), httpx.URL(base)
+        port = parts.port  # raises for a port that is too large
+        host = parsed.host.encode("idna")
+    except (httpx.InvalidURL, ValueError):  # UnicodeError, a ValueError, is an invalid host name
+        host, port = b"", None
+    if not host or port == 0 or parsed.scheme not in ("http", "https"):
+        shown = base if len(base) <= MAX_URL_SHOWN else f"{base[:MAX_URL_SHOWN]}…"
+        raise click.UsageError(
+            f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}"
+        )
+    return base
+
+
+def default_url() -> str:
+    """Return the URL of the Larder that runs with these settings on this machine. Raises ClickException."""
+    try:
+        common = load(environ=os.environ).common
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(common.http_host, common.http_host)
+    return f"http://{host}:{common.http_port}"
+
+
+def _sentence(response: httpx.Response, base: str) -> str:
+    try:
+        sentence = str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"{base} answered {response.status_code}, which is not an answer of Larder"
+    if response.status_code == 401 and "larder login" not in sentence:
+        return (
+            f"{sentence}; 'larder login --url {base}' keeps a token. The first one of a new Larder is made by "
+            "'larder login --setup', which asks for the setup token of its log (auth.setup_token)"
+        )
+    return sentence
+
+
+def _faults(response: httpx.Response) -> list[dict[str, str]]:
+    try:
+        return [
+            {"path": str(error["path"]), "message": str(error["message"])}
+            for error in response.json()["errors"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def print_json(answer: Any) -> None:
+    exact([msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n"])

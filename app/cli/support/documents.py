@@ -1,0 +1,141 @@
+"""Documents for `diff` and `apply`: read them, send them, and print the answer."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from app.cli.support.client import ApiError, call
+from app.cli.support.terminal import say
+from app.observe.visible import is_plain
+from dataplane.base.units import format_exact_size
+
+MAX_FAULTS = 50
+_SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
+
+
+def document_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `diff` and `apply` have in common."""
+    for option in (
+        click.option(
+            "--take-over", is_flag=True, help="Make records of other owners, or of nobody, this owner's."
+        ),
+        click.option("--managed-by", metavar="NAME", default="", help="Owner, when the document names none."),
+        click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
+        click.option(
+            "-f", "--file", "files", metavar="FILE", multiple=True, required=True,
+            help="Document in YAML or JSON; - is standard input. May come again.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def read_files(files: Sequence[str]) -> list[str]:
+    """Return the texts of the files. Raises ClickException."""
+    if files.count("-") > 1:
+        raise click.UsageError("expected - once: there is one standard input")
+    return [_read(name) for name in files]
+
+
+def _read(name: str) -> str:
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read().decode()
+        with open(name, "rb") as file:
+            return file.read().decode()
+    except OSError as error:
+        raise click.ClickException(f"{name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{name}: not UTF-8 at byte {error.start}") from None
+
+
+def send(
+    url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **asked: Any
+) -> Any:
+    """Apply the documents and return the answer. Raises ClickException with every fault and the file that it is in."""
+    body = {"document": texts[0] if len(texts) == 1 else texts, **asked}
+    try:
+        return call(url, "POST", "/api/v1/apply", body, {"wait": wait})
+    except ApiError as refused:
+        if not refused.errors:
+            raise
+        told = [f"{_place(error['path'], files)}: {error['message']}" for error in refused.errors]
+        if len(told) > MAX_FAULTS:
+            told[MAX_FAULTS:] = [f"and {len(told) - MAX_FAULTS} more"]
+        raise click.ClickException("\n  ".join(["nothing was changed:", *told])) from None
+
+
+def _place(path: str, files: Sequence[str]) -> str:
+    """Return the path of a fault, preceded by the name of its file."""
+    if len(files) == 1:
+        return f"{files[0]}: {path}" if path != "document" else files[0]
+    for number, name in enumerate(files):
+        start = f"document[{number}]"
+        if path.startswith(start):
+            rest = path[len(start) :].lstrip(".")
+            return f"{name}: {rest}" if rest else name
+    return path
+
+
+def print_changes(answer: dict[str, Any]) -> None:
+    """Print every record that changes, in colour on a terminal."""
+    for text, style in _lines(answer["records"]):
+        say(text, **style)
+
+
+def _lines(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line with its style for click."""
+    kind = ""
+    for record in records:
+        if record["action"] == "unchanged":
+            continue
+        if record["type"] != kind:
+            kind = record["type"]
+            yield kind, {"bold": True}
+        sign, colour = _SIGNS[record["action"]]
+        owner = f" ({record['managed_by']})" if record["managed_by"] else ""
+        ended = ": has ended, and is not made" if record["action"] == "ended" else ""
+        yield f"  {sign} {record['name']}{owner}{ended}", {"fg": colour}
+        for name, change in record["fields"].items():
+            before, after = change["before"], change["after"]
+            if record["action"] == "update":
+                yield f"      {name}: {_value(name, before)} -> {_value(name, after)}", {}
+            elif record["action"] == "create" and after not in (None, "", {}) and name != "managed_by":
+                yield f"      {name}: {_value(name, after)}", {}
+
+
+def counted(answer: dict[str, Any]) -> str:
+    """Return `1 created, 2 updated, 0 deleted, 5 unchanged`; for a dry run `1 to create`, and so on."""
+    if answer["dry_run"]:
+        names = ("to create", "to update", "to delete")
+    else:
+        names = ("created", "updated", "deleted")
+    parts = [
+        f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), names, strict=True)
+    ]
+    return ", ".join([*parts, f"{answer['unchanged']} unchanged"])
+
+
+def is_drift(answer: dict[str, Any]) -> bool:
+    """Return whether the answer contains changes, done or planned."""
+    return bool(answer["created"] or answer["updated"] or answer["deleted"])
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_exact_size(value)
+    if name == "expires_at":
+        try:
+            return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")
+        except (OverflowError, ValueError, OSError):
+            return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{label}={text}" for label, text in sorted(value.items())) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return repr(value) if value == "" or (isinstance(value, str) and not is_plain(value)) else str(value)

@@ -1,0 +1,52 @@
+"""Options of lists and deletions, and titles of lists."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from app.cli.support.client import every
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+limit_option = click.option("--limit", type=click.IntRange(1), help="At most so many; all when left out.")
+cursor_option = click.option(
+    "--cursor", metavar="TEXT", help="Go on there: `next_cursor` of the answer to --limit with --json."
+)
+sort_option = click.option(
+    "--sort", metavar="FIELD", help="Field of the JSON to sort by; with - in front for descending."
+)
+owner_option = click.option("--managed-by", metavar="NAME", help="Only of this owner.")
+
+unasked_option = click.option(
+    "--yes",
+    is_flag=True,
+    expose_value=False,
+    help="For scripts; one record is deleted without a question anyway.",
+)
+
+
+def paged(command: F) -> F:
+    """Add `--sort`, `--limit` and `--cursor`."""
+    for option in (cursor_option, limit_option, sort_option):
+        command = option(command)
+    return command
+
+
+def listed(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str | Sequence[str] | None] | None = None,
+    *,
+    sort: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Any:
+    """Return every item from the cursor on, at most `limit`. Raises ClickException."""
+    return every(url, path, {**(query or {}), "sort": sort}, limit, cursor)
+
+
+def title(name: str, answer: Mapping[str, Any]) -> str:
+    """Return `Quotas (12)`, or `Quotas (5 of 12)` if there are more."""
+    shown, total = len(answer["items"]), answer["total"]
+    return f"{name} ({total})" if shown == total else f"{name} ({shown} of {total})"

@@ -1,0 +1,124 @@
+"""HEAD and OPTIONS for every resource, and `304 Not Modified` for clients that have the current state.
+
+An answer of the API without an ETag of its own gets a weak ETag computed from its bytes. HEAD runs GET and drops the
+body.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any
+
+from litestar.types import ASGIApp, Message, Receive, Send
+
+_NO_METHOD = "LARDER-ALLOW"
+"""A method that no route has: the 405 answer names the methods that the route has."""
+_API = "/api/"
+_OF_A_BODY = (b"content-type", b"content-length")
+
+
+class ConditionalResponses:
+    """ASGI layer that adds HEAD, OPTIONS and ETags to the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        method = scope.get("method")
+        if method == "GET":
+            await self._app(scope, receive, _Reading(scope, send))
+        elif method == "HEAD":
+            # Leave the server's own scope unchanged: the server must know that no body follows.
+            await self._app(_as(scope, "GET"), receive, _Reading(scope, send))
+        elif method == "OPTIONS":
+            await self._app(_as(scope, _NO_METHOD), receive, _Allowing(send))
+        else:
+            await self._app(scope, receive, send)
+
+
+def _as(scope: Any, method: str) -> Any:
+    return {**scope, "method": method}
+
+
+class _Reading:
+    """Sends the answer to GET or HEAD. It holds the head of a successful answer back until the body arrives, because
+    the ETag may depend on the body."""
+
+    def __init__(self, scope: Any, send: Send) -> None:
+        self._send = send
+        self._head = scope["method"] == "HEAD"
+        self._tagged = scope["path"].startswith(_API)
+        self._known = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
+        self._start: Any = None
+        self._ended = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if message["status"] == 200 and self._tagged:
+                self._start = message
+            else:
+                await self._send(message)
+        elif message["type"] == "http.response.body":
+            await self._body(message)
+        else:
+            await self._send(message)
+
+    async def _body(self, message: Any) -> None:
+        if self._start is not None:
+            start, self._start = self._start, None
+            if not message.get("more_body"):
+                _tag(start, message.get("body", b""))
+                if self._known is not None and _matches(self._known, _header(start, b"etag")):
+                    kept = [pair for pair in start["headers"] if pair[0] not in _OF_A_BODY]
+                    start = {**start, "status": 304, "headers": kept}
+                    message = {**message, "body": b""}
+            await self._send(start)
+        if not self._head:
+            await self._send(message)
+        elif not self._ended:
+            self._ended = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Allowing:
+    """Turns the 405 answer to `_NO_METHOD` into the answer to OPTIONS."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._allowed = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 405:
+            self._allowed = True
+            headers = [pair for pair in message["headers"] if pair[0] not in _OF_A_BODY]
+            await self._send({**message, "status": 204, "headers": headers})
+        elif message["type"] == "http.response.body" and self._allowed:
+            await self._send({**message, "body": b""})
+        else:
+            await self._send(message)
+
+
+def with_head(allowed: Iterable[str]) -> str:
+    """Return the `Allow` header for these methods and those that every path has, sorted."""
+    methods = {*allowed, "OPTIONS"}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+
+
+def _tag(start: Any, body: bytes) -> None:
+    names = {name for name, _ in start["headers"]}
+    added = []
+    if b"etag" not in names:
+        added.append((b"etag", b'W/"%s"' % blake2b(body, digest_size=8).hexdigest().encode()))
+    if b"cache-control" not in names:
+        added.append((b"cache-control", b"private, no-cache"))
+    start["headers"] = [*start["headers"], *added]
+
+
+def _header(start: Any, wanted: bytes) -> bytes:
+    found: bytes = next(value for name, value in start["headers"] if name == wanted)
+    return found
+
+
+def _matches(known: bytes, etag: bytes) -> bool:
+    """Compare weakly (RFC 9110 §8.8.3.2), which is enough because the comparison guards reads only."""
+    tags = {tag.strip().removeprefix(b"W/") for tag in known.split(b",")}
+    return known.strip() == b"*" or etag.removeprefix(b"W/") in tags

@@ -1,0 +1,315 @@
+"""The outermost layer, for every request, also for unknown routes: request id, principal, security headers, log,
+counters.
+
+A hostile page must not use a visitor's browser to reach Larder, neither with a session nor while no token is needed.
+Pages of another origin may not call the API, and a foreign name that was made to resolve to this server (DNS rebinding)
+is rejected. A rebound request must carry a DNS name in Host, so IP addresses are safe; `allowed_hosts` adds the names
+of this server.
+
+This layer identifies the caller; the guard of each route decides whether the caller may use it, because a page of the
+dashboard must load before its user has logged in. A refusal is written to the audit before the answer is sent.
+"""
+
+import asyncio
+import ipaddress
+import re
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+from uuid import uuid4
+
+import structlog
+from litestar.types import ASGIApp, Message, Receive, Send
+
+from app.errors import FieldError, Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, Unauthorized
+from app.http.cookies import session_cookie
+from app.http.middleware.source import ClientAddresses, trace_id
+from app.http.principals import serve_as
+from app.http.problems import CRASHED, MEDIA_TYPE, REFUSAL, encode, headers_of, problem
+from app.services.access.auth import Auth, Credentials, WrongToken
+from app.services.access.credentials import same
+from app.services.base.principals import LOCAL, Principal
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._~!$&'()*+;=-]+)(?::(\d{0,5}))?", re.ASCII | re.IGNORECASE)
+"""`Host` as in RFC 9110 §7.2, without percent signs and IPv6 zones, which no server name has."""
+MAX_PORT = 65_535
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SURE_S = 1.0
+"""Seconds between two checks that the token of a stream is still valid."""
+UNANNOUNCED = (
+    "a proxy sent this request on behalf of somebody, and only requests of this machine need no token: make a token "
+    "('larder tokens create NAME --role admin' on the machine itself) and name the proxy in "
+    "LARDER_APP__TRUSTED_PROXIES, or set LARDER_APP__AUTH=required"
+)
+"""Reason to refuse a forwarded request that reaches a loopback address from a proxy that the settings do not name."""
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+@dataclass
+class RequestCounts:
+    """Counts of answers by method and status since the process started."""
+
+    ended: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class MiddlewareStack:
+    """ASGI layer that identifies callers, checks hosts and origins, and logs and counts requests."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        counts: RequestCounts,
+        allowed_hosts: Iterable[str],
+        allowed_origins: Iterable[str],
+        auth: Auth,
+        sources: ClientAddresses,
+    ) -> None:
+        self._app = app
+        self._auth = auth
+        self._sources = sources
+        self._counts = counts
+        self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
+        self._origins = frozenset(origin.lower() for origin in allowed_origins)
+        self._log = structlog.get_logger()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, path = scope["method"], scope["path"]
+        headers = _headers(scope["headers"])
+        offered = headers.get(b"x-request-id", "")
+        request_id = offered if _REQUEST_ID.fullmatch(offered) else uuid4().hex
+        started = time.perf_counter()
+        status = 0
+        attempt = self._attempt(scope, headers, request_id)
+        known: Principal | LarderError | None = None
+        sure_until = started + SURE_S
+
+        async def answer(message: Message) -> None:
+            nonlocal status, sure_until
+            if message["type"] == "http.response.start":
+                if isinstance(known, Principal) and method in _SAFE and time.perf_counter() >= sure_until:
+                    # A caller whose token was revoked while the request waited must not see the state after the
+                    # revocation.
+                    await still(known, "request")
+                if message["status"] in (401, 403):
+                    await self._keep_refusal(message["status"], known, attempt, scope)
+                status = message["status"]
+                extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], *extra]
+            elif (
+                isinstance(known, Principal)
+                and message.get("more_body")
+                and time.perf_counter() >= sure_until
+            ):
+                # A stream must not outlive the token that opened it.
+                await still(known, "stream")
+            await send(message)
+
+        async def still(asks: Principal, what: str) -> None:
+            nonlocal sure_until
+            sure_until = time.perf_counter() + SURE_S
+            if not await self._auth.still(attempt, asks):
+                raise Unauthorized(f"the token of this {what} is not valid any more")
+
+        failure: LarderError | None = None
+        with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
+            try:
+                self._check(scope, headers)
+                known = await self._identify(method, attempt, headers, scope)
+                serve_as(known, attempt, ending)
+                await self._app(scope, receive, answer)
+            except LarderError as error:
+                failure = error
+            except asyncio.CancelledError:
+                # Only the server cancels, at the end of the grace time, and would log a traceback for each request.
+                failure = Stopping("the server stops and did not wait longer for this request; try again")
+            except Exception as error:  # noqa: BLE001 - no outer layer answers with a problem
+                failure = self._crash(error, path)
+            if failure is not None and not status:
+                await _refuse(failure, path, request_id, answer)
+            self._ended(method, path, status, time.perf_counter() - started)
+            # The traceback of a refusal refers to this scope: the cycle would keep the body in memory.
+            scope.get("state", {}).pop(REFUSAL, None)
+
+    def _attempt(self, scope: Any, headers: dict[bytes, str], request_id: str) -> Credentials:
+        cookies = headers.get(b"cookie", "")
+        cookie = cookies and session_cookie(cookies, secure=self._sources.is_secure(scope, headers))
+        return Credentials(
+            headers.get(b"authorization"),
+            cookie,
+            request_id,
+            self._sources.address(scope, headers),
+            trace_id(headers) if b"traceparent" in headers else "",
+        )
+
+    async def _identify(
+        self, method: str, attempt: Credentials, headers: dict[bytes, str], scope: Any
+    ) -> Principal | LarderError:
+        """Return the principal, or the error that prevented its identification. The error is returned, not raised,
+        because public routes are served all the same."""
+        try:
+            known = await self._auth.identify(attempt)
+        except LarderError as error:
+            return error
+        if known.actor == LOCAL and self._sources.is_unannounced(scope, headers):
+            return Forbidden(UNANNOUNCED)
+        if known.session and method not in _SAFE:
+            expected = self._auth.hasher.csrf(attempt.cookie)
+            if not same(headers.get(b"x-csrf-token", ""), expected):
+                return Forbidden(
+                    "expected the header X-CSRF-Token with the token that GET /api/v1/session tells"
+                )
+        return known
+
+    async def _keep_refusal(
+        self, status: int, known: Principal | LarderError | None, attempt: Credentials, scope: Any
+    ) -> None:
+        """Record a refusal. A failure to record it does not change the answer."""
+        try:
+            await self._refused(status, known, attempt, scope)
+        except LarderError as error:
+            self._log.warning("audit.failed", reason=error.message)
+        except Exception as error:  # noqa: BLE001 - the answer must still be sent
+            self._log.exception("audit.failed", path=scope["path"], exc_info=error)
+
+    async def _refused(
+        self, status: int, known: Principal | LarderError | None, attempt: Credentials, scope: Any
+    ) -> None:
+        """Count a 401 and audit a Forbidden. A wrong token was already counted when it was checked."""
+        why = scope.get("state", {}).get(REFUSAL)
+        if status == 401 and not isinstance(why, WrongToken):
+            self._auth.counts.failed("session" if attempt.cookie else "missing")
+        if not isinstance(why, Forbidden):
+            return
+        by = known if isinstance(known, Principal) else await self._auth.identify(attempt, again=True)
+        await self._auth.refused(by, scope["method"], scope["path"], why.message)
+
+    def _crash(self, error: Exception, path: str) -> LarderError:
+        known = _known(error)
+        if known is not None:  # a stream broke off: the client sees that it is incomplete
+            self._log.warning("request.broke_off", path=path, code=known.code, reason=known.message)
+            return known
+        self._log.exception("request.crashed", path=path, exc_info=error)
+        return LarderError(CRASHED)
+
+    def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
+        known = method if method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS") else "other"
+        self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
+        # Health checks run every few seconds, also while they fail.
+        told = method not in _SAFE or (status >= 400 and path not in ("/healthz", "/readyz"))
+        level = "info" if told else "debug"
+        getattr(self._log, level)(
+            "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
+        )
+
+    def _check(self, scope: Any, headers: dict[bytes, str]) -> None:
+        self._check_path(scope["raw_path"])
+        if b"%00" in scope["query_string"]:
+            raise Malformed("a NUL character cannot be part of a parameter")
+        method, host, name = scope["method"], *_host(scope["headers"])
+        if not self._is_ours(name):
+            raise ForeignOrigin(
+                f"the Host header {host[:80]!r} is not a name of this server: use localhost or an IP address, "
+                "or add the name to LARDER_APP__ALLOWED_HOSTS"
+            )
+        origin = headers.get(b"origin", "").lower()
+        if origin and _host_of(origin) != host.lower() and origin not in self._origins:
+            raise ForeignOrigin(
+                f"pages of {origin[:80]!r} may not call this API; LARDER_APP__ALLOWED_ORIGINS names those that may"
+            )
+        if (
+            not origin
+            and method not in _SAFE
+            and headers.get(b"sec-fetch-site") in ("cross-site", "same-site")
+        ):
+            raise ForeignOrigin("a page of another site may not call this API")
+
+    @staticmethod
+    def _check_path(raw_path: bytes) -> None:
+        path = raw_path.partition(b"?")[0]
+        if b"%2f" in path.lower():
+            raise Malformed("an encoded slash cannot be part of a name")
+        try:
+            text = unquote_to_bytes(path).decode()
+        except UnicodeDecodeError:
+            raise Malformed("the path is not UTF-8") from None
+        if "\0" in text:
+            raise Malformed("a NUL character cannot be part of a name")
+
+    def _is_ours(self, name: str) -> bool:
+        if name in self._hosts:
+            return True
+        try:
+            if name.startswith("["):
+                ipaddress.IPv6Address(name[1:-1])
+            else:
+                ipaddress.IPv4Address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _known(error: BaseException | None) -> LarderError | None:
+    """Return the LarderError that other exceptions wrap, or None."""
+    while error is not None and not isinstance(error, LarderError):
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return error
+
+
+def _headers(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """Return the headers by lower-case name. Repeated headers are joined, so that two tokens are not a valid token."""
+    headers: dict[bytes, str] = {}
+    for name, value in sent:
+        key, text = name.lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
+    """Return the `Host` header as the client sent it, and its name in lower case. Raises Malformed."""
+    values = [value.decode("latin-1") for name, value in sent if name.lower() == b"host"]
+    match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
+    if match is None or int(match[2] or 0) > MAX_PORT:
+        got = ", ".join(map(repr, values))[:80] or "none"
+        message = f"expected one name or IP address, with a port from 0 to {MAX_PORT} or none, got {got}"
+        raise Malformed(f"Host: {message}", [FieldError("Host", message)])
+    return match[0], match[1].lower()
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as "http://["
+        return None
+
+
+async def _refuse(error: LarderError, path: str, request_id: str, send: Send) -> None:
+    body = problem(error.code, error.message, path, request_id, error.errors)
+    content = encode(body)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": body.status,
+            "headers": [
+                (b"content-type", MEDIA_TYPE.encode()),
+                (b"content-length", str(len(content)).encode()),
+                (b"connection", b"close"),
+                *((name.encode(), text.encode()) for name, text in headers_of(error, body.status).items()),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": content, "more_body": False})

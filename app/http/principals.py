@@ -1,0 +1,84 @@
+"""The principal of the current request, and the guard of every API route.
+
+A route declares its access in `opt`:
+
+- `role`: the lowest role that may use it, or `anyone`; admin if not set.
+- `scoped`: callers that are limited to tenants may use it, because its handler filters what they see and change. Other
+  routes refuse such callers.
+- `opened_by`: a setting that opens the route to everyone.
+- `setup`: the one-time setup token may use it.
+"""
+
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from app.errors import Forbidden, LarderError, StoreUnavailable, Unauthorized
+from app.services.access.auth import EXPECTED, Credentials
+from app.services.access.credentials import SETUP_ID
+from app.services.base.principals import Principal
+
+_current: ContextVar[Principal | LarderError | None] = ContextVar("caller", default=None)
+_origin: ContextVar[Credentials] = ContextVar("origin")
+_ending: ContextVar[ExitStack] = ContextVar("ending")
+T = TypeVar("T")
+
+
+def caller() -> Principal:
+    """Return the principal of the current request. Raises Unauthorized, TooManyRequests, or any other error that
+    prevented its identification."""
+    known = _current.get()
+    if known is None:
+        raise Unauthorized(EXPECTED)
+    if isinstance(known, LarderError):
+        raise known
+    return known
+
+
+def share() -> str:
+    """Return the key under which limits per caller count this caller; the address for a client that is not logged
+    in."""
+    known = _current.get()
+    return known.share if isinstance(known, Principal) else f"address:{origin().source}"
+
+
+def is_stranger() -> bool:
+    """Return whether the caller is not authenticated and was admitted because the route is public."""
+    known = _current.get()
+    return known is None or (isinstance(known, LarderError) and not isinstance(known, StoreUnavailable))
+
+
+def origin() -> Credentials:
+    """Return the credentials and the source of the request, also of an unauthenticated one."""
+    return _origin.get()
+
+
+def serve_as(known: Principal | LarderError | None, attempt: Credentials, ending: ExitStack) -> None:
+    """Set the principal of the current request, or the error that prevented its identification. `ending` is closed at
+    the end of the request."""
+    _current.set(known)
+    _origin.set(attempt)
+    _ending.set(ending)
+
+
+def until_answered(context: AbstractContextManager[T]) -> T:
+    """Enter a context that exits when the request is answered completely or its client disconnects."""
+    return _ending.get().enter_context(context)
+
+
+async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Raise Unauthorized or Forbidden if the caller may not use the route. A coroutine, because Litestar would run a
+    plain function in a thread."""
+    role = handler.opt.get("role", "admin")
+    if role == "anyone" or handler.opt.get("opened_by") in connection.app.state.open_to_all:
+        return
+    asks = caller()
+    if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
+        raise Unauthorized("the setup token makes the first token and nothing else: 'larder login --setup'")
+    if not asks.may(role):
+        raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
+    if not handler.opt.get("scoped", False):
+        asks.check_whole(connection.url.path)

@@ -1,0 +1,1 @@
+"""Routes for sessions, API tokens and the audit log."""

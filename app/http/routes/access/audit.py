@@ -1,0 +1,82 @@
+"""/api/v1/audit"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from litestar import Router, get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+from litestar.response import Stream
+
+from app.http.parameters import Cursor, Limit
+from app.http.problems import declared
+from app.schemas.access.audit import AuditEntry, AuditList, AuditVerified
+from app.services.access.audit import Audit
+from app.store.access.audit import AuditFilters
+from app.store.base.listing import PageRequest
+
+LINES = "application/x-ndjson"
+_Text = Annotated[str | None, QueryParameter(max_length=256, description="Only of this.")]
+
+
+@get(
+    "/",
+    operation_id="listAudit",
+    summary="Who did what, and who was refused what, newest first",
+    opt={"role": "admin"},
+    responses=declared("invalid"),
+)
+async def list_audit(
+    audit: NamedDependency[Audit],
+    actor: _Text = None,
+    action: _Text = None,
+    kind: _Text = None,
+    name: _Text = None,
+    decision: Annotated[
+        Literal["allowed", "denied"] | None, QueryParameter(description="Only what was allowed, or refused.")
+    ] = None,
+    since: Annotated[float | None, QueryParameter(description="Not before this; Unix seconds.")] = None,
+    until: Annotated[float | None, QueryParameter(description="Not after this; Unix seconds.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> AuditList:
+    filters = AuditFilters(actor, action, kind, name, decision, since, until)
+    return await audit.page(PageRequest(limit, cursor), filters)
+
+
+@get(
+    "/export",
+    operation_id="exportAudit",
+    summary="The whole journal as JSON lines, oldest first",
+    opt={"role": "admin"},
+    media_type=LINES,
+    responses={
+        200: ResponseSpec(
+            AuditEntry, generate_examples=False, media_type=LINES, description="One entry a line."
+        ),
+        **declared(),
+    },
+)
+async def export_audit(audit: NamedDependency[Audit]) -> Stream:
+    lines: AsyncIterator[bytes] = audit.export()
+    return Stream(lines, media_type=LINES)
+
+
+@get(
+    "/verify",
+    operation_id="verifyAudit",
+    summary="Whether the journal is what was written: no entry changed, gone, moved or added",
+    opt={"role": "admin"},
+    responses=declared("invalid"),
+)
+async def verify_audit(
+    audit: NamedDependency[Audit],
+    expect: Annotated[
+        str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="A hash that must be that of an entry.")
+    ] = "",
+) -> AuditVerified:
+    return await audit.verify(expect)
+
+
+router = Router("/audit", route_handlers=[list_audit, export_audit, verify_audit], tags=["audit"])

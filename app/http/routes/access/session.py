@@ -1,0 +1,83 @@
+"""/api/v1/session: a browser logs in with a token and gets a session cookie."""
+
+from litestar import Response, Router, delete, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody
+
+from app.http.body import StrictRequest
+from app.http.cookies import session_cookie, set_session
+from app.http.middleware.source import ClientAddresses
+from app.http.principals import caller, origin
+from app.http.problems import declared
+from app.schemas.access.tokens import SessionAnswer, SessionPost
+from app.services.access.sessions import SESSION_S, LoginSessions
+
+CSRF_HEADER = "X-CSRF-Token"
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+@post(
+    "/",
+    operation_id="logIn",
+    summary="Log in with a token: the answer sets the session's cookie for 12 hours",
+    status_code=200,
+    opt={"body": SessionPost, "role": "anyone"},
+    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
+)
+async def log_in(
+    request: StrictRequest,
+    sessions: NamedDependency[LoginSessions],
+    sources: NamedDependency[ClientAddresses],
+    data: JSONBody[SessionPost],
+) -> Response[SessionAnswer]:
+    cookie, answer = await sessions.log_in(data.token, origin())
+    return Response(
+        answer,
+        headers={CSRF_HEADER: answer.csrf_token, **_NOT_KEPT},
+        cookies=[set_session(cookie, SESSION_S, secure=_secure(request, sources))],
+    )
+
+
+@get(
+    "/",
+    operation_id="getSession",
+    summary="Who is logged in, and the token that changes need (`X-CSRF-Token`)",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared(),
+)
+async def get_session(
+    request: StrictRequest,
+    sessions: NamedDependency[LoginSessions],
+    sources: NamedDependency[ClientAddresses],
+) -> Response[SessionAnswer]:
+    answer = await sessions.get(_cookie(request, sources), caller())
+    return Response(answer, headers={CSRF_HEADER: answer.csrf_token, **_NOT_KEPT})
+
+
+@delete(
+    "/",
+    operation_id="logOut",
+    summary="End the session",
+    opt={"role": "viewer", "scoped": True},
+    responses={204: ResponseSpec(None, description="The session is over."), **declared()},
+)
+async def log_out(
+    request: StrictRequest,
+    sessions: NamedDependency[LoginSessions],
+    sources: NamedDependency[ClientAddresses],
+) -> Response[None]:
+    await sessions.log_out(_cookie(request, sources), caller())
+    return Response(None, status_code=204, cookies=[set_session("", 0, secure=_secure(request, sources))])
+
+
+def _cookie(request: StrictRequest, sources: ClientAddresses) -> str:
+    return session_cookie(request.headers.get("cookie", ""), secure=_secure(request, sources))
+
+
+def _secure(request: StrictRequest, sources: ClientAddresses) -> bool:
+    headers = {name: value.decode("latin-1") for name, value in request.scope["headers"]}
+    return sources.is_secure(request.scope, headers)
+
+
+router = Router("/session", route_handlers=[log_in, get_session, log_out], tags=["session"])

@@ -1,0 +1,100 @@
+"""/api/v1/tokens and /api/v1/whoami"""
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, post
+from litestar.di import NamedDependency
+from litestar.params import Body, FromPath, JSONBody
+
+from app.http.body import MERGE_PATCH
+from app.http.parameters import Cursor, Limit, Sort
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.access.tokens import TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
+from app.services.access.tokens import Tokens
+from app.services.access.tokens import whoami as who_is
+from app.store.base.listing import PageRequest
+
+_WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-large")
+
+
+@get(
+    "/",
+    operation_id="listTokens",
+    summary="Tokens without their secrets",
+    opt={"role": "admin"},
+    responses=declared("invalid"),
+)
+async def list_tokens(
+    tokens: NamedDependency[Tokens], sort: Sort = "name", limit: Limit = 1000, cursor: Cursor = ""
+) -> TokenList:
+    return await tokens.page(PageRequest(limit, cursor, sort))
+
+
+@get(
+    "/{token_id:str}",
+    operation_id="getToken",
+    summary="One token, by its id or name, without its secret",
+    opt={"role": "admin"},
+    responses=declared("not-found"),
+)
+async def get_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) -> TokenAnswer:
+    return await tokens.get(token_id)
+
+
+@post(
+    "/",
+    operation_id="createToken",
+    summary="Make a token; the answer is the only one that has its secret",
+    opt={"body": TokenPost, "role": "admin", "setup": True},
+    responses=declared(*_WRITES),
+)
+async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost]) -> Response[TokenMade]:
+    made = await tokens.make(data, caller())
+    return Response(made, headers={"Location": f"/api/v1/tokens/{made.id}"})
+
+
+@patch(
+    "/{token_id:str}",
+    operation_id="patchToken",
+    summary="Rename a token, or move its end",
+    opt={"body": dict[str, Any], "patch": TokenPatch, "role": "admin"},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_token(
+    tokens: NamedDependency[Tokens],
+    token_id: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+) -> TokenAnswer:
+    return await tokens.patch(token_id, data, caller())
+
+
+@delete(
+    "/{token_id:str}",
+    operation_id="revokeToken",
+    summary="Revoke a token and end its sessions: within two seconds nobody takes it any more",
+    opt={"role": "admin"},
+    responses=declared("not-found", "conflict"),
+)
+async def revoke_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) -> None:
+    await tokens.revoke(token_id, caller())
+
+
+@get(
+    "/whoami",
+    operation_id="whoami",
+    summary="Who the API takes the caller for",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared(),
+    tags=["tokens"],
+    sync_to_thread=False,
+)
+def whoami() -> Whoami:
+    return who_is(caller())
+
+
+router = Router(
+    "/tokens",
+    route_handlers=[list_tokens, get_token, create_token, patch_token, revoke_token],
+    tags=["tokens"],
+)

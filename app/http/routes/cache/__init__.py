@@ -1,0 +1,1 @@
+"""Routes for cached blocks and for actions on them."""

@@ -1,0 +1,168 @@
+"""/api/v1/actions"""
+
+from typing import Annotated
+
+from litestar import Router, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, PathParameter
+
+from app.http.body import StrictRequest
+from app.http.middleware.disconnect import while_there
+from app.http.parameters import Wait, wait_seconds
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.cache.actions import (
+    ActionAnswer,
+    ClearPost,
+    DryRunAnswer,
+    DryRunPost,
+    LocateAnswer,
+    LookupAnswer,
+    LookupPost,
+    NodeVerification,
+    SweepPost,
+    VerifyAnswer,
+    VerifyPost,
+)
+from app.schemas.fleet.restarts import RestartAnswer, RestartPost
+from app.services.cache.actions import Actions
+from app.services.cache.dry_run import DryRuns
+from app.services.cache.lookups import Lookups
+from app.services.fleet.restarts import Restarts
+
+_PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable")
+
+
+@post(
+    "/lookup",
+    operation_id="lookup",
+    summary="How much of a prefix each node would serve now, by tier",
+    status_code=200,
+    opt={"body": LookupPost, "role": "viewer", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def lookup(
+    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
+) -> LookupAnswer:
+    with span("actions.lookup"):
+        return await while_there(request, lookups.look_up(data, caller()))
+
+
+@post(
+    "/locate",
+    operation_id="locate",
+    summary="Which nodes hold the start of a prefix, best first, and where engines reach them",
+    status_code=200,
+    opt={"body": LookupPost, "role": "viewer", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def locate(
+    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
+) -> LocateAnswer:
+    with span("actions.locate"):
+        return await while_there(request, lookups.locate(data, caller()))
+
+
+@post(
+    "/invalidate",
+    operation_id="invalidate",
+    summary="Make blocks unreadable at once; permanent pins keep theirs",
+    status_code=200,
+    opt={"body": SweepPost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def invalidate(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
+    with span("actions.invalidate"):
+        return await actions.sweep("invalidate", data, caller())
+
+
+@post(
+    "/demote",
+    operation_id="demote",
+    summary="Make blocks the first victims until they are used again",
+    status_code=200,
+    opt={"body": SweepPost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def demote(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
+    with span("actions.demote"):
+        return await actions.sweep("demote", data, caller())
+
+
+@post(
+    "/clear",
+    operation_id="clear",
+    summary="Drop everything that is cached; permanent pins keep theirs unless told otherwise",
+    status_code=200,
+    opt={"body": ClearPost, "role": "operator"},
+    responses=_PROBLEMS,
+)
+async def clear(actions: NamedDependency[Actions], data: JSONBody[ClearPost]) -> ActionAnswer:
+    with span("actions.clear"):
+        return await actions.clear(data, caller())
+
+
+@post(
+    "/verify",
+    operation_id="verify",
+    summary="Hold blocks against their checksums in the background; corrupt ones become misses",
+    status_code=200,
+    opt={"body": VerifyPost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def verify(
+    actions: NamedDependency[Actions], data: JSONBody[VerifyPost], wait: Wait = ""
+) -> VerifyAnswer:
+    with span("actions.verify"):
+        return await actions.verify(data, caller(), wait_seconds(wait))
+
+
+@get(
+    "/verify/{node:str}/{number:int}",
+    operation_id="getVerification",
+    summary="How far a verification is",
+    opt={"role": "viewer"},
+    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
+)
+async def get_verification(
+    actions: NamedDependency[Actions],
+    node: FromPath[str],
+    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
+) -> NodeVerification:
+    return await actions.verification(node, number, caller())
+
+
+@post(
+    "/restart",
+    operation_id="restart",
+    summary="Restart this Larder and keep its cache; refused if the cache would be lost",
+    status_code=200,
+    opt={"body": RestartPost, "role": "operator"},
+    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large", "conflict"),
+)
+async def restart(restarts: NamedDependency[Restarts], data: JSONBody[RestartPost]) -> RestartAnswer:
+    with span("actions.restart"):
+        return await restarts.restart(data, caller())
+
+
+@post(
+    "/dry-run",
+    operation_id="dryRun",
+    summary="What nodes would say to records, without applying or keeping them",
+    status_code=200,
+    opt={"body": DryRunPost, "role": "operator"},
+    responses=_PROBLEMS,
+)
+async def dry_run(
+    request: StrictRequest, dry_runs: NamedDependency[DryRuns], data: JSONBody[DryRunPost]
+) -> DryRunAnswer:
+    with span("actions.dry_run"):
+        return await while_there(request, dry_runs.run(data, caller()))
+
+
+router = Router(
+    "/actions",
+    route_handlers=[lookup, locate, invalidate, demote, clear, verify, get_verification, restart, dry_run],
+    tags=["actions"],
+)

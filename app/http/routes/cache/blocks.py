@@ -1,0 +1,55 @@
+"""/api/v1/blocks"""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
+
+from app.http.parameters import Cursor, Limit
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.cache.blocks import BlockCopies, BlockList
+from app.services.cache.blocks import BlockFilters, BlockService
+
+
+@get(
+    "/",
+    operation_id="listBlocks",
+    summary="What is cached, block by block, node by node",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid", "node-unreachable"),
+)
+async def list_blocks(
+    blocks: NamedDependency[BlockService],
+    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
+    space: Annotated[str | None, QueryParameter(description="Only of this space, 32 hex digits.")] = None,
+    key: Annotated[str | None, QueryParameter(description="Only of this key, 64 hex digits.")] = None,
+    prefix: Annotated[
+        str | None, QueryParameter(description="Only blocks of this hot prefix, by its label in `/prefixes`.")
+    ] = None,
+    node: Annotated[str | None, QueryParameter(description="Only of this node.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> BlockList:
+    with span("blocks.list"):
+        return await blocks.page(
+            BlockFilters(tenant, model, space, key, prefix, node), limit, cursor, caller()
+        )
+
+
+@get(
+    "/{key:str}",
+    operation_id="getBlock",
+    summary="One key: its blocks on every node and in every space",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid", "node-unreachable"),
+)
+async def get_block(blocks: NamedDependency[BlockService], key: FromPath[str]) -> BlockCopies:
+    with span("blocks.get"):
+        return await blocks.copies(key, caller())
+
+
+router = Router("/blocks", route_handlers=[list_blocks, get_block], tags=["blocks"])

@@ -1,0 +1,1 @@
+"""Routes for declared documents: apply, diff, export."""

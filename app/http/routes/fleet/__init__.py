@@ -1,0 +1,1 @@
+"""Routes for nodes, enrolment, pushes and managers."""

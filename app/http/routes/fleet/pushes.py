@@ -1,0 +1,34 @@
+"""/api/v1/pushes"""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from app.http.parameters import Limit
+from app.http.problems import declared
+from app.schemas.fleet.pushes import PushList, PushStateName, TypeName
+from app.services.fleet.pushes import Pushes
+
+
+@get(
+    "/",
+    operation_id="listPushes",
+    summary="What was sent to nodes, newest first",
+    opt={"role": "viewer"},
+    responses=declared("invalid"),
+)
+async def list_pushes(
+    pushes: NamedDependency[Pushes],
+    kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only this type.")] = None,
+    node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
+    push_state: Annotated[
+        PushStateName | None, QueryParameter(name="state", description="Only this state.")
+    ] = None,
+    limit: Limit = 100,
+) -> PushList:
+    return await pushes.page(kind, node, push_state, limit)
+
+
+router = Router("/pushes", route_handlers=[list_pushes], tags=["pushes"])

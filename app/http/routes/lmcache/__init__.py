@@ -1,0 +1,1 @@
+"""Routes that serve the HTTP API of LMCache's controller."""

@@ -1,0 +1,237 @@
+"""LMCache's HTTP API, at the paths that its command line and scripts use (setting `lmcache_api`).
+
+Answers and statuses are LMCache's; authentication, audit and limits are Larder's. `/env`, `/run_script` and similar
+paths are omitted on purpose.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from litestar import Response, Router, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.params import FromPath, FromQuery, QueryParameter
+
+from app.errors import Invalid, LarderError, Malformed, UnsupportedMediaType
+from app.http.body import StrictRequest
+from app.http.principals import caller
+from app.http.problems import KINDS, REFUSAL, AnyRequest, headers_of
+from app.http.routes.views.health import ping
+from app.observe.trace import span
+from app.schemas.lmcache.objects import (
+    ChecksumPost,
+    Json,
+    LmcacheClearPost,
+    ObjectsDelete,
+    ObjectsDeleted,
+    ObjectsListed,
+    PrefetchPost,
+    QuotaGot,
+    QuotaRemoved,
+    QuotaSet,
+    QuotasListed,
+    Tier,
+)
+from app.services.base.fields import field_error
+from app.services.lmcache.objects import LmcacheObjects, LmcacheUnsupported
+from app.services.lmcache.quotas import LmcacheQuotas
+from app.services.lmcache.status import SPOKEN, LmcacheStatus
+from app.store.base.database import Database
+
+T = TypeVar("T")
+_READS = {"role": "viewer"}
+_READS_OWN = {"role": "viewer", "scoped": True}
+_WRITES_OWN = {"role": "operator", "scoped": True}
+
+
+# ---- quotas
+
+
+@put("/quota/{cache_salt:str}", opt=_WRITES_OWN)
+async def put_quota(
+    request: StrictRequest, lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: FromPath[str]
+) -> QuotaSet:
+    with span("lmcache.quotas.put"):
+        return await lmcache_quotas.put(cache_salt, await _json(request), caller())
+
+
+@get("/quota/{cache_salt:str}", opt=_READS_OWN)
+async def get_quota(lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: FromPath[str]) -> QuotaGot:
+    return await lmcache_quotas.get(cache_salt, caller())
+
+
+@delete("/quota/{cache_salt:str}", opt=_WRITES_OWN, status_code=200)
+async def delete_quota(
+    lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: FromPath[str]
+) -> QuotaRemoved:
+    with span("lmcache.quotas.delete"):
+        return await lmcache_quotas.delete(cache_salt, caller())
+
+
+@get("/quota", opt=_READS_OWN)
+async def list_quotas(lmcache_quotas: NamedDependency[LmcacheQuotas]) -> QuotasListed:
+    return await lmcache_quotas.list(caller())
+
+
+# ---- the cache
+
+
+@get("/cache/objects", opt=_READS_OWN)
+async def list_objects(
+    lmcache: NamedDependency[LmcacheObjects],
+    tier: FromQuery[Tier] = "l2",
+    model_name: FromQuery[str | None] = None,
+    page_size: Annotated[int, QueryParameter(ge=1, le=5000)] = 500,
+    page_token: FromQuery[str | None] = None,
+) -> ObjectsListed:
+    with span("lmcache.objects.list"):
+        return await lmcache.list(tier, model_name, page_size, page_token or "", caller())
+
+
+@delete("/cache/objects", opt=_WRITES_OWN, status_code=200)
+async def delete_objects(request: StrictRequest, lmcache: NamedDependency[LmcacheObjects]) -> ObjectsDeleted:
+    with span("lmcache.objects.delete"):
+        return await lmcache.delete(await _body(request, ObjectsDelete), caller())
+
+
+@post("/cache/clear", opt={"role": "operator"}, status_code=200)
+async def clear(request: StrictRequest, lmcache: NamedDependency[LmcacheObjects]) -> Json:
+    with span("lmcache.clear"):
+        return await lmcache.clear(await _body(request, LmcacheClearPost, b"{}"), caller())
+
+
+@post("/cache/prefetches", opt=_WRITES_OWN, status_code=202)
+async def prefetch(request: StrictRequest, lmcache: NamedDependency[LmcacheObjects]) -> Json:
+    with span("lmcache.prefetch"):
+        return await lmcache.prefetch(await _body(request, PrefetchPost), caller())
+
+
+@post("/cache/checksums", opt={"role": "operator"}, status_code=200)
+async def checksums(request: StrictRequest, lmcache: NamedDependency[LmcacheObjects]) -> Json:
+    with span("lmcache.checksums"):
+        return await lmcache.checksums(await _body(request, ChecksumPost), caller())
+
+
+@get("/cache/prefetches/{request_id:str}", opt=_READS_OWN)
+async def prefetched(lmcache: NamedDependency[LmcacheObjects], request_id: FromPath[str]) -> Json:
+    return lmcache.prefetched(request_id)
+
+
+# ---- status
+
+
+@get("/healthcheck", opt={**_READS_OWN, "opened_by": "anonymous_health"})
+async def healthcheck(
+    lmcache_status: NamedDependency[LmcacheStatus], database: NamedDependency[Database]
+) -> Response[Json]:
+    await ping(database)
+    if reason := lmcache_status.unhealthy():
+        return Response({"status": "unhealthy", "reason": reason}, status_code=503)
+    return Response({"status": "healthy"}, status_code=200)
+
+
+@get("/periodic-threads-health", opt=_READS)
+async def threads(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
+    return lmcache_status.threads()
+
+
+@get("/status", opt=_READS)
+async def status(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
+    return lmcache_status.status()
+
+
+@get("/config", opt=_READS)
+async def config(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
+    return lmcache_status.config()
+
+
+@get("/config/adapters", opt=_READS_OWN)
+async def adapters() -> Json:
+    return {"adapters": []}
+
+
+@get("/version", opt=_READS_OWN)
+async def version(lmcache_status: NamedDependency[LmcacheStatus]) -> Response[bytes]:
+    return _text(lmcache_status.version)
+
+
+@get("/lmc_version", opt=_READS_OWN)
+async def lmc_version() -> Response[bytes]:
+    return _text(SPOKEN)
+
+
+@get("/commit_id", opt=_READS_OWN)
+async def commit_id(lmcache_status: NamedDependency[LmcacheStatus]) -> Response[bytes]:
+    return _text(lmcache_status.commit)
+
+
+def _text(text: str) -> Response[bytes]:
+    return Response(msgspec.json.encode(text), media_type="application/json")
+
+
+# ---- bodies and errors
+
+
+async def _json(request: StrictRequest, empty: bytes = b"") -> Any:
+    return await _body(request, Any, empty)
+
+
+async def _body(request: StrictRequest, kind: type[T], empty: bytes = b"") -> T:
+    """Return the body, decoded as JSON even without a Content-Type. Raises Invalid, Malformed, UnsupportedMediaType."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in ("", "application/json"):
+        raise UnsupportedMediaType(f"expected content-type application/json, got {media_type[:80]!r}")
+    try:
+        value: T = await request.decoded(await request.body() or empty, kind, check=False)
+    except msgspec.ValidationError as error:
+        fault = field_error(str(error), kind)
+        raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Malformed("invalid JSON body") from None
+    return value
+
+
+def _on_larder_error(request: AnyRequest, error: LarderError) -> Response[Json]:
+    request.scope["state"][REFUSAL] = error
+    status = 501 if isinstance(error, LmcacheUnsupported) else KINDS[error.code].status
+    if request.url.path.startswith("/quota") and isinstance(error, Invalid):
+        status = 400
+    headers = headers_of(error, status)
+    return Response({"error": error.message, "detail": error.message}, status_code=status, headers=headers)
+
+
+def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[Json]:
+    """Answer an error of Litestar, such as an invalid query parameter."""
+    status, text = error.status_code, error.detail
+    if isinstance(error, ValidationException):
+        status = 422
+        if isinstance(error.extra, list) and error.extra:
+            text = "; ".join(f"{each.get('key', '')}: {each.get('message', '')}" for each in error.extra)
+    return Response({"error": text, "detail": text}, status_code=status, headers=error.headers)
+
+
+router = Router(
+    "/",
+    route_handlers=[
+        put_quota,
+        get_quota,
+        delete_quota,
+        list_quotas,
+        list_objects,
+        delete_objects,
+        clear,
+        prefetch,
+        prefetched,
+        checksums,
+        healthcheck,
+        threads,
+        status,
+        config,
+        adapters,
+        version,
+        lmc_version,
+        commit_id,
+    ],
+    include_in_schema=False,
+    exception_handlers={LarderError: _on_larder_error, HTTPException: _on_http_error},
+)

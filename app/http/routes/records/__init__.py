@@ -1,0 +1,1 @@
+"""Routes for records: quotas, pins, policies, ceilings, rates, tokenizers, and for tenants and prefixes."""

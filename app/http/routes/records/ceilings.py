@@ -1,0 +1,109 @@
+"""/api/v1/ceilings"""
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, put
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body, FromPath, JSONBody
+
+from app.http.body import MERGE_PATCH
+from app.http.parameters import Cursor, Limit
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
+from app.services.records.ceilings import Ceilings
+from app.store.base.listing import PageRequest
+
+_WRITES = (
+    "malformed",
+    "invalid",
+    "precondition-failed",
+    "precondition-required",
+    "unsupported-media-type",
+    "too-large",
+)
+
+
+@get(
+    "/",
+    operation_id="listCeilings",
+    summary="Ceilings, by tenant; callers who are limited to tenants see those that bind them",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("invalid"),
+)
+async def list_ceilings(
+    ceilings: NamedDependency[Ceilings], limit: Limit = 1000, cursor: Cursor = ""
+) -> CeilingList:
+    return await ceilings.page(PageRequest(limit, cursor), caller())
+
+
+@get(
+    "/{tenant:str}",
+    operation_id="getCeiling",
+    summary="How far callers that are limited to a tenant may go with its quota and pins",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid"),
+)
+async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]) -> Response[CeilingAnswer]:
+    answer = await ceilings.get(tenant, caller())
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@put(
+    "/{tenant:str}",
+    operation_id="putCeiling",
+    summary="Set a tenant's ceiling; quotas that are above it stay until they are changed",
+    opt={"body": CeilingPut, "role": "admin"},
+    responses={
+        201: ResponseSpec(CeilingAnswer, generate_examples=False, description="The record is new."),
+        **declared(*_WRITES),
+    },
+)
+async def put_ceiling(
+    ceilings: NamedDependency[Ceilings],
+    tenant: FromPath[str],
+    data: JSONBody[CeilingPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response[CeilingAnswer]:
+    answer, created = await ceilings.put(tenant, data, caller(), expected(if_match, if_none_match))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{tenant:str}",
+    operation_id="patchCeiling",
+    summary="Change some fields of a tenant's ceiling (JSON merge patch: null takes a field back to its default)",
+    opt={"body": dict[str, Any], "role": "admin"},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_ceiling(
+    ceilings: NamedDependency[Ceilings],
+    tenant: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+) -> Response[CeilingAnswer]:
+    answer = await ceilings.patch(tenant, data, caller(), expected(if_match))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@delete(
+    "/{tenant:str}",
+    operation_id="deleteCeiling",
+    summary="Forget a tenant's ceiling; callers that are limited to the tenant may then not change its quota",
+    opt={"role": "admin"},
+    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+)
+async def delete_ceiling(
+    ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None
+) -> None:
+    await ceilings.delete(tenant, caller(), expected(if_match))
+
+
+router = Router(
+    "/ceilings",
+    route_handlers=[list_ceilings, get_ceiling, put_ceiling, patch_ceiling, delete_ceiling],
+    tags=["ceilings"],
+)

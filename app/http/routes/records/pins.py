@@ -1,0 +1,145 @@
+"""/api/v1/pins"""
+
+from typing import Annotated
+
+from litestar import Response, Router, delete, get, patch, post, put
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
+
+from app.http.body import MERGE_PATCH
+from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.records.pins import PinAnswer, PinExtend, PinList, PinPatch, PinPut
+from app.services.base.checks import tenant_in_path
+from app.services.records.pins import Pins
+from app.store.base.listing import PageRequest
+from app.store.records.pins import PinFilters
+from dataplane.protocol.control import Strength, Tier
+
+EXTEND = ":extend"
+_PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
+_WRITES = (*_PRECONDITIONS, "conflict", "unsupported-media-type", "too-large")
+
+
+@get(
+    "/",
+    operation_id="listPins",
+    summary="Pins, by name",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("invalid"),
+)
+async def list_pins(
+    pins: NamedDependency[Pins],
+    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
+    strength: Annotated[Strength | None, QueryParameter(description="Only of this strength.")] = None,
+    tier: Annotated[Tier | None, QueryParameter(description="Only of this tier.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    sort: Sort = "",
+    limit: Limit = 1000,
+    cursor: Cursor = "",
+) -> PinList:
+    salt = None if tenant is None else tenant_in_path(tenant)
+    filters = PinFilters(salt, model, strength, tier, managed_by)
+    return await pins.page(PageRequest(limit, cursor, sort), filters, caller())
+
+
+@get(
+    "/{name:str}",
+    operation_id="getPin",
+    summary="One pin",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid"),
+)
+async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
+    answer = await pins.get(name, caller())
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@put(
+    "/{name:str}",
+    operation_id="putPin",
+    summary="Pin a prefix",
+    opt={"body": PinPut, "role": "operator", "scoped": True},
+    responses={
+        201: ResponseSpec(PinAnswer, generate_examples=False, description="The record is new."),
+        **declared(*_WRITES, "node-unreachable"),
+    },
+)
+async def put_pin(
+    pins: NamedDependency[Pins],
+    name: FromPath[str],
+    data: JSONBody[PinPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    wait: Wait = "",
+) -> Response[PinAnswer]:
+    state = expected(if_match, if_none_match)
+    with span("pins.put"):
+        answer, created = await pins.put(name, data, caller(), state, wait_seconds(wait))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchPin",
+    summary="Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays",
+    opt={"body": PinPatch, "role": "operator", "scoped": True},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_pin(
+    pins: NamedDependency[Pins],
+    name: FromPath[str],
+    data: Annotated[PinPatch, Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    wait: Wait = "",
+) -> Response[PinAnswer]:
+    with span("pins.patch"):
+        answer = await pins.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@post(
+    "/{name:str}",
+    operation_id="extendPin",
+    summary="Let a pin end no sooner than `ttl_s` from now",
+    status_code=200,
+    opt={"body": PinExtend, "role": "operator", "scoped": True, "suffix": EXTEND},
+    responses=declared(
+        "not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"
+    ),
+)
+async def extend_pin(
+    pins: NamedDependency[Pins],
+    name: FromPath[str],
+    data: JSONBody[PinExtend],
+    wait: Wait = "",
+) -> Response[PinAnswer]:
+    with span("pins.extend"):
+        answer = await pins.extend(name.removesuffix(EXTEND), data, caller(), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@delete(
+    "/{name:str}",
+    operation_id="deletePin",
+    summary="Forget a pin; its blocks are then like any others",
+    opt={"role": "operator", "scoped": True},
+    responses=declared("not-found", *_PRECONDITIONS),
+)
+async def delete_pin(
+    pins: NamedDependency[Pins], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+) -> None:
+    with span("pins.delete"):
+        await pins.delete(name, caller(), expected(if_match), wait_seconds(wait))
+
+
+router = Router(
+    "/pins",
+    route_handlers=[list_pins, get_pin, put_pin, patch_pin, extend_pin, delete_pin],
+    tags=["pins"],
+)

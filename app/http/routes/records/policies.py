@@ -1,0 +1,124 @@
+"""/api/v1/policies"""
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, put
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
+
+from app.http.body import MERGE_PATCH
+from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.records.policies import PolicyAnswer, PolicyList, PolicyPut
+from app.services.records.policies import Policies
+from app.store.base.listing import PageRequest
+from app.store.records.policies import PolicyFilters
+from dataplane.protocol.control import Algorithm
+
+_WRITES = (
+    "malformed",
+    "invalid",
+    "precondition-failed",
+    "precondition-required",
+    "conflict",
+    "unsupported-media-type",
+    "too-large",
+)
+
+
+@get(
+    "/",
+    operation_id="listPolicies",
+    summary="Policies, by name, and what nodes have in force",
+    opt={"role": "viewer"},
+    responses=declared("invalid"),
+)
+async def list_policies(
+    policies: NamedDependency[Policies],
+    algorithm: Annotated[Algorithm | None, QueryParameter(description="Only of this algorithm.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    sort: Sort = "",
+    limit: Limit = 1000,
+    cursor: Cursor = "",
+) -> PolicyList:
+    return await policies.page(PageRequest(limit, cursor, sort), PolicyFilters(algorithm, managed_by))
+
+
+@get(
+    "/{name:str}",
+    operation_id="getPolicy",
+    summary="One policy",
+    opt={"role": "viewer"},
+    responses=declared("not-found", "invalid"),
+)
+async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -> Response[PolicyAnswer]:
+    answer = await policies.get(name)
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@put(
+    "/{name:str}",
+    operation_id="putPolicy",
+    summary="Set a policy; live, the cache is kept",
+    opt={"body": PolicyPut, "role": "operator"},
+    responses={
+        201: ResponseSpec(PolicyAnswer, generate_examples=False, description="The record is new."),
+        **declared(*_WRITES),
+    },
+)
+async def put_policy(
+    policies: NamedDependency[Policies],
+    name: FromPath[str],
+    data: JSONBody[PolicyPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    wait: Wait = "",
+) -> Response[PolicyAnswer]:
+    state = expected(if_match, if_none_match)
+    with span("policies.put"):
+        answer, created = await policies.put(name, data, caller(), state, wait_seconds(wait))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchPolicy",
+    summary="Change some fields of a policy (JSON merge patch: null takes a field back to its default)",
+    opt={"body": dict[str, Any], "role": "operator"},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_policy(
+    policies: NamedDependency[Policies],
+    name: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    wait: Wait = "",
+) -> Response[PolicyAnswer]:
+    with span("policies.patch"):
+        answer = await policies.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@delete(
+    "/{name:str}",
+    operation_id="deletePolicy",
+    summary="Forget a policy; its nodes get another one that matches, or go back to their defaults",
+    opt={"role": "operator"},
+    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+)
+async def delete_policy(
+    policies: NamedDependency[Policies], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+) -> None:
+    with span("policies.delete"):
+        await policies.delete(name, caller(), expected(if_match), wait_seconds(wait))
+
+
+router = Router(
+    "/policies",
+    route_handlers=[list_policies, get_policy, put_policy, patch_policy, delete_policy],
+    tags=["policies"],
+)

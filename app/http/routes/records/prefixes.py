@@ -1,0 +1,32 @@
+"""/api/v1/prefixes"""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from app.http.parameters import Limit
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.records.prefixes import By, PrefixList
+from app.services.records.prefixes import PrefixService
+
+
+@get(
+    "/",
+    operation_id="listPrefixes",
+    summary="Prefixes that were served most in the last hour, over all connected nodes",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("invalid", "node-unreachable"),
+)
+async def list_prefixes(
+    prefixes: NamedDependency[PrefixService],
+    by: Annotated[By, QueryParameter(description="Hottest by bytes served, or by hits.")] = "bytes",
+    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
+    limit: Limit = 50,
+) -> PrefixList:
+    return await prefixes.page(by, tenant, limit, caller())
+
+
+router = Router("/prefixes", route_handlers=[list_prefixes], tags=["prefixes"])

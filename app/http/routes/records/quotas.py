@@ -1,0 +1,123 @@
+"""/api/v1/quotas"""
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, put
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
+
+from app.http.body import MERGE_PATCH
+from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut
+from app.services.records.quotas import Quotas
+from app.store.base.listing import PageRequest
+from app.store.records.quotas import QuotaFilters
+from dataplane.protocol.control import Mode
+
+_WRITES = (
+    "malformed",
+    "invalid",
+    "precondition-failed",
+    "precondition-required",
+    "floors-exceed-capacity",
+    "conflict",
+    "unsupported-media-type",
+    "too-large",
+)
+
+
+@get(
+    "/",
+    operation_id="listQuotas",
+    summary="Quotas, by tenant",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("invalid"),
+)
+async def list_quotas(
+    quotas: NamedDependency[Quotas],
+    mode: Annotated[Mode | None, QueryParameter(description="Only of this mode.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    sort: Sort = "",
+    limit: Limit = 1000,
+    cursor: Cursor = "",
+) -> QuotaList:
+    return await quotas.page(PageRequest(limit, cursor, sort), QuotaFilters(mode, managed_by), caller())
+
+
+@get(
+    "/{tenant:str}",
+    operation_id="getQuota",
+    summary="One tenant's quota",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid"),
+)
+async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> Response[QuotaAnswer]:
+    answer = await quotas.get(tenant, caller())
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@put(
+    "/{tenant:str}",
+    operation_id="putQuota",
+    summary="Set a tenant's quota",
+    opt={"body": QuotaPut, "role": "operator", "scoped": True},
+    responses={
+        201: ResponseSpec(QuotaAnswer, generate_examples=False, description="The record is new."),
+        **declared(*_WRITES),
+    },
+)
+async def put_quota(
+    quotas: NamedDependency[Quotas],
+    tenant: FromPath[str],
+    data: JSONBody[QuotaPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    wait: Wait = "",
+) -> Response[QuotaAnswer]:
+    state = expected(if_match, if_none_match)
+    with span("quotas.put"):
+        answer, created = await quotas.put(tenant, data, caller(), state, wait_seconds(wait))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{tenant:str}",
+    operation_id="patchQuota",
+    summary="Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default)",
+    opt={"body": dict[str, Any], "role": "operator", "scoped": True},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_quota(
+    quotas: NamedDependency[Quotas],
+    tenant: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    wait: Wait = "",
+) -> Response[QuotaAnswer]:
+    with span("quotas.patch"):
+        answer = await quotas.patch(tenant, data, caller(), expected(if_match), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@delete(
+    "/{tenant:str}",
+    operation_id="deleteQuota",
+    summary="Forget a tenant's quota; the tenant may then use what is free",
+    opt={"role": "operator", "scoped": True},
+    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+)
+async def delete_quota(
+    quotas: NamedDependency[Quotas], tenant: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+) -> None:
+    with span("quotas.delete"):
+        await quotas.delete(tenant, caller(), expected(if_match), wait_seconds(wait))
+
+
+router = Router(
+    "/quotas", route_handlers=[list_quotas, get_quota, put_quota, patch_quota, delete_quota], tags=["quotas"]
+)

@@ -1,0 +1,1 @@
+"""Routes for usage by tenant."""

@@ -1,0 +1,60 @@
+"""/api/v1/usage"""
+
+from typing import Annotated, Any, Literal
+
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.usage.reports import GroupBy, Step, UsageReport
+from app.services.usage.reports import UsageReports, as_csv
+
+CSV = "text/csv"
+
+
+@get(
+    "/usage",
+    operation_id="getUsage",
+    summary="What was used, by tenant, model or node, hour by hour or day by day (UTC); JSON or CSV",
+    tags=["usage"],
+    opt={"role": "viewer", "scoped": True, "produces": (CSV,)},
+    responses={
+        200: ResponseSpec(
+            UsageReport, generate_examples=False, description="With `text/csv`: one line an item."
+        ),
+        **declared("invalid"),
+    },
+)
+async def get_usage(
+    request: Request[Any, Any, Any],
+    usage: NamedDependency[UsageReports],
+    group_by: Annotated[GroupBy, QueryParameter(description="What each item is about.")] = "tenant",
+    step: Annotated[Step, QueryParameter(description="Length of a step of time.")] = "1h",
+    start: Annotated[
+        str,
+        QueryParameter(
+            name="from",
+            max_length=64,
+            description="Unix seconds or RFC 3339; a day, or with steps of a day 30 days, before `to` when left out.",
+        ),
+    ] = "",
+    end: Annotated[
+        str, QueryParameter(name="to", max_length=64, description="The same; now when left out.")
+    ] = "",
+    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
+    format: Annotated[  # noqa: A002
+        Literal["json", "csv"] | None, QueryParameter(description="Instead of the Accept header.")
+    ] = None,
+) -> Response[Any]:
+    report = await usage.report(group_by, step, start, end, tenant, caller())
+    if (format or _accepted(request)) == "csv":
+        headers = {"Content-Disposition": f'attachment; filename="larder-usage-{step}.csv"', "Vary": "Accept"}
+        return Response(as_csv(report), media_type=CSV, headers=headers)
+    return Response(report, headers={"Vary": "Accept"})
+
+
+def _accepted(request: Request[Any, Any, Any]) -> str:
+    return "csv" if request.accept.best_match(["application/json", CSV]) == CSV else "json"

@@ -1,0 +1,1 @@
+"""Routes for health, metrics, the overview, snapshots, events and the event stream."""

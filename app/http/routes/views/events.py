@@ -1,0 +1,41 @@
+"""/api/v1/events/history"""
+
+from typing import Annotated
+
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from app.http.parameters import Cursor, Limit, Sort
+from app.http.problems import declared
+from app.schemas.views.events import EventList
+from app.services.views.events import Events
+from app.store.base.listing import PageRequest
+from app.store.views.events import EventFilters
+
+
+@get(
+    "/events/history",
+    operation_id="listEvents",
+    summary="Facts that were kept, newest first",
+    opt={"role": "viewer"},
+    tags=["events"],
+    responses=declared("invalid"),
+)
+async def list_events(
+    kept: NamedDependency[Events],
+    name: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=128, description="Only of this name; `push.*` for all that begin with `push.`."
+        ),
+    ] = None,
+    node: Annotated[str | None, QueryParameter(max_length=128, description="Only of this node.")] = None,
+    since: Annotated[
+        float | None, QueryParameter(ge=0, le=1e11, description="Only from this time on, Unix seconds.")
+    ] = None,
+    sort: Sort = "",
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> EventList:
+    return await kept.page(PageRequest(limit, cursor, sort), EventFilters(name, node, since))

@@ -1,0 +1,42 @@
+"""/api/v1/overview"""
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.views.overview import Overview, Series
+from app.services.views.overview import OverviewService
+
+
+@get(
+    "/",
+    operation_id="getOverview",
+    summary="The dashboard's whole state now",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared(),
+)
+async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
+    return await overview.now(caller())
+
+
+@get(
+    "/history",
+    operation_id="getHistory",
+    summary="Series for charts, oldest first",
+    opt={"role": "viewer"},
+    responses=declared("invalid"),
+)
+async def get_history(
+    overview: NamedDependency[OverviewService],
+    seconds: Annotated[
+        float, QueryParameter(gt=0, le=86_400, description="How far back; an hour is kept.")
+    ] = 3600,
+) -> Series:
+    return overview.series(seconds)
+
+
+router = Router("/overview", route_handlers=[get_overview, get_history], tags=["overview"])

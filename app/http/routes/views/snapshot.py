@@ -1,0 +1,54 @@
+"""/api/v1/snapshot"""
+
+from typing import Annotated
+
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+
+from app.http.body import StrictRequest
+from app.http.middleware.disconnect import while_there
+from app.http.parameters import wait_seconds
+from app.http.principals import caller, until_answered
+from app.http.problems import declared
+from app.schemas.views.snapshot import SnapshotAnswer
+from app.services.base.concurrency_limiter import ConcurrencyLimiter
+from app.services.views.snapshot import MAX_WAIT_S, Snapshots
+
+INDEX_HEADER = "X-Larder-Index"
+
+
+@get(
+    "/snapshot",
+    operation_id="getSnapshot",
+    summary="The whole state: all records, and what nodes have applied; waits for the next state when asked",
+    opt={"role": "viewer"},
+    tags=["snapshot"],
+    responses={
+        200: ResponseSpec(
+            SnapshotAnswer, generate_examples=False, description="The header has the index, too."
+        ),
+        **declared("invalid"),
+    },
+)
+async def get_snapshot(
+    request: StrictRequest,
+    snapshots: NamedDependency[Snapshots],
+    places: NamedDependency[ConcurrencyLimiter],
+    index: Annotated[
+        int,
+        QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer one."),
+    ] = 0,
+    wait: Annotated[
+        str,
+        QueryParameter(
+            description="With `index`: answer with the present state after this time (`30s`, `500ms`; at most 300 s) "
+            "and up to a sixteenth more."
+        ),
+    ] = "60s",
+) -> Response[bytes]:
+    if index:
+        until_answered(places.taken(caller()))
+    number, body = await while_there(request, snapshots.after(index, wait_seconds(wait, MAX_WAIT_S)))
+    return Response(body, media_type="application/json", headers={INDEX_HEADER: str(number)})

@@ -1,0 +1,157 @@
+"""Events about caches that lost blocks: `cache.cold` for a node, `pin.emptied` for a pin on a node.
+
+Both come from a comparison of a node's stats with its earlier ones. An event that a data plane publishes at its start
+would be lost, because the subscriber connects only after the data plane has joined. The database records which pins
+hold blocks, so that this module notices a loss even if the manager restarts together with its data plane.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from app.ingest.fleet import is_empty
+from app.observe.events import EventBus
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.fleet import held_pins
+from app.store.records import pins
+from app.store.records.pins import StrongPin
+from app.store.views import events
+from dataplane.protocol.events import CacheStart, NodeStats
+from dataplane.protocol.salts import shown
+
+
+class CacheWatch:
+    """Compares stats (`heard`, which never waits), and publishes and records the differences (`run`).
+
+    `keeps` returns whether this process is the one that records events of nodes.
+    """
+
+    def __init__(self, database: Database, bus: EventBus, keeps: Callable[[], bool]) -> None:
+        self._database = database
+        self._bus = bus
+        self._keeps = keeps
+        self._held: dict[str, dict[str, str]] = {}
+        """Digests of the keys of pins that hold blocks, by node and name."""
+        self._generations: dict[str, int] = {}
+        """Generation of the pins at the last comparison, by node."""
+        self._starts: dict[str, float] = {}
+        """Time of the last known cold start, by node."""
+        self._pending: dict[str, NodeStats] = {}
+        """Stats with a difference that `run` has yet to handle, by node."""
+        self._unwritten: dict[tuple[str, str], str | None] = {}
+        self._came = asyncio.Event()
+
+    async def load(self) -> None:
+        """Read the state that the previous process recorded. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            for row in await held_pins.all_held(session):
+                self._held.setdefault(row.node, {})[row.pin] = row.keys_digest
+
+    def heard(self, node: str, stats: NodeStats) -> None:
+        """Compare a node's stats with its known state."""
+        if self._is_news(node, stats):
+            self._pending[node] = stats
+            self._came.set()
+
+    def _is_news(self, node: str, stats: NodeStats) -> bool:
+        if stats.start.kind == "cold" and self._starts.get(node) != stats.start.at:
+            return True
+        applied = stats.observed.get("pins")
+        if applied is None:  # a new process that knows no pins yet
+            return False
+        held = self._held.get(node, {})
+        if self._generations.get(node) != applied.generation:
+            return bool(held) or any(pin.strength != "soft" for pin in stats.pins)
+        return any(
+            is_empty(pin) if pin.name in held else pin.resident > 0 and pin.strength != "soft"
+            for pin in stats.pins
+        )
+
+    async def run(self) -> None:
+        """Publish and record differences until cancelled. Raises StoreUnavailable; call it again then."""
+        while True:
+            await self._write()
+            if not self._pending:
+                await self._came.wait()
+            self._came.clear()
+            for node, stats in list(self._pending.items()):
+                await self._settle(node, stats)
+                if self._pending.get(node) is stats:
+                    del self._pending[node]
+
+    async def _settle(self, node: str, stats: NodeStats) -> None:
+        if stats.start.kind == "cold" and self._starts.get(node) != stats.start.at:
+            await self._tell_cold(node, stats.start)
+        applied = stats.observed.get("pins")
+        if applied is None:
+            return
+        async with self._database.read() as session:
+            strong = await pins.strong(session)
+        self._generations[node] = applied.generation
+        self._compare(node, stats, strong, applied.generation)
+
+    async def _tell_cold(self, node: str, start: CacheStart) -> None:
+        """Publish a cold start, unless the previous manager process did."""
+        known = False
+        if self._keeps():
+            asked = events.EventFilters("cache.cold", node, start.at)
+            async with self._database.read() as session:
+                known = bool((await events.page(session, PageRequest(1), asked)).rows)
+        self._starts[node] = start.at
+        if not known:
+            self._bus.publish(
+                "cache.cold",
+                node,
+                at=start.at,
+                reason=start.reason,
+                released=start.released,
+                lost_blocks=start.lost_blocks,
+                lost_bytes=start.lost_bytes,
+            )
+
+    def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:
+        """Compare the pins of a node with the records `strong`; skip records that the node has not applied yet."""
+        held = self._held.setdefault(node, {})
+        told = {pin.name: pin for pin in stats.pins}
+        for name in held.keys() - told.keys():
+            self._note(node, name, None)
+        for name, pin in told.items():
+            record = strong.get(name)
+            if record is not None and record.generation > generation:
+                continue
+            if record is None or pin.expired:
+                self._note(node, name, None)
+            elif pin.resident > 0:
+                self._note(node, name, record.keys_digest)
+            else:
+                lost = held.get(name) == record.keys_digest
+                self._note(node, name, None)
+                if lost:
+                    self._bus.publish(
+                        "pin.emptied",
+                        node,
+                        name=name,
+                        tenant=shown(record.tenant),
+                        strength=record.strength,
+                        blocks=pin.resolved,
+                    )
+
+    def _note(self, node: str, pin: str, digest: str | None) -> None:
+        held = self._held[node]
+        if held.get(pin) == digest:
+            return
+        if digest is None:
+            del held[pin]
+        else:
+            held[pin] = digest
+        self._unwritten[node, pin] = digest
+
+    async def _write(self) -> None:
+        """Write all changes to the database. Raise StoreUnavailable; the next call writes the changes that are left."""
+        changed = dict(self._unwritten)
+        if changed and self._keeps():
+            async with self._database.write(light=True) as session:
+                await held_pins.save(session, changed)
+        for key, digest in changed.items():
+            if self._unwritten.get(key) == digest:
+                del self._unwritten[key]

@@ -1,0 +1,111 @@
+"""Metrics of GPU copies: the pools on a node's GPUs, and the copies of each pin. A node without GPUs has none.
+
+The number of pin labels is bounded: the 50 pins of the tier `gpu` with the most GPU copies, and `other` for the rest.
+"""
+
+from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from dataplane.protocol.events import NodeStats, PinStats
+
+POOL_LABELS = 64
+PIN_LABELS = 50
+OTHER = "other"
+_POOL = ("node", "device")
+POOLS = {
+    "capacity_bytes": MetricDeclaration(
+        "larder_gpu_copy_pool_capacity_bytes", G, "Memory of the GPU that GPU copies may take.", _POOL
+    ),
+    "used_bytes": MetricDeclaration(
+        "larder_gpu_copy_pool_used_bytes", G, "Memory of the GPU that is taken, in whole extents.", _POOL
+    ),
+    "gpu_copies": MetricDeclaration(
+        "larder_gpu_copy_pool_gpu_copies", G, "Blocks that engines may read on the GPU.", _POOL
+    ),
+    "gpu_copy_bytes": MetricDeclaration(
+        "larder_gpu_copy_pool_gpu_copy_bytes", G, "Bytes of these blocks.", _POOL
+    ),
+    "wanted": MetricDeclaration(
+        "larder_gpu_copy_pool_wanted_blocks",
+        G,
+        "Blocks in the node's pool that pins want on the GPU, and engines there could read.",
+        _POOL,
+    ),
+    "copying": MetricDeclaration(
+        "larder_gpu_copy_pool_copying_blocks", G, "Blocks that are being copied.", _POOL
+    ),
+    "leaving_bytes": MetricDeclaration(
+        "larder_gpu_copy_pool_leaving_bytes", G, "Withdrawn, but still in use by an engine.", _POOL
+    ),
+    "readers": MetricDeclaration(
+        "larder_gpu_copy_pool_readers", G, "Engines that have mapped the pool.", _POOL
+    ),
+    "copied_blocks": MetricDeclaration(
+        "larder_gpu_copy_pool_copied_blocks", C, "Blocks copied to the GPU.", _POOL
+    ),
+    "copied_bytes": MetricDeclaration(
+        "larder_gpu_copy_pool_copied_bytes", C, "Bytes copied to the GPU.", _POOL
+    ),
+    "evicted_blocks": MetricDeclaration(
+        "larder_gpu_copy_pool_evicted_blocks",
+        C,
+        "GPU copies that made way for others, or whose pin ended.",
+        _POOL,
+    ),
+    "read_blocks": MetricDeclaration(
+        "larder_gpu_copy_pool_read_blocks",
+        C,
+        "GPU copies that the data plane itself copied to engines.",
+        _POOL,
+    ),
+    "failed_copies": MetricDeclaration(
+        "larder_gpu_copy_pool_failed_copies", C, "Copies to the GPU that failed.", _POOL
+    ),
+}
+PROBLEM = MetricDeclaration(
+    "larder_gpu_copy_pool_problem", G, "1 while the pool is smaller than its capacity, or of no use.", _POOL
+)
+_PIN = ("node", "pin")
+PINS = {
+    "gpu_copies": MetricDeclaration(
+        "larder_pin_gpu_copies", G, "GPU copies of a gpu pin's blocks, on all GPUs.", _PIN
+    ),
+    "gpu_copy_bytes": MetricDeclaration(
+        "larder_pin_gpu_copy_bytes", G, "Bytes of a gpu pin's GPU copies.", _PIN
+    ),
+    "gpu_copies_wanted": MetricDeclaration(
+        "larder_pin_gpu_copies_wanted",
+        G,
+        "GPU copies that a gpu pin would have with endless room: of each block on each GPU whose engines read it.",
+        _PIN,
+    ),
+    "resident": MetricDeclaration(
+        "larder_pin_resident_blocks", G, "Blocks of a gpu pin in the node's pool.", _PIN
+    ),
+}
+
+
+def add(page: MetricsPage, stats: NodeStats) -> None:
+    """Add the samples of one node."""
+    for pool in stats.gpu_copy_pools[:POOL_LABELS]:
+        for name, declared in POOLS.items():
+            page.add(declared, getattr(pool, name), stats.node, pool.device)
+        page.add(PROBLEM, pool.problem != "", stats.node, pool.device)
+    for pin in _bounded(stats.pins):
+        for name, declared in PINS.items():
+            page.add(declared, getattr(pin, name), stats.node, pin.name)
+
+
+def _bounded(pins: list[PinStats]) -> list[PinStats]:
+    """Return the pins of the tier `gpu` with the most GPU copies, and one `other` with the sum of the rest, which
+    includes a pin named `other`."""
+    wanted = [pin for pin in pins if pin.tier == "gpu"]
+    largest = sorted(
+        (pin for pin in wanted if pin.name != OTHER), key=lambda pin: (-pin.gpu_copies, pin.name)
+    )
+    kept, folded = largest[:PIN_LABELS], largest[PIN_LABELS:]
+    folded += [pin for pin in wanted if pin.name == OTHER]
+    if not folded:
+        return kept
+    other = PinStats(OTHER, resolved=0, resident=0, bytes=0, guaranteed=0)
+    for name in PINS:
+        setattr(other, name, sum(getattr(pin, name) for pin in folded))
+    return [*kept, other]

@@ -1,0 +1,1 @@
+"""Schemas of API tokens and audit entries."""

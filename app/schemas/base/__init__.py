@@ -1,0 +1,1 @@
+"""Schemas that all subjects share: common fields of records, record status, problems."""

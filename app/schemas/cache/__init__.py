@@ -1,0 +1,1 @@
+"""Schemas of cached blocks and of actions on them."""

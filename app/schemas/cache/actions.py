@@ -1,0 +1,254 @@
+"""Actions on cached blocks: the blocks and nodes that they address, and the answer of each node."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.records.pins import PinPut
+from app.schemas.records.policies import PolicyPut
+from app.schemas.records.quotas import QuotaPut
+from app.schemas.records.tokenizers import TokenizerUsed
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+
+
+class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The nodes that the action addresses; all nodes if neither field is given. A node that is not connected answers
+    with an error."""
+
+    node: Annotated[str | None, Meta(description="One node, by name.")] = None
+    nodes: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=1000)] | None,
+        Meta(description="Some nodes, by name."),
+    ] = None
+
+
+class KeySource(TargetedPost, kw_only=True):
+    """The prefix that the action addresses, given in one of these forms."""
+
+    tokens: Annotated[
+        Sequence[int] | None, Meta(description="Token ids, cut in chunks; only full chunks count.")
+    ] = None
+    keys: Annotated[list[str] | None, Meta(description="Keys of its chunks, 64 hex digits each.")] = None
+    text: Annotated[
+        str | None, Meta(description="Text; tokens are made of it by the tokenizer registered for the model.")
+    ] = None
+    messages: Annotated[
+        list[dict[str, Any]] | None,
+        Meta(description="Messages of a chat; the tokenizer's chat template makes a text of them."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+    ] = False
+    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
+        DEFAULT_CHUNK_TOKENS
+    )
+
+
+class ScopePost(KeySource, kw_only=True):
+    """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
+    stored after it."""
+
+    tenant: Annotated[str | None, Meta(description="Tenant as shown; `_default` for the empty salt.")] = None
+    model: Annotated[str | None, Meta(description="All spaces of a model.")] = None
+    space: Annotated[str | None, Meta(description="One space, by its 32 hex digits; nodes list them.")] = None
+
+
+class SweepPost(ScopePost, kw_only=True):
+    """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
+    stored after it."""
+
+    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
+
+
+class VerifyPost(ScopePost, kw_only=True):
+    """The blocks that match every given field; all blocks without any field. A prefix includes only its own blocks."""
+
+
+class ClearPost(TargetedPost, kw_only=True):
+    """Drop all cached blocks."""
+
+    confirm: Annotated[bool, Meta(description="True: yes, really everything.")]
+    permanent: Annotated[
+        bool, Meta(description="Also what permanent pins hold; the pins stay and hold what is stored anew.")
+    ] = False
+    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
+
+
+class LookupPost(KeySource, kw_only=True):
+    """A prefix in one tenant and one model."""
+
+    model: Annotated[str, Meta(description="Model name, as engines attach with it.")]
+    tenant: Annotated[
+        str | None, Meta(description="Tenant as shown; `_default` (also when left out) for the empty salt.")
+    ] = None
+
+
+class DryRunPost(TargetedPost, kw_only=True):
+    """Records to try, in place of the existing ones."""
+
+    quotas: Annotated[
+        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None, Meta(description="By tenant, as shown.")
+    ] = None
+    pins: Annotated[
+        Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="By name.")
+    ] = None
+    policies: Annotated[
+        Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
+        Meta(description="By name, at most one; it is tried as if it were in force."),
+    ] = None
+
+
+class DryRunFault(msgspec.Struct, frozen=True):
+    """Why a node would refuse a record."""
+
+    path: str
+    code: str
+    message: str
+
+
+class NodeVerdict(msgspec.Struct, frozen=True):
+    """Answer of one node to the records of one type."""
+
+    node: str
+    type: str
+    """`quotas`, `pins` or `policies`."""
+    accepted: bool
+    faults: list[DryRunFault]
+    error: str | None
+    """Why the node did not answer; null if it did."""
+
+
+class DryRunAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeVerdict]
+    total: int
+    accepted: bool
+    """Whether all named nodes (all connected nodes if none is named) accept the records."""
+
+
+class NodeAction(msgspec.Struct, frozen=True):
+    """Answer of one node: the sweep that it started, or an error."""
+
+    node: str
+    sweep: int | None
+    """Number of the sweep in the node's `sweeps` and in the event `sweep.done`."""
+    error: str | None
+
+
+class NodeSweep(msgspec.Struct, frozen=True):
+    """Answer of one node: the sweep that it started and its extent, or an error."""
+
+    node: str
+    sweep: int | None
+    """Number of the sweep in the node's `sweeps` and in the event `sweep.done`; null for a dry run."""
+    error: str | None
+    blocks: int | None = None
+    """Matching blocks; null if the node does not report them."""
+    bytes: int | None = None
+    """Bytes of the matching blocks."""
+
+
+class ActionAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeSweep]
+    """Answers of the addressed nodes, by name."""
+    total: int
+    tokenizer: TokenizerUsed | None = None
+    """The tokenizer that encoded the text."""
+    blocks: int = 0
+    """Sum over the nodes that report it."""
+    bytes: int = 0
+
+
+class VerifyProgress(msgspec.Struct, frozen=True):
+    """Progress of a verification."""
+
+    number: int
+    """Number of the verification in the event `verify.done`."""
+    blocks: int
+    """Blocks to check."""
+    checked: int
+    corrupt: int
+    """Blocks that did not match their checksum; they were dropped."""
+    without_checksum: int
+    gone: int
+    """Blocks that were evicted or invalidated before they were checked."""
+    unread: int
+    """Blocks that were not read: too large to read without delaying engines, or the machine refused the read."""
+    started_at: float
+    ended_at: float | None
+
+
+class NodeVerification(msgspec.Struct, frozen=True):
+    node: str
+    verification: VerifyProgress | None
+    error: str | None
+
+
+class VerifyAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeVerification]
+    total: int
+    tokenizer: TokenizerUsed | None = None
+
+
+class SpaceLookup(msgspec.Struct, frozen=True):
+    """Chunks of the prefix in one space of a node, by tier."""
+
+    space: str
+    revision: str
+    layout: str
+    dtype: str
+    kv_group: int
+    world_size: int
+    pipeline_stage: int
+    rank: int
+    hits: dict[str, int]
+    resident: dict[str, int]
+
+
+class NodeLookup(msgspec.Struct, frozen=True):
+    """What an engine on a node would be served: the minimum over the ranks of one engine, the maximum over different
+    kinds of engines."""
+
+    node: str
+    hit_tokens: dict[str, int]
+    """Tokens by tier."""
+    hit_chunks: dict[str, int]
+    resident_chunks: dict[str, int]
+    """Chunks by tier, also after a missing chunk."""
+    spaces: list[SpaceLookup]
+    """Per space, at most 100."""
+    error: str | None
+
+
+class LookupAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeLookup]
+    """Answers of the addressed nodes, by name."""
+    total: int
+    chunks: int
+    """Chunks of the prefix."""
+    chunk_tokens: int
+    tokenizer: TokenizerUsed | None
+
+
+class PrefixLocation(msgspec.Struct, frozen=True):
+    """A node that holds the start of the prefix."""
+
+    node: str
+    hit_tokens: dict[str, int]
+    """Tokens by tier."""
+    hit_chunks: dict[str, int]
+    engine_socket: str
+    """Where engines on its machine attach; empty, like `control_url`, for callers that are limited to tenants."""
+    control_url: str
+
+
+class LocateAnswer(msgspec.Struct, frozen=True):
+    items: list[PrefixLocation]
+    """Nodes that hold part of the prefix, the one that holds most first."""
+    total: int
+    chunks: int
+    chunk_tokens: int
+    tokenizer: TokenizerUsed | None
+    silent: list[NodeAction]
+    """Nodes that did not answer."""

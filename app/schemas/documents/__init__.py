@@ -1,0 +1,1 @@
+"""Schemas of declared documents and of their plan."""

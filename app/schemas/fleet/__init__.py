@@ -1,0 +1,1 @@
+"""Schemas of nodes, enrolment, pushes, managers and restarts."""

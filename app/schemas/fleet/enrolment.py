@@ -1,0 +1,56 @@
+"""Join tokens, with which new nodes enrol."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class JoinTokenPost(msgspec.Struct, forbid_unknown_fields=True):
+    """A join token to create."""
+
+    name: Annotated[str, Meta(description="For people; what it is for. At most 128 characters.")] = ""
+    labels: Annotated[
+        Annotated[dict[str, str], Meta(max_length=32)],
+        Meta(description="Labels that a node gets by joining with it, over those that it tells itself."),
+    ] = {}
+    uses: Annotated[
+        int | None, Meta(description="Nodes that may join with it, 1 to 10,000; null for any number.")
+    ] = 1
+    ttl_s: Annotated[float | None, Meta(description="Seconds until it ends; null for never.")] = 86_400.0
+    addresses: Annotated[
+        Annotated[list[str], Meta(max_length=8)],
+        Meta(
+            description="Where nodes reach the join socket, such as `tcp://10.0.0.1:8471`; left out: as the settings "
+            "say (`app.join_addresses`, else `app.join_url`)."
+        ),
+    ] = []
+
+
+class JoinTokenAnswer(msgspec.Struct, frozen=True):
+    """A token without its secret."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    uses_left: int | None
+    """Nodes that may still join with it; null for any number."""
+    created_by: str
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    nodes: list[str]
+    """Known nodes that joined with this token."""
+
+
+class NewJoinToken(msgspec.Struct, frozen=True):
+    """A new token with its secret, which no later answer shows."""
+
+    token: str
+    """The token, to be stored in the file that `larder dataplane --join-token-file` reads."""
+    record: JoinTokenAnswer
+
+
+class JoinTokenList(msgspec.Struct, frozen=True):
+    items: list[JoinTokenAnswer]
+    total: int

@@ -1,0 +1,217 @@
+"""Nodes: data planes, their desired and observed state, and their statistics."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.base.status import NodeStateName
+from dataplane.protocol.events import (
+    CacheStart,
+    EngineStats,
+    GatewayInstance,
+    GpuCopyPoolStats,
+    PolicyStats,
+    PoolStats,
+    SpaceStats,
+    SweepStats,
+    Totals,
+)
+
+
+class ObservedState(msgspec.Struct, frozen=True):
+    """Newest applied state of a type on a node."""
+
+    generation: int
+    digest: str
+    store: str
+    """Id of the database that the state came from."""
+
+
+class NodeFault(msgspec.Struct, frozen=True):
+    """One fault in the newest snapshot that the node refused."""
+
+    type: str
+    generation: int
+    at: float
+    path: str
+    code: str
+    message: str
+
+
+class NodeGateway(msgspec.Struct, frozen=True):
+    """A node's gateway for engines that use another protocol. Counts are since the data plane started."""
+
+    gateway: str
+    """`lmcache`."""
+    url: str
+    """Address for clients."""
+    chunk_tokens: int
+    connections: int
+    workers: list[GatewayInstance]
+    """Registered workers, at most 256."""
+    lookups: int
+    """Look-ups that hold blocks, or whose result has not been fetched yet."""
+    lookups_ended: dict[str, int]
+    """Look-ups that ended without their scheduler, by reason: `expired`, `crowded_out`, `disconnected`."""
+    requests: dict[str, int]
+    """Requests by operation."""
+    failures: dict[str, int]
+    """Failures of all operations, by reason."""
+    unanswered: int
+    """Answers whose client had disconnected."""
+    problem: str
+    """Why new workers cannot map the gateway's memory; empty when they can. `/readyz` reports it, too."""
+    name_restored: int
+    """Number of times that the name of its shared memory was removed and restored."""
+    memory_short: bool
+    """Whether the machine or `/dev/shm` had no memory for the last store that needed more."""
+
+
+class NodeNumbers(msgspec.Struct, frozen=True):
+    """Latest statistics of a node, without tenants and pins, which have routes of their own."""
+
+    at: float
+    uptime_s: float
+    armed: bool
+    pool: PoolStats
+    totals: Totals
+    refused: dict[str, int]
+    engines: list[EngineStats]
+    """Engines, the gateway's workers included; without the gateway's own attachment."""
+    policy: PolicyStats
+    """Policy in force."""
+    spaces: list[SpaceStats]
+    """Cached blocks by space, largest first, at most 100 spaces."""
+    spaces_total: int
+    """Number of spaces; at most 1,000, because the node reports no more."""
+    sweeps: list[SweepStats]
+    """Invalidations and demotions in progress, at most 100."""
+    adopted_blocks: int
+    """Blocks taken over from the previous data plane process."""
+    start: CacheStart
+    """Whether the cache started with the blocks of the previous process."""
+    cold: bool
+    """Whether the cache started empty by accident and holds less than half of the lost bytes."""
+    draining: bool
+    """Whether the node drains, as it reports itself."""
+    gateway: NodeGateway | None
+    """Null if the node has no gateway or it is disabled."""
+    gpu_copy_pools: list[GpuCopyPoolStats]
+    """Pools of GPU copies for pins of the tier `gpu`: one for each GPU whose engines asked, at most 64. A pool that
+    cannot be used is included; its `problem` says why."""
+    gpu_copy_pool_bytes: int
+    """Bytes that GPU copies may take on each GPU (`gpu_pool_bytes`); 0 if the node keeps none."""
+    id_journal_bytes: int
+    """Bytes of the records of segments, and of tenants with blocks, in the id journal, which a restart reads."""
+    id_journal_capacity_bytes: int
+    """Largest size of these records; stores of a tenant whose record does not fit are refused (`too_many_tenants`). 0
+    if the node does not report it."""
+
+
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """A node. Callers that are limited to tenants see its name, state and size, whether it drains, and when it last
+    reported; the other fields are empty."""
+
+    name: str
+    state: NodeStateName
+    epoch: str
+    pid: int
+    release: str
+    engine_socket: str
+    control_url: str
+    events_url: str
+    public_key: str
+    """CURVE public key of the node (Z85); empty for a node on this machine's own sockets."""
+    joined_by: str
+    """Id of the join token that it enrolled with; empty for a node on this machine's own sockets."""
+    labels: dict[str, str]
+    """Labels that selectors match: those that the node reports, overridden by those that operators set."""
+    told_labels: dict[str, str]
+    own_labels: dict[str, str]
+    """Labels that operators set."""
+    draining: bool
+    """Whether the node was asked to accept no new engines and no stores."""
+    lets_in: list[str]
+    """Public keys of the managers that the node accepts, as it last reported."""
+    clock_offset_s: float
+    """Seconds by which its clock is ahead of the manager's; 0 within the tolerance. Pins end by the node's clock."""
+    capacity_bytes: int
+    seen_at: float
+    desired: dict[str, int]
+    """Newest generation by type."""
+    observed: dict[str, ObservedState]
+    faults: list[NodeFault]
+    """Faults of refusals that still apply."""
+    stats: NodeNumbers | None
+    """Null if the node is lost or has not reported yet."""
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    items: list[NodeAnswer]
+    total: int
+
+
+class DrainPost(msgspec.Struct, forbid_unknown_fields=True):
+    on: bool
+    """False: accept new engines and stores again."""
+
+
+class ExpelPost(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether to expel, kill or readmit the process of an engine, in all its attachments."""
+
+    on: bool = True
+    """False: readmit the process."""
+    force: bool = False
+    """Expel the process even while it holds leases: it may then read bytes of other blocks of its spaces in place of
+    the leased ones."""
+    kill: bool = False
+    """End the process with SIGKILL."""
+
+
+class ExpelAnswer(msgspec.Struct, frozen=True):
+    """The result of expelling an engine's process."""
+
+    node: str
+    pid: int
+    """Process id; 0 for a process in another pid namespace."""
+    clients: list[int]
+    """Client numbers of its attachments."""
+    leased_blocks: int
+    """Blocks that it held leases on."""
+    dropped: bool
+    """Whether its leases were dropped."""
+    killed: bool
+    """Whether SIGKILL was sent to the process."""
+    quarantined_bytes: int
+    """Bytes of blocks that it was writing, quarantined until the processes of `waits_for_pids` are gone."""
+    waits_for_pids: list[int]
+    """Living processes of its engine group, at most 8."""
+
+
+class NodePatch(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON merge patch of the labels that operators set on a node."""
+
+    labels: Annotated[
+        Annotated[dict[str, str | None], Meta(max_length=64)],
+        Meta(
+            description="Laid over what the node tells; null takes one of ours back.",
+            examples=[{"zone": "b"}],
+        ),
+    ]
+
+
+class ResizePost(msgspec.Struct, forbid_unknown_fields=True):
+    """Requested size of the pool."""
+
+    pool_bytes: Annotated[
+        int | str, Meta(description="Bytes, or text such as `4GiB`; pools only grow.", examples=["4GiB"])
+    ]
+
+
+class ResizeAnswer(msgspec.Struct, frozen=True):
+    node: str
+    capacity_bytes: int
+    """Size of the pool after the resize."""
+    max_blocks: int | None
+    """Largest number of blocks, fixed at the start of the node; null if the node has not reported it yet."""

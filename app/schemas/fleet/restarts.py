@@ -1,0 +1,37 @@
+"""Bodies of `POST /actions/restart`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class RestartPost(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Options of a restart."""
+
+    fresh: Annotated[
+        bool, Meta(description="Release the cache: the new data plane process starts with an empty one.")
+    ] = False
+    dry_run: Annotated[
+        bool, Meta(description="Only say whether the new processes would start and keep the cache.")
+    ] = False
+
+
+class RestartAnswer(msgspec.Struct, frozen=True):
+    """Result for the data plane. The management plane that answers restarts after it has sent this."""
+
+    instance: str
+    """Identity of the management plane that answered; `/healthz` shows another one once the new process answers."""
+    release: str
+    """Release of the management plane that answered."""
+    blocks: int
+    """Blocks that were cached before the restart."""
+    bytes: int
+    kept: bool
+    """Whether the new data plane process has these blocks (with `dry_run`: would have them)."""
+    reason: str
+    """Why the blocks are not kept; empty when they are."""
+    data_plane_pid: int | None
+    """Process id of the new data plane; null with `dry_run`, or when this management plane starts no data plane."""
+    seconds: float | None
+    """Seconds from the stop of the old data plane process until the new one served."""

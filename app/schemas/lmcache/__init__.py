@@ -1,0 +1,1 @@
+"""Schemas of LMCache's controller API."""

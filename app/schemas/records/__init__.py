@@ -1,0 +1,1 @@
+"""Schemas of quotas, pins, policies, ceilings, rates, tokenizers, tenants and prefixes."""

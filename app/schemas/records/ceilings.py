@@ -1,0 +1,70 @@
+"""Ceilings: bounds for changes that callers limited to a tenant make to its quota and pins."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dataplane.protocol.control import Strength
+
+NoBound = Literal[
+    "max_limit_bytes",
+    "max_floor_bytes",
+    "max_weight",
+    "max_pin_budget_bytes",
+    "max_store_rate_bytes",
+    "max_ttl_s",
+]
+_LEFT_OUT = "null: it may not be raised, unless `no_bound` names it"
+_Size = Annotated[int | str | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
+
+
+class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
+    """The ceiling of a tenant. If a field is omitted, the tenant's own operators may lower the value in the quota but
+    not raise it. A quota field that means "unbounded" exceeds every ceiling."""
+
+    max_limit_bytes: _Size = None
+    max_floor_bytes: _Size = None
+    max_weight: Annotated[float | None, Meta(description=f"0.01 to 1,000; {_LEFT_OUT}.")] = None
+    max_pin_budget_bytes: _Size = None
+    max_store_rate_bytes: _Size = None
+    max_ttl_s: Annotated[
+        float | None, Meta(description="Pins must end within this time; null: they may stay for ever.")
+    ] = None
+    strengths: Annotated[
+        list[Strength] | None, Meta(description="Of pins that may be made; null: `soft` and `guaranteed`.")
+    ] = None
+    no_bound: Annotated[
+        list[NoBound],
+        Meta(
+            description="Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null."
+        ),
+    ] = []
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+
+
+class CeilingAnswer(msgspec.Struct, frozen=True):
+    tenant: str
+    max_limit_bytes: int | None
+    max_floor_bytes: int | None
+    max_weight: float | None
+    max_pin_budget_bytes: int | None
+    max_store_rate_bytes: int | None
+    max_ttl_s: float | None
+    strengths: list[Strength] | None
+    no_bound: list[NoBound]
+    """The null fields that have no bound; other null fields may not be raised."""
+    note: str
+    """Empty for callers that are limited to tenants."""
+    etag: str
+    """ETag for `If-Match`."""
+    revision: int
+    created_at: float
+    updated_at: float
+
+
+class CeilingList(msgspec.Struct, frozen=True):
+    items: list[CeilingAnswer]
+    total: int
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""

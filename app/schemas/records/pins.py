@@ -1,0 +1,185 @@
+"""Pins: prefixes that are kept in the cache."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.base.records import ManagedBy, Selector
+from app.schemas.base.status import RecordStatus
+from app.schemas.records.tokenizers import TokenizerUsed
+from dataplane.protocol.control import Strength, Tier
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+
+
+class PinPut(msgspec.Struct, forbid_unknown_fields=True):
+    """A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required."""
+
+    model: Annotated[
+        str | None,
+        Meta(description="Model name; the pin holds in every space of it. A prefix brings its own."),
+    ] = None
+    tenant: Annotated[
+        str | None,
+        Meta(
+            description="Tenant as shown; `_default` (also when left out) for the empty salt. A prefix brings its own."
+        ),
+    ] = None
+    tokens: Annotated[
+        Sequence[int] | None,
+        Meta(description="Token ids of the prefix, cut in chunks; only full chunks are cached and pinned."),
+    ] = None
+    keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
+    prefix: Annotated[str | None, Meta(description="Label of a hot prefix, as `/prefixes` lists it now.")] = (
+        None
+    )
+    text: Annotated[
+        str | None,
+        Meta(
+            description="Text of the prefix; tokens are made of it by the tokenizer registered for the model."
+        ),
+    ] = None
+    messages: Annotated[
+        list[dict[str, Any]] | None,
+        Meta(description="The first messages of a chat; the tokenizer's chat template makes a text of them."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+    ] = False
+    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
+        DEFAULT_CHUNK_TOKENS
+    )
+    strength: Annotated[
+        Strength,
+        Meta(
+            description="`soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as "
+            "guaranteed, first in line for the budget, untouched by `invalidate`, without an end."
+        ),
+    ] = "guaranteed"
+    tier: Annotated[
+        Tier,
+        Meta(
+            description="`host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each "
+            "GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go."
+        ),
+    ] = "host"
+    refresh_on_hit: Annotated[bool, Meta(description="Every hit moves the end to `ttl_s` from then.")] = False
+    ttl_s: Annotated[float | None, Meta(description="Ends this many seconds from now.")] = None
+    expires_at: Annotated[
+        float | str | None, Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset.")
+    ] = None
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
+
+
+class PinPatch(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON merge patch of a pin that keeps its prefix. Null resets a field to its default: `ttl_s` and `expires_at`
+    to no end."""
+
+    strength: Strength | msgspec.UnsetType | None = msgspec.UNSET
+    tier: Tier | msgspec.UnsetType | None = msgspec.UNSET
+    refresh_on_hit: bool | msgspec.UnsetType | None = msgspec.UNSET
+    ttl_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    expires_at: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    note: str | msgspec.UnsetType | None = msgspec.UNSET
+    managed_by: str | msgspec.UnsetType | None = msgspec.UNSET
+    selector: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
+    """Extend the life of a pin."""
+
+    ttl_s: Annotated[
+        float, Meta(description="It ends no sooner than this many seconds from now; a later end stays.")
+    ]
+
+
+class PinOrigin(msgspec.Struct, frozen=True):
+    """Source of a pin's keys."""
+
+    source: str
+    """`tokens`, `keys`, `prefix`, `text` or `messages`."""
+    tokens: int | None = None
+    """Number of tokens; null for a pin made from keys."""
+    chunk_tokens: int | None = None
+    prefix: str | None = None
+    """Label of the hot prefix."""
+    tokenizer: TokenizerUsed | None = None
+    """The tokenizer that encoded the text."""
+
+
+class PinOnNode(msgspec.Struct, frozen=True):
+    """Blocks of a pin on one node: its chunks times the spaces of its model there."""
+
+    resolved: int
+    resident: int
+    bytes: int
+    gpu_copies: int
+    """GPU copies of its blocks on all GPUs of the node."""
+    gpu_copy_bytes: int
+    gpu_copies_wanted: int
+    """Copies that unlimited room would allow: one of each resident block on each GPU whose engines read it."""
+
+
+class PinAnswer(msgspec.Struct, frozen=True):
+    """A pin record and its state on the nodes. Block counts are sums over nodes."""
+
+    name: str
+    model: str
+    tenant: str
+    strength: Strength
+    tier: Tier
+    refresh_on_hit: bool
+    ttl_s: float | None
+    """Seconds from a hit to the new end; null if the end is fixed."""
+    key_count: int
+    keys_digest: str
+    """SHA-256 of the packed keys, in hex."""
+    expires_at: float | None
+    """End of the pin in Unix seconds; for a pin with `refresh_on_hit`, the latest end that a node reports."""
+    note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that the record selects; null for all nodes."""
+    owner: str
+    """Actor that created the pin."""
+    origin: PinOrigin | None
+    etag: str
+    """ETag for `If-Match`."""
+    generation: int
+    """The generation of `pins` that last changed this record."""
+    created_at: float
+    updated_at: float
+    resolved: int
+    """Blocks that the pin covers."""
+    resident: int
+    """Covered blocks that are in the pool now."""
+    bytes: int
+    guaranteed: int
+    """Resident blocks inside the pin budgets; they are not evicted."""
+    degraded: int
+    """Resident blocks outside the budgets; they are kept as under a soft pin."""
+    gpu_copies: int
+    """GPU copies of its blocks; a block may have one on each GPU."""
+    gpu_copy_bytes: int
+    gpu_copies_wanted: int
+    """Copies that unlimited room would allow: one of each resident block on each GPU whose engines read it."""
+    expired: bool
+    holds_nothing: bool
+    """Whether the pin is guaranteed or permanent and no selected node caches any of its blocks. Becomes false as soon
+    as an engine stores one."""
+    summary: str
+    """Human-readable counts, such as `resolved 12 chunks, 9 resident, 96 MiB`."""
+    nodes: dict[str, PinOnNode]
+    """State by node."""
+    status: RecordStatus
+
+
+class PinList(msgspec.Struct, frozen=True):
+    items: list[PinAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""

@@ -1,0 +1,95 @@
+"""Quotas: a tenant's share of every node's pool."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.base.records import ManagedBy, Selector
+from app.schemas.base.status import RecordStatus
+from dataplane.protocol.control import Mode, OnExceed
+
+
+class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
+    """A complete quota record; omitted fields get their defaults. At least one field of the share is required. Sizes
+    are bytes, or text such as `4GiB`."""
+
+    limit_bytes: Annotated[
+        int | str | msgspec.UnsetType | None,
+        Meta(description="Hard cap; null for no cap.", examples=["4GiB"]),
+    ] = msgspec.UNSET
+    floor_bytes: Annotated[
+        int | str | msgspec.UnsetType,
+        Meta(description="Bytes that no other tenant can take; at most the limit. 0 when left out."),
+    ] = msgspec.UNSET
+    weight: Annotated[
+        float | msgspec.UnsetType,
+        Meta(description="Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out."),
+    ] = msgspec.UNSET
+    pin_budget_bytes: Annotated[
+        int | str | msgspec.UnsetType | None,
+        Meta(
+            description="Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; "
+            "null for the pool's budget alone."
+        ),
+    ] = msgspec.UNSET
+    store_rate_bytes: Annotated[
+        int | str | msgspec.UnsetType | None,
+        Meta(description="Bytes a second that the tenant may store, at least 1; null for no bound."),
+    ] = msgspec.UNSET
+    on_exceed: Annotated[
+        OnExceed | msgspec.UnsetType,
+        Meta(description="At the limit: make room among the tenant's own blocks (the default), or refuse."),
+    ] = msgspec.UNSET
+    mode: Annotated[
+        Mode | msgspec.UnsetType,
+        Meta(
+            description="`enforce` (the default), or `observe`: nothing binds, what would be refused is counted."
+        ),
+    ] = msgspec.UNSET
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
+
+
+class QuotaAnswer(msgspec.Struct, frozen=True):
+    """A quota record and the state of its tenant on the nodes. Counts and bytes are sums over nodes."""
+
+    tenant: str
+    limit_bytes: int | None
+    floor_bytes: int
+    weight: float
+    pin_budget_bytes: int | None
+    store_rate_bytes: int | None
+    on_exceed: OnExceed
+    mode: Mode
+    note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that the record selects; null for all nodes."""
+    etag: str
+    """ETag for `If-Match`."""
+    generation: int
+    """The generation of `quotas` that last changed this record."""
+    created_at: float
+    updated_at: float
+    used_bytes: int
+    blocks: int
+    pinned_bytes: int
+    effective_floor_bytes: int | None
+    """Floor that is guaranteed on every node: the minimum over nodes; null if no node has reported."""
+    over_limit: bool
+    would_refuse_blocks: int
+    """Blocks that `enforce` would have refused while the mode was `observe`."""
+    refused_blocks: int
+    refused: dict[str, int]
+    """Refused blocks by code name."""
+    status: RecordStatus
+
+
+class QuotaList(msgspec.Struct, frozen=True):
+    items: list[QuotaAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""

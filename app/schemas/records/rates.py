@@ -1,0 +1,40 @@
+"""Rates: the prefill speed of engines without the cache."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class RatePut(msgspec.Struct, forbid_unknown_fields=True):
+    """A prefill rate: tokens per second that an engine computes, as measured by the operator."""
+
+    model: Annotated[str, Meta(description="The model's name, as engines attach with it.")]
+    prefill_tokens_per_s: Annotated[
+        float, Meta(description="Above 0, at most 1,000,000,000; of a whole engine, all its ranks together.")
+    ]
+    space: Annotated[
+        str,
+        Meta(description="For one space alone, by its identity (32 hex digits); empty for all of the model."),
+    ] = ""
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+
+
+class RateAnswer(msgspec.Struct, frozen=True):
+    name: str
+    model: str
+    space: str
+    prefill_tokens_per_s: float
+    note: str
+    etag: str
+    """ETag for `If-Match`."""
+    created_at: float
+    updated_at: float
+
+
+class RateList(msgspec.Struct, frozen=True):
+    items: list[RateAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""

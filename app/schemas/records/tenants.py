@@ -1,0 +1,61 @@
+"""Tenants: what nodes report about them, and their records."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class TenantAnswer(msgspec.Struct, frozen=True):
+    """A tenant: its statistics and its quota, if it has one. Counts and bytes are sums over nodes."""
+
+    tenant: str
+    bytes: int
+    blocks: int
+    limit_bytes: int | None
+    floor_bytes: int
+    effective_floor_bytes: int | None
+    """Floor that is guaranteed on every node; null if no node has reported."""
+    weight: float
+    pin_budget_bytes: int | None
+    pinned_bytes: int
+    pins: int
+    """Pin records of this tenant."""
+    store_rate_bytes: int | None
+    on_exceed: str
+    mode: str
+    would_refuse_blocks: int
+    over_limit: bool
+    managed: bool
+    """Whether a quota record exists."""
+    requested_blocks: int
+    hit_blocks: int
+    hit_ratio: float | None
+    """Share of requested blocks that were hits since the nodes started; null if nothing was requested."""
+    stored_blocks: int
+    evicted_blocks: int
+    refused_blocks: int
+    refused: dict[str, int]
+    """Refused blocks by code name."""
+    note: str
+
+
+class TenantList(msgspec.Struct, frozen=True):
+    items: list[TenantAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""
+
+
+class AdoptPost(msgspec.Struct, forbid_unknown_fields=True):
+    """The new quota of an adopted tenant. It has no limit, so no block of the tenant is evicted because of it."""
+
+    floor_bytes: Annotated[
+        int | str,
+        Meta(
+            description="Bytes that no other tenant can take: an integer, or text such as `1GiB`.",
+            examples=[0],
+        ),
+    ] = 0
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""

@@ -1,0 +1,70 @@
+"""Tokenizers of models, which let users give text where engines use tokens."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+
+class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
+    """The tokenizer of one model, as its engines load it."""
+
+    model: Annotated[str, Meta(description="Model name, as engines attach with it; one tokenizer for each.")]
+    tokenizer: Annotated[
+        dict[str, Any] | str,
+        Meta(
+            description="The Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."
+        ),
+    ]
+    chat_template: Annotated[
+        str | None,
+        Meta(
+            description="Jinja, with `messages`, `add_generation_prompt` and the special tokens; for `messages`."
+        ),
+    ] = None
+    special_tokens: Annotated[
+        Annotated[dict[str, str], Meta(max_length=64)] | None,
+        Meta(description="For the template, such as `bos_token` and `eos_token`."),
+    ] = None
+    add_special_tokens: Annotated[
+        bool,
+        Meta(
+            description="The tokenizer adds its special tokens around a `text`, as engines do for completions; around "
+            "`messages` only the template's stand."
+        ),
+    ] = True
+    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+
+
+class TokenizerAnswer(msgspec.Struct, frozen=True):
+    """A tokenizer without its file."""
+
+    name: str
+    model: str
+    digest: str
+    """SHA-256 of the tokenizer.json, in hex."""
+    chat_template: str | None
+    special_tokens: dict[str, str] | None
+    add_special_tokens: bool
+    note: str
+    revision: int
+    etag: str
+    """ETag for `If-Match`."""
+    created_at: float
+    updated_at: float
+
+
+class TokenizerList(msgspec.Struct, frozen=True):
+    items: list[TokenizerAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""
+
+
+class TokenizerUsed(msgspec.Struct, frozen=True):
+    """The tokenizer that encoded a text."""
+
+    name: str
+    digest: str
+    """SHA-256 of its tokenizer.json, in hex."""

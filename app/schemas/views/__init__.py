@@ -1,0 +1,1 @@
+"""Schemas of health, the overview, snapshots and events."""

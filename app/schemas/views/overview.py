@@ -1,0 +1,40 @@
+"""The complete state that the dashboard shows."""
+
+import msgspec
+
+from app.ingest.history import RecentRates, Series
+from app.observe.events import LarderEvent
+from app.schemas.fleet.nodes import NodeAnswer
+from app.schemas.records.pins import PinAnswer
+from app.schemas.records.policies import PolicyAnswer
+from app.schemas.records.tenants import TenantAnswer
+from dataplane.protocol.events import PoolStats, Totals
+
+__all__ = ["LarderEvent", "Overview", "RecentRates", "Series"]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """State of the system. Sums are over nodes that are not lost."""
+
+    at: float
+    armed: bool
+    """Whether every living node enforces quotas; false if there is no living node."""
+    ready: bool
+    """Result of `/readyz`."""
+    pool: PoolStats
+    totals: Totals
+    rates: RecentRates
+    tenants: list[TenantAnswer]
+    """Largest first, at most 500."""
+    tenants_total: int
+    pins: list[PinAnswer]
+    """By name, at most 500."""
+    pins_total: int
+    policy: PolicyAnswer | None
+    """The policy record, if there is one; the policy in force on each node is in its `stats.policy`. Callers that are
+    limited to tenants see only the rules of the policy."""
+    nodes: list[NodeAnswer]
+    refused: dict[str, int]
+    """Refused blocks by code name."""
+    recent: list[LarderEvent]
+    """The last 20 events, oldest first."""

@@ -1,0 +1,1 @@
+"""Identities and their rights: credentials, sessions, API tokens, refusals, the audit log."""

@@ -1,0 +1,336 @@
+"""Authentication: identifies the caller of a request by its token or session, in microseconds.
+
+Rows of tokens are cached for a second, so that a revocation takes effect on all managers within two. While no token
+exists, requests to a loopback address are those of `local` (setting `auth = "auto"`).
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import LarderError, StoreUnavailable, TooManyRequests, Unauthorized
+from app.services.access import credentials
+from app.services.access.credentials import Hasher, same
+from app.services.access.refusals import MinuteShare, RefusalAudit
+from app.services.base.changes import Changes
+from app.services.base.principals import ADMIN, Principal, Role
+from app.services.base.throttle import Throttle, neighbourhood
+from app.services.base.ttl_cache import TTLCache
+from app.store.access import audit, tokens
+from app.store.access.tokens import SETUP_ROLE, SessionRow, TokenRow
+from app.store.base import identity
+from app.store.base.database import Database
+
+FRESH_S = 1.0
+"""Largest age, in seconds, of cached tokens and sessions."""
+MAX_KEPT = 10_000
+SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole=60, each=20, reserve=60)}
+"""Entries per minute that the audit keeps: of failures by neighbourhood, and of refusals by token. More are only
+counted."""
+EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
+_ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"
+FIRST = (
+    "a token is needed, and there is none yet: 'larder login --setup' makes the first with the setup token, which is "
+    f"at {_ITS_PLACE}; when that is lost, start once with app.admin_token_file"
+)
+UNKNOWN = "the token is not known: it was revoked, or never made here"
+UNKNOWN_SETUP = (
+    f"this is not the setup token of this database, or it made the first token already; it is at {_ITS_PLACE}"
+)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Credentials of a request, and where it came from."""
+
+    authorization: str | None = None
+    cookie: str = ""
+    request_id: str = ""
+    source: str = ""
+    trace_id: str = ""
+
+
+class WrongToken(Unauthorized):
+    """A wrong token was presented; the failure was counted."""
+
+
+@dataclass
+class AuthCounts:
+    failures: dict[str, int] = field(default_factory=dict)
+    """Number of unauthenticated requests by reason."""
+
+    def failed(self, reason: str) -> None:
+        self.failures[reason] = self.failures.get(reason, 0) + 1
+
+
+class Auth:
+    """Authenticates callers. Call `start` once, then `identify` for each request."""
+
+    def __init__(self, database: Database, changes: Changes, configured: str, *, may_open: bool) -> None:
+        """`configured` is the admin token of the settings. If `may_open`, requests need no token before one exists."""
+        self._database = database
+        self._changes = changes
+        self._configured = configured
+        self._configured_hash = ""
+        self._may_open = may_open
+        self._closed = bool(configured)
+        self._hasher: Hasher | None = None
+        self._tokens = TTLCache(self._load_token, FRESH_S, MAX_KEPT)
+        self._sessions = TTLCache(self._load_session, FRESH_S, MAX_KEPT)
+        self._any = TTLCache(self._load_any, FRESH_S, 1)
+        self._throttle = Throttle()
+        self._refusals: dict[int, RefusalAudit[_Refused]] = {
+            status: RefusalAudit(share) for status, share in SHARES.items()
+        }
+        self._used: dict[str, tuple[float, str]] = {}
+        self.counts = AuthCounts()
+        self._log = structlog.get_logger()
+
+    @property
+    def started(self) -> bool:
+        return self._hasher is not None
+
+    @property
+    def hasher(self) -> Hasher:
+        assert self._hasher is not None, "it was not started"
+        return self._hasher
+
+    @property
+    def configured_hash(self) -> str:
+        """Hash of the token of the settings; empty if there is none."""
+        return self._configured_hash
+
+    @property
+    def unrecorded(self) -> int:
+        """Number of failures and refusals since the start that have no audit entry."""
+        return sum(refusals.left_out_ever for refusals in self._refusals.values())
+
+    async def start(self) -> str:
+        """Return the one-time setup token if it was created now, else an empty string. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            self._hasher = Hasher(await identity.store_id(session), await identity.secret(session))
+        if self._configured:
+            self._configured_hash = self._hasher.configured(self._configured)
+        made = credentials.new_token(credentials.SETUP_ID)
+        async with self._changes.begin(Principal(actor="larder")) as change:
+            await audit.lock(change.session)  # managers that start together create only one
+            if self._closed or await tokens.exist(change.session):
+                self._closed = True
+                await tokens.drop_setup(change.session)
+                return ""
+            if await tokens.get(change.session, credentials.SETUP_ID) is not None:
+                return ""
+            change.session.add(
+                TokenRow(
+                    id=made.id, name="(setup)", role=SETUP_ROLE, tenants=None, hash=self._hasher.token(made),
+                    created_by="larder", created_at=change.now,
+                )
+            )  # fmt: skip
+            change.noted("create", "token", "(setup)")
+        return made.text
+
+    async def identify(self, attempt: Credentials, *, again: bool = False) -> Principal:
+        """Return the caller. `again`: the request was admitted before, so nothing is counted. Raises Unauthorized,
+        TooManyRequests, StoreUnavailable."""
+        if attempt.authorization is not None:
+            try:
+                return await self._by_token(attempt, attempt.authorization)
+            except _Wrong as wrong:
+                raise (wrong.plain() if again else await self._failed(attempt, wrong)) from None
+        known = await self._by_session(attempt) if attempt.cookie else None
+        if known is not None:
+            return known
+        if await self.is_open():
+            return Principal(request_id=attempt.request_id, source=attempt.source, trace_id=attempt.trace_id)
+        if attempt.cookie:
+            raise Unauthorized("the session is over: log in again")
+        raise Unauthorized(EXPECTED if await self._has_tokens() else FIRST)
+
+    async def still(self, attempt: Credentials, caller: Principal) -> bool:
+        """Return whether the caller of a long response would still be admitted."""
+        try:
+            now = await self.identify(attempt, again=True)
+        except StoreUnavailable:
+            return True
+        except LarderError:
+            return False
+        return (now.actor, now.role, now.salts) == (caller.actor, caller.role, caller.salts)
+
+    async def _has_tokens(self) -> bool:
+        """Return whether a token exists. Raises StoreUnavailable."""
+        return self._closed or await self._any.get("")
+
+    async def is_open(self) -> bool:
+        """Return whether requests need no token. Once a token exists, they need one until the next start."""
+        if self._closed or not self._may_open:
+            return False
+        if await self._any.get(""):
+            self._closed = True
+        return not self._closed
+
+    def forget(self, token_id: str) -> None:
+        """Drop a token from the cache after a change by this manager, so that the change takes effect at once."""
+        self._tokens.forget(token_id)
+        self._any.forget("")
+
+    def forget_session(self, digest: str) -> None:
+        self._sessions.forget(digest)
+
+    def take_used(self) -> dict[str, tuple[float, str]]:
+        """Return when and from where tokens were used since the last call, by id."""
+        used, self._used = self._used, {}
+        return used
+
+    async def refused(self, by: Principal, method: str, path: str, why: str) -> None:
+        """Audit the refusal of a request of an authenticated caller."""
+        await self._keep(403, by, method, "request", path, why)
+
+    async def check(self, presented: str, attempt: Credentials) -> Principal:
+        """Return the caller of a token that was not sent in the Authorization header. Raises what `identify` raises."""
+        try:
+            return await self._verify(presented, attempt)
+        except _Wrong as wrong:
+            raise await self._failed(attempt, wrong) from None
+
+    async def _by_token(self, attempt: Credentials, header: str) -> Principal:
+        if len(header) > credentials.MAX_CHARACTERS + len("Bearer "):
+            raise _Wrong("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
+        scheme, _, rest = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _Wrong("malformed", f"{EXPECTED}, got another scheme")
+        return await self._verify(rest.strip(" "), attempt)
+
+    async def _verify(self, text: str, attempt: Credentials) -> Principal:
+        if self._configured_hash and same(self.hasher.configured(text), self._configured_hash):
+            return _caller(attempt, ADMIN, "admin", None, "")
+        token = credentials.parsed(text)
+        if token is None:
+            raise _Wrong("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
+        row = await self._tokens.get(token.id)
+        digest = self.hasher.token(token)
+        if row is None or not same(digest, row.hash):
+            known = "" if row is None else token.id
+            raise _Wrong("unknown", UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN, known)
+        return self._of(row, attempt)
+
+    def _of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:
+        now = time.time()
+        if row.expires_at is not None and row.expires_at <= now:
+            raise _Wrong("expired", f"the token {row.name!r} has expired", row.id)
+        if row.role == SETUP_ROLE:
+            return _caller(attempt, "setup", "admin", None, row.id)
+        self._used[row.id] = (now, attempt.source)
+        salts = None if row.tenants is None else frozenset(row.tenants)
+        return _caller(attempt, row.name, row.role, salts, row.id, session_hash)  # type: ignore[arg-type]
+
+    async def _by_session(self, attempt: Credentials) -> Principal | None:
+        if not credentials.is_cookie(attempt.cookie):
+            return None
+        digest = self.hasher.session(attempt.cookie)
+        row = await self._sessions.get(digest)
+        if row is None or row.expires_at <= time.time():
+            return None
+        if row.token_id is None:
+            same_token = self._configured_hash and same(row.configured, self._configured_hash)
+            return _caller(attempt, ADMIN, "admin", None, "", digest) if same_token else None
+        token = await self._tokens.get(row.token_id)
+        try:
+            return None if token is None else self._of(token, attempt, digest)
+        except _Wrong:
+            return None
+
+    async def _failed(self, attempt: Credentials, wrong: "_Wrong") -> LarderError:
+        self.counts.failed(wrong.reason)
+        wait_s = self._throttle.failed(attempt.source, time.monotonic())
+        by = Principal(
+            attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id
+        )
+        await self._keep(401, by, "authenticate", "token", wrong.token_id, wrong.message)
+        if not wait_s:
+            return wrong.plain()
+        return TooManyRequests(
+            f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s
+        )
+
+    async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, why: str) -> None:
+        refusals = self._refusals[status]
+        refused = _Refused(by, action, kind, name, why)
+        source = neighbourhood(by.source)
+        who = by.token_id if status == 403 and by.token_id else source
+        if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
+            return
+        left_out, refusals.left_out = refusals.left_out, 0
+        await self._write_down(refused, {"left_out_before": left_out} if left_out else None)
+
+    async def keep_repeated(self, now: float, *, all_of_them: bool = False) -> None:
+        """Audit how often refusals of past minutes (at Unix time `now`) were repeated."""
+        for refusals in self._refusals.values():
+            for refused, again in refusals.ended(now, all_of_them=all_of_them):
+                await self._write_down(refused, {"again": again})
+
+    async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
+        try:
+            await self._changes.note(
+                refused.action, refused.kind, refused.name, more, refused.by, denied=refused.why
+            )
+        except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
+            self._log.warning("audit.failed", reason=str(error))
+
+    async def _load_token(self, token_id: str) -> TokenRow | None:
+        async with self._database.read() as session:
+            return await tokens.get(session, token_id)
+
+    async def _load_session(self, digest: str) -> SessionRow | None:
+        async with self._database.read() as session:
+            return await session.get(SessionRow, digest)
+
+    async def _load_any(self, _: str) -> bool:
+        async with self._database.read() as session:
+            return await tokens.exist(session)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A refusal as the audit keeps it."""
+
+    by: Principal
+    action: str
+    kind: str
+    name: str
+    why: str
+
+
+class _Wrong(Exception):
+    """A wrong credential was presented."""
+
+    def __init__(self, reason: str, message: str, token_id: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.token_id = token_id
+
+    def plain(self) -> WrongToken:
+        return WrongToken(self.message)
+
+
+def _caller(
+    attempt: Credentials,
+    actor: str,
+    role: Role,
+    salts: frozenset[str] | None,
+    token_id: str,
+    session_hash: str = "",
+) -> Principal:
+    return Principal(
+        attempt.request_id,
+        actor,
+        role,
+        salts,
+        token_id,
+        attempt.source,
+        attempt.trace_id,
+        bool(session_hash),
+        session_hash,
+    )

@@ -1,0 +1,86 @@
+"""Selects the refusals that the audit keeps individually: each source has a share, so that none can hide another.
+
+The audit is kept forever, and refused callers determine how often they are refused. Within a minute, the same refusal
+of the same caller is kept once, plus once at the end with its number of repetitions. Different refusals of one caller
+share a limit. A caller without an entry in this minute has access to a reserve, even if other callers used up all other
+entries.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MinuteShare:
+    """Numbers of entries per minute."""
+
+    whole: int
+    each: int
+    """Largest number of entries of one caller."""
+    reserve: int
+    """Number of first entries of further callers when `whole` is used up."""
+
+
+@dataclass
+class _Minute(Generic[T]):
+    number: int = -1
+    used: int = 0
+    reserve_used: int = 0
+    by_whom: Counter[str] = field(default_factory=Counter)
+    again: dict[tuple[str, Hashable], tuple[T, int]] = field(default_factory=dict)
+    """Entries that were kept, and how often each was repeated."""
+
+
+class RefusalAudit(Generic[T]):
+    """Call `take` for each refusal, and `ended` periodically. Times are Unix seconds."""
+
+    def __init__(self, share: MinuteShare) -> None:
+        self._share = share
+        self._minute: _Minute[T] = _Minute()
+        self._ended: list[tuple[T, int]] = []
+        self.left_out = 0
+        """Number of refusals left out since the last one that was kept."""
+        self.left_out_ever = 0
+
+    def take(self, who: str, what: Hashable, told: T, now: float) -> bool:
+        """Return whether to keep this refusal. If it is repeated within the minute, `ended` returns `told`."""
+        self._turn(now)
+        minute = self._minute
+        if (known := minute.again.get((who, what))) is not None:
+            minute.again[who, what] = (known[0], known[1] + 1)
+            return False
+        if not self._has_room(who):
+            self.left_out += 1
+            self.left_out_ever += 1
+            return False
+        minute.by_whom[who] += 1
+        minute.again[who, what] = (told, 0)
+        return True
+
+    def ended(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
+        """Return what was repeated in past minutes, and how often; each is returned once."""
+        self._turn(now, force=all_of_them)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _has_room(self, who: str) -> bool:
+        share, minute = self._share, self._minute
+        if minute.by_whom[who] >= share.each:
+            return False
+        if minute.used < share.whole:
+            minute.used += 1
+            return True
+        if minute.by_whom[who] or minute.reserve_used >= share.reserve:
+            return False
+        minute.reserve_used += 1
+        return True
+
+    def _turn(self, now: float, *, force: bool = False) -> None:
+        number = int(now // 60)
+        if number != self._minute.number or force:
+            self._ended += [(told, again) for told, again in self._minute.again.values() if again]
+            self._minute = _Minute(number)

@@ -1,0 +1,72 @@
+"""Sessions of browsers that logged in with a token. Only the browser knows the cookie's value."""
+
+import time
+from dataclasses import replace
+
+from app.errors import Unauthorized
+from app.schemas.access.tokens import SessionAnswer
+from app.services.access import credentials
+from app.services.access.auth import Auth, Credentials
+from app.services.access.credentials import SETUP_ID
+from app.services.access.tokens import who_fields
+from app.services.base.changes import Changes
+from app.services.base.principals import Principal
+from app.store.access import tokens
+from app.store.access.tokens import SessionRow
+from app.store.base.database import Database
+
+SESSION_S = 12 * 3600
+MAX_OF_A_TOKEN = 100
+"""Largest number of sessions of one token; opening one more ends the oldest."""
+
+
+class LoginSessions:
+    def __init__(self, database: Database, changes: Changes, auth: Auth) -> None:
+        self._database = database
+        self._changes = changes
+        self._auth = auth
+
+    async def log_in(self, token: str, attempt: Credentials) -> tuple[str, SessionAnswer]:
+        """Open a session, and return the cookie's value and the session. Raises Unauthorized, TooManyRequests."""
+        who = await self._auth.check(token.strip(), attempt)
+        if who.token_id == SETUP_ID:
+            raise Unauthorized(
+                "the setup token makes the first token and nothing else: 'larder login --setup'"
+            )
+        cookie, now = credentials.new_cookie(), time.time()
+        row = SessionRow(
+            hash=self._auth.hasher.session(cookie),
+            token_id=who.token_id or None,
+            configured="" if who.token_id else self._auth.configured_hash,
+            created_at=now,
+            expires_at=now + SESSION_S,
+            source=who.source,
+        )
+        async with self._changes.begin(who) as change:
+            ended = await tokens.open_session(change.session, row, change.now, MAX_OF_A_TOKEN)
+            change.noted("login", "session", who.actor)
+        for digest in (row.hash, *ended):
+            self._auth.forget_session(digest)
+        return cookie, self._answer(replace(who, session=True), cookie, row.expires_at)
+
+    async def get(self, cookie: str, by: Principal) -> SessionAnswer:
+        """Return the identity of the caller, with or without a session."""
+        if not by.session:
+            return self._answer(by, "", None)
+        async with self._database.read() as session:
+            row = await session.get(SessionRow, self._auth.hasher.session(cookie))
+        return self._answer(by, cookie, None if row is None else row.expires_at)
+
+    async def log_out(self, cookie: str, by: Principal) -> None:
+        """End the caller's session, if there is one."""
+        if not by.session:
+            return
+        digest = self._auth.hasher.session(cookie)
+        async with self._changes.begin(by) as change:
+            if await tokens.close_session(change.session, digest):
+                change.noted("logout", "session", by.actor)
+        self._auth.forget_session(digest)
+
+    def _answer(self, by: Principal, cookie: str, expires_at: float | None) -> SessionAnswer:
+        csrf = self._auth.hasher.csrf(cookie) if cookie else ""
+        return SessionAnswer(**who_fields(by), csrf_token=csrf, expires_at=expires_at)

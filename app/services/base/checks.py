@@ -1,0 +1,138 @@
+"""Rules for single fields, collected so that one response reports all faults of a request."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.errors import FieldError, Forbidden, Invalid, NotFound
+from app.observe.visible import is_seen
+from dataplane.base import labels as label_rules
+from dataplane.base.units import parse_size
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.salts import salt_of
+
+T = TypeVar("T")
+
+MAX_NOTE_CHARACTERS = 1024
+MAX_MODEL_CHARACTERS = 256
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+
+
+class Faults:
+    """Collects faults; `check` runs a rule and keeps its error."""
+
+    def __init__(self) -> None:
+        self.errors: list[FieldError] = []
+
+    def add(self, path: str, message: str) -> None:
+        self.errors.append(FieldError(path, message))
+
+    def check(self, path: str, rule: Callable[[], T]) -> T | None:
+        """Return the rule's result, or None if it raised ValueError or ProtocolError."""
+        try:
+            return rule()
+        except ProtocolError as error:
+            self.add(error.field or path, error.message)
+        except ValueError as error:
+            self.add(path, str(error))
+        return None
+
+    def stop(self) -> None:
+        """Raise Invalid if there are faults."""
+        if self.errors:
+            first = self.errors[0]
+            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            raise Invalid(f"{first.path}: {first.message}{more}", self.errors)
+
+
+def tenant(name: str) -> str:
+    """Return the salt of a tenant's shown name. Raises ProtocolError, ValueError."""
+    if not name:
+        raise ValueError("expected a tenant; the empty salt is shown as '_default'")
+    return salt_of(name)
+
+
+def new_tenant(name: str) -> str:
+    """Return the salt of a name for a new record. Engines may send any salt and are served; but a name with invisible
+    characters, or with characters that change the direction of a line, is not stored. Raises ProtocolError,
+    ValueError."""
+    salt = tenant(name)
+    if name.isspace():
+        raise ValueError(f"expected a name that can be seen, got {name!r}: it is only whitespace")
+    unseen = next((character for character in name if not is_seen(character)), None)
+    if unseen is not None:
+        called = unicodedata.name(unseen, "a character without a name")
+        raise ValueError(f"expected characters that can be seen, found {unseen!a} ({called})")
+    if name != name.strip():
+        raise ValueError(f"expected no blank at an end, got {name!r}")
+    if not unicodedata.is_normalized("NFC", name):
+        composed = unicodedata.normalize("NFC", name)
+        raise ValueError(f"expected composed characters (NFC), as {composed!a}, got {name!a}")
+    if name in (".", ".."):
+        raise ValueError(f"expected another name: {name!r} cannot be used in a URL")
+    return salt
+
+
+def tenant_in_path(name: str) -> str:
+    """Return the salt of a tenant named in the path. Raises Invalid."""
+    faults = Faults()
+    salt = faults.check("tenant", lambda: tenant(name))
+    faults.stop()
+    assert salt is not None
+    return salt
+
+
+def pin_name(name: str) -> str:
+    """Check the name of a record. Raises Invalid."""
+    if _NAME.fullmatch(name) is None:
+        faults = Faults()
+        faults.add("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        faults.stop()
+    return name
+
+
+def size(value: int | str | None) -> int | None:
+    """Return the size in bytes; None stays None. Raises ValueError."""
+    return None if value is None else parse_size(value)
+
+
+def note(text: str) -> str:
+    """Check a note. Raises ValueError."""
+    if len(text) > MAX_NOTE_CHARACTERS:
+        raise ValueError(f"expected at most {MAX_NOTE_CHARACTERS} characters, got {len(text)}")
+    if not all(character.isprintable() or character in "\n\t" for character in text):
+        raise ValueError("expected printable characters")
+    return text
+
+
+def managed_by(name: str) -> str:
+    """Check the name of an owner. Raises ValueError."""
+    if name and _NAME.fullmatch(name) is None:
+        raise ValueError("expected at most 128 of the characters A-Z a-z 0-9 . _ -")
+    return name
+
+
+def labels(given: dict[str, str] | None) -> dict[str, str] | None:
+    """Return the labels, sorted; None if empty, which means no condition. Raises ValueError."""
+    if fault := label_rules.fault(given or {}):
+        raise ValueError(fault)
+    return dict(sorted(given.items())) if given else None
+
+
+def model(name: str) -> str:
+    """Check the name of a model. Raises ValueError."""
+    if not 1 <= len(name) <= MAX_MODEL_CHARACTERS or not name.isprintable():
+        raise ValueError(f"expected 1 to {MAX_MODEL_CHARACTERS} printable characters")
+    return name
+
+
+def taken(kind: str, name: str, path: str = "name") -> Forbidden:
+    """Return the error for a name that belongs to a tenant the caller does not see. It says only that the name is
+    taken."""
+    message = f"{name!r} is taken: names of {kind}s are unique in the whole fleet; choose another one"
+    return Forbidden(f"{path}: {message}", [FieldError(path, message)])
+
+
+def missing(kind: str, name: str, more: str = "") -> NotFound:
+    return NotFound(f"there is no {kind} {name!r}{more}")

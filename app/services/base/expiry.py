@@ -1,0 +1,38 @@
+"""When a record expires: after a duration, or at a point in time."""
+
+from datetime import datetime
+
+from app.services.base.checks import Faults
+from app.services.base.durations import span
+
+MAX_TTL_S = 10 * 366 * 86_400.0
+
+
+def expiry(ttl_s: float | None, expires_at: float | str | None, now: float, faults: Faults) -> float | None:
+    """Return Unix seconds, or None for never. Adds errors to `faults`."""
+    if ttl_s is not None and expires_at is not None:
+        faults.add("expires_at", "expected at most one of 'ttl_s' and 'expires_at'")
+        return None
+    if ttl_s is not None:
+        if not 0 < ttl_s <= MAX_TTL_S:  # also true for NaN
+            faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
+            return None
+        return now + ttl_s
+    if expires_at is None:
+        return None
+    at = faults.check("expires_at", lambda: _moment(expires_at))
+    if at is not None and not now < at <= now + MAX_TTL_S:
+        faults.add("expires_at", "expected a moment in the future, within ten years")
+    return at
+
+
+def _moment(value: float | str) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"expected RFC 3339 such as '2030-01-31T12:00:00Z', got {value[:40]!r}") from None
+    if moment.tzinfo is None:
+        raise ValueError("expected a moment with an offset, such as '2030-01-31T12:00:00Z'")
+    return moment.timestamp()

@@ -1,0 +1,146 @@
+"""Error messages for the fields of a request body: translates the decoder's messages into Larder's wording."""
+
+import re
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from app.errors import FieldError
+
+MAX_SHOWN = 40
+"""Number of characters of a wrong value that a message repeats."""
+_PATH = re.compile(r"^(?P<message>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[[^\]]*\]")
+_NAMED = re.compile(r"(?P<what>unknown|required) field `(?P<name>[^`]*)`")
+_WRONG_VALUE = re.compile(r"^Invalid (?:enum )?value '?(?P<value>.*?)'?$", re.DOTALL)
+_WRONG_TYPE = re.compile(r"^Expected `(?P<wanted>[^`]*)`(?:, got `(?P<got>[^`]*)`)?$")
+_LENGTH = re.compile(
+    r"^Expected `(?P<type>str|array|object)` of (?:length (?P<sign><=|>=)|at (?P<end>least|most) length) (?P<bound>\d+)"
+)
+_BOUND = re.compile(r"^Expected `(?P<type>int|float)` (?P<sign><=|>=|<|>) (?P<bound>[-+\w.]+)$")
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "a map",
+}
+_OF = {"str": ("character", "characters"), "array": ("item", "items"), "object": ("entry", "entries")}
+_SIGNS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
+_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
+
+
+def field_error(message: str, kind: Any) -> FieldError:
+    """Return the decoder's message about a body of type `kind` as a path and a sentence; the path of the body is
+    `body`."""
+    match = _PATH.match(message)
+    assert match is not None
+    path = (match["path"] or "$").removeprefix("$").removeprefix(".")
+    named = _NAMED.search(match["message"])
+    if named is not None:
+        place = f"{path}.{named['name']}" if path else named["name"]
+        if named["what"] == "unknown":
+            known = ", ".join(_fields(_at(kind, path)))
+            return FieldError(place, f"unknown; expected one of {known}" if known else "unknown")
+        return FieldError(place, f"expected {_expected(_at(kind, place), place)}, got nothing")
+    text = sentence(match["message"], path, _at(kind, path))
+    return FieldError(path, text) if path else FieldError("body", text.replace("a map", "a JSON object"))
+
+
+def sentence(message: str, path: str = "", hint: Any = None) -> str:
+    """Return the decoder's message about one value, declared as `hint`, in Larder's wording."""
+    wrong = _WRONG_VALUE.match(message)
+    other = _WRONG_TYPE.match(message)
+    if wrong is not None and _choices(hint):
+        return f"expected {_expected(hint, path)}, got {wrong['value'][:MAX_SHOWN]!r}"
+    if other is not None:
+        wanted = other["wanted"].split(" | ")
+        expected = _expected(hint, path) if _choices(hint) else _one_of(wanted, path)
+        return f"expected {expected}" + (f", got {_got(other['got'], wanted)}" if other["got"] else "")
+    bound = _BOUND.match(message)
+    if bound is not None:
+        return f"expected {_WORDS[bound['type']]}, {_SIGNS[bound['sign']]} {bound['bound']}"
+    length = _LENGTH.match(message)
+    if length is not None:
+        sign = _SIGNS[length["sign"]] if length["sign"] else f"at {length['end']}"
+        return f"expected {sign} {int(length['bound']):,} {_OF[length['type']][length['bound'] != '1']}"
+    if "out of range" in message:
+        return "expected a smaller number"
+    return message[:1].lower() + message[1:].replace("`", "'")
+
+
+def _got(name: str, wanted: list[str]) -> str:
+    if name == "float" and "int" in wanted:
+        return "a number that is not whole"
+    return _WORDS.get(name, name)
+
+
+def _one_of(names: list[str], path: str = "") -> str:
+    """Return `text or null`, for example; for a size, say how sizes are written."""
+    words = [_WORDS.get(name, name) for name in names]
+    if path.endswith("_bytes") and "int" in names:
+        words = ["bytes as a whole number", *(["text such as '4GiB'"] if "str" in names else []),
+                 *(["null"] if "null" in names else [])]  # fmt: skip
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _expected(hint: Any, path: str) -> str:
+    """Describe the values that a field accepts, from its declaration."""
+    choices = _choices(hint)
+    if choices:
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    names = [_name(part) for part in _parts(hint)]
+    return _one_of(list(dict.fromkeys(names)), path) if names else "a value"
+
+
+def _name(part: Any) -> str:
+    if get_origin(part) in (list, tuple, set, frozenset):
+        return "array"
+    return _NAMES.get(part, "object")
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield the member types of a union, without annotations."""
+    if get_origin(hint) is Annotated:
+        yield from _parts(get_args(hint)[0])
+    elif get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _parts(part)
+    elif hint is not None and hint not in (Any, msgspec.UnsetType):
+        yield hint
+
+
+def _at(kind: Any, path: str) -> Any:
+    """Return the declared type of the value at a path of a body of type `kind`; None if unknown."""
+    hint = kind
+    for step in _STEP.finditer(path):
+        found = None
+        for part in _parts(hint):
+            if step["name"] is None and get_origin(part) in (list, dict):
+                found = get_args(part)[-1]
+            elif step["name"] is not None and _is_struct(part):
+                found = get_type_hints(part, include_extras=True).get(step["name"], found)
+        hint = found
+    return hint
+
+
+def _is_struct(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, msgspec.Struct)
+
+
+def _fields(hint: Any) -> list[str]:
+    return [
+        field.encode_name
+        for part in _parts(hint)
+        if _is_struct(part)
+        for field in msgspec.structs.fields(part)
+    ]
+
+
+def _choices(hint: Any) -> list[str]:
+    """Return the literal values of a field; empty if it has none."""
+    return [str(value) for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]

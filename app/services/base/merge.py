@@ -1,0 +1,32 @@
+"""JSON merge patch, RFC 7396: the patch is merged into the current value; null removes a field."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.errors import Invalid
+from app.services.base.fields import field_error
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """Return the patched value; neither argument is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), value)
+    return result
+
+
+def patched(kind: type[T], held: dict[str, Any], patch: dict[str, Any]) -> T:
+    """Return the complete intent: the held record with the patch applied. Raises Invalid."""
+    try:
+        return msgspec.convert(merge(held, patch), kind)
+    except msgspec.ValidationError as error:
+        fault = field_error(str(error), kind)
+        raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None

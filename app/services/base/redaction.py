@@ -1,0 +1,89 @@
+"""Redacts the fleet's state for callers who are limited to tenants: they see their own tenants and no other names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from app.ingest.history import RecentRates
+from app.observe.events import LarderEvent
+from app.schemas.base.status import RecordStatus
+from app.schemas.fleet.nodes import NodeAnswer
+from app.schemas.records.policies import PolicyAnswer
+from app.schemas.records.tenants import TenantAnswer
+from app.schemas.records.tokenizers import TokenizerAnswer
+from app.services.base.principals import Principal
+from dataplane.protocol.events import PoolStats, Totals
+
+
+def is_shown(event: LarderEvent, by: Principal) -> bool:
+    """Return whether the caller may see the event: only if it names one of its tenants, as other events may name
+    others."""
+    if by.salts is None:
+        return True
+    tenant = event.fields.get("tenant")
+    if tenant is None and event.name.startswith("quota."):
+        tenant = event.fields.get("name")
+    return isinstance(tenant, str) and by.sees_shown(tenant)
+
+
+def pool_of(tenants: Sequence[TenantAnswer], whole: PoolStats) -> PoolStats:
+    """Return the pool with only the use of these tenants."""
+    used = sum(tenant.bytes for tenant in tenants)
+    return PoolStats(
+        capacity_bytes=whole.capacity_bytes,
+        used_bytes=used,
+        ready_bytes=used,
+        pinned_bytes=sum(tenant.pinned_bytes for tenant in tenants),
+        blocks=sum(tenant.blocks for tenant in tenants),
+        max_blocks=whole.max_blocks,
+    )
+
+
+def totals_of(tenants: Sequence[TenantAnswer]) -> Totals:
+    """Return the totals that are counted by tenant; the others are 0."""
+    names = ("requested_blocks", "hit_blocks", "stored_blocks", "evicted_blocks", "refused_blocks")
+    return Totals(**{name: sum(getattr(tenant, name) for tenant in tenants) for name in names})
+
+
+def rates_of(totals: Totals) -> RecentRates:
+    """Return only the hit ratio since the start: the recent rates are not kept by tenant."""
+    ratio = totals.hit_blocks / totals.requested_blocks if totals.requested_blocks else None
+    return RecentRates(None, ratio, 0.0, 0.0, 0.0)
+
+
+def refused_of(tenants: Sequence[TenantAnswer]) -> dict[str, int]:
+    refused: dict[str, int] = {}
+    for tenant in tenants:
+        for code, count in tenant.refused.items():
+            refused[code] = refused.get(code, 0) + count
+    return refused
+
+
+def name_of(node: NodeAnswer) -> NodeAnswer:
+    """Return the node with its name, state and size only. Addresses, labels and engines are known to the operators of
+    the fleet alone; statistics and faults name tenants; generations and digests reveal when other tenants changed a
+    record."""
+    nothing: dict[str, Any] = {
+        **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
+        **dict.fromkeys(("public_key", "joined_by"), ""),
+        **{name: {} for name in ("labels", "told_labels", "own_labels", "desired", "observed")},
+        **{name: [] for name in ("lets_in", "faults")},
+    }
+    return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
+
+
+def tokenizer_of(tokenizer: TokenizerAnswer, by: Principal) -> TokenizerAnswer:
+    """Return the tokenizer; for limited callers without its digest, template, special tokens and notes, which belong to
+    the fleet."""
+    if by.salts is None:
+        return tokenizer
+    return msgspec.structs.replace(tokenizer, digest="", chat_template=None, special_tokens=None, note="")
+
+
+def rules_of(policy: PolicyAnswer | None) -> PolicyAnswer | None:
+    """Return the rules of a policy without statistics of all tenants and notes of operators."""
+    if policy is None:
+        return None
+    status = RecordStatus(accepted=True, applied=policy.status.applied, nodes={})
+    return msgspec.structs.replace(policy, note="", managed_by="", in_force={}, status=status)

@@ -1,0 +1,44 @@
+"""Throttles failed authentication by address: a burst, then one failure per second, in bounded memory."""
+
+import ipaddress
+from collections import OrderedDict
+
+BURST = 10.0
+PER_SECOND = 1.0
+MAX_SOURCES = 4096
+
+
+class Throttle:
+    """Counts failures only: a caller with a valid token never waits."""
+
+    def __init__(self, burst: float = BURST, per_second: float = PER_SECOND, most: int = MAX_SOURCES) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._most = most
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def failed(self, source: str, now: float) -> float:
+        """Count a failure at monotonic time `now`. Return the seconds until the next attempt is answered; 0 if this one
+        still is."""
+        key = neighbourhood(source)
+        left, at = self._left.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        allowed = left >= 1
+        left -= 1 if allowed else 0
+        self._left[key] = (left, now)
+        if len(self._left) > self._most:
+            self._left.popitem(last=False)
+        return 0.0 if allowed else (1 - left) / self._per_second
+
+
+def neighbourhood(source: str) -> str:
+    """Return the key under which an address is counted. For IPv6, its /64 network, because a client can use every
+    address of it."""
+    if ":" not in source:
+        return source
+    try:
+        address = ipaddress.IPv6Address(source)
+    except ValueError:
+        return source
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Network((address, 64), strict=False))

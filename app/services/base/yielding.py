@@ -1,0 +1,99 @@
+"""Lets a computing thread yield the interpreter to others, and stop when its result is no longer needed.
+
+CPython switches away from a computing thread only after another one has waited 5 ms. A request takes a dozen steps that
+each need the interpreter, so beside such a thread it takes a dozen times 5 ms; with pauses it takes its normal time. A
+thread cannot be cancelled from outside, so it checks at its pauses whether its result is still needed.
+"""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import ParamSpec, TypeVar
+
+PAUSE_S = 0.0001
+"""Seconds; long enough for a waiting thread to wake up."""
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class WorkAbandoned(Exception):
+    """The work was abandoned half way because no caller waits for its result."""
+
+
+class _Wanted:
+    """Whether a caller still waits for the result of a thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._over = False
+        self._calls: list[Callable[[], object]] = []
+
+    def check(self) -> None:
+        """Raise WorkAbandoned if no caller waits."""
+        if self._over:
+            raise WorkAbandoned
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call `call` when the work is abandoned; at once if it already is."""
+        with self._lock:
+            self._calls.append(call)
+            over = self._over
+        if over:
+            call()
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            calls = list(self._calls)
+        for call in calls:
+            call()
+
+
+_wanted: contextvars.ContextVar[_Wanted | None] = contextvars.ContextVar("wanted", default=None)
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `work` like `asyncio.to_thread`, but abandon it at its next pause if the caller is cancelled. Return only
+    after the thread has ended."""
+    wanted, context = _Wanted(), contextvars.copy_context()
+    context.run(_wanted.set, wanted)
+
+    def run() -> T:
+        wanted.check()  # the work may have waited long for a thread
+        return work(*args, **kwargs)
+
+    future = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(run))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        wanted.end()
+        await asyncio.wait({future})
+        future.exception()  # retrieved so that the event loop does not log it
+        raise
+
+
+def giving_way(items: Iterable[T], every: int) -> Iterator[T]:
+    """Yield the items, with a pause after every `every` of them. For threads only: a pause would block the event loop.
+    Raises WorkAbandoned in a thread of `in_thread`."""
+    wanted = _wanted.get()
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % every == 0:
+            if wanted is not None:
+                wanted.check()
+            time.sleep(PAUSE_S)
+
+
+def awaited(future: "concurrent.futures.Future[T]") -> T:
+    """Return the result of a future of the event loop, from a thread; cancel it if the thread's work is abandoned.
+    Raises WorkAbandoned."""
+    wanted = _wanted.get()
+    if wanted is not None:
+        wanted.at_end(future.cancel)
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise WorkAbandoned from None

@@ -1,0 +1,1 @@
+"""Actions on cached blocks, look-ups, dry runs, block lists and traces."""

@@ -1,0 +1,189 @@
+"""Lists cached blocks by block and node. A page takes a bounded number of requests to nodes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from app.errors import FieldError, Forbidden, Invalid, LarderError
+from app.ingest.fleet import FleetNode
+from app.schemas.cache.blocks import BlockAnswer, BlockCopies, BlockList
+from app.schemas.records.prefixes import NodeError
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.fleet.targets import Targets
+from app.services.records.prefixes import PrefixService
+from app.store.base import cursors
+from dataplane.protocol.control import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
+from dataplane.protocol.salts import shown
+
+MAX_QUESTIONS = 64
+"""Largest number of requests to nodes per page."""
+MAX_CURSOR = (1 << 62) - 1
+_OF_THE_SPACE = ("kv_group", "world_size", "rank")
+"""Fields that nodes report with the space, and that the list of blocks leaves out."""
+_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class BlockFilters:
+    """Filters as the request gives them; None matches everything."""
+
+    tenant: str | None = None
+    """Shown name of the tenant."""
+    model: str | None = None
+    space: str | None = None
+    key: str | None = None
+    prefix: str | None = None
+    """Label of a hot prefix; matches the blocks of its own keys."""
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class ListedBlocks:
+    """A page of blocks as nodes report them, each with its node's name."""
+
+    blocks: list[tuple[str, CachedBlock]]
+    next_cursor: str
+    silent: list[NodeError]
+
+
+class _Cursor(msgspec.Struct, array_like=True):
+    node: str
+    after: int
+
+
+class BlockService:
+    def __init__(self, targets: Targets, prefixes: PrefixService) -> None:
+        self._targets = targets
+        self._prefixes = prefixes
+
+    async def page(self, filters: BlockFilters, limit: int, cursor: str, by: Principal) -> BlockList:
+        """Return a page of blocks. Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
+        wanted = await self._wanted(filters, by)
+        found = await self.listed(wanted, self._targets.chosen(filters.node), limit, cursor)
+        return BlockList(
+            [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.silent
+        )
+
+    async def listed(
+        self, wanted: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str
+    ) -> ListedBlocks:
+        """Return a page of the blocks that nodes (sorted by name) list. Raises Invalid."""
+        at = _read(cursor)
+        found: list[tuple[str, CachedBlock]] = []
+        silent: list[NodeError] = []
+        questions = 0
+        for node in nodes:
+            if node.name < at.node:
+                continue
+            after = at.after if node.name == at.node else 0
+            while True:
+                if len(found) >= limit or questions >= MAX_QUESTIONS:
+                    return ListedBlocks(found, _write(node.name, after), silent)
+                questions += 1
+                message = msgspec.structs.replace(
+                    wanted, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
+                )
+                try:
+                    part = await self._ask(node, message)
+                except LarderError as error:
+                    silent.append(NodeError(node.name, error.message))
+                    break
+                found += [(node.name, block) for block in part.blocks]
+                if part.next <= after:
+                    break
+                after = part.next
+        return ListedBlocks(found, "", silent)
+
+    async def copies(self, key: str, by: Principal) -> BlockCopies:
+        """Return the blocks of a key on all nodes and in all spaces. Raises Invalid, NotFound, NodeUnreachable."""
+        faults = checks.Faults()
+        name = faults.check("key", lambda: _hex(key, _KEY, 64))
+        faults.stop()
+        assert name is not None
+        wanted = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
+        said = await self._targets.each(
+            self._targets.operations.connected(), lambda node: self._all(node, wanted)
+        )
+        found = [(each.node.name, block) for each in said for block in each.answer or ()]
+        items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
+        silent = [NodeError(each.node.name, each.error) for each in said if each.error is not None]
+        if not items and not silent:
+            raise checks.missing("block", name)
+        return BlockCopies(name, items, len(items), silent)
+
+    async def _all(self, node: FleetNode, wanted: ListBlocks) -> list[CachedBlock]:
+        found: list[CachedBlock] = []
+        after = 0
+        while True:
+            part = await self._ask(node, msgspec.structs.replace(wanted, after=after))
+            found += part.blocks
+            if part.next <= after:
+                return found
+            after = part.next
+
+    async def _ask(self, node: FleetNode, message: ListBlocks) -> Blocks:
+        return await self._targets.operations.ask(
+            node, lambda nonce: msgspec.structs.replace(message, nonce=nonce), Blocks
+        )
+
+    async def _wanted(self, filters: BlockFilters, by: Principal) -> ListBlocks:
+        faults = checks.Faults()
+        wanted = ListBlocks("")
+        if filters.tenant is not None:
+            wanted.tenant = faults.check("tenant", lambda: checks.tenant(filters.tenant or ""))
+        if filters.model is not None:
+            wanted.model = faults.check("model", lambda: checks.model(filters.model or ""))
+        if filters.space is not None:
+            wanted.space = faults.check("space", lambda: _hex(filters.space or "", _SPACE, 32))
+        if filters.key is not None and filters.prefix is not None:
+            faults.add("prefix", "expected at most one of 'key' and 'prefix'")
+        elif filters.key is not None:
+            key = faults.check("key", lambda: _hex(filters.key or "", _KEY, 64))
+            wanted.keys = b"" if key is None else bytes.fromhex(key)
+        faults.stop()
+        if wanted.tenant is not None:
+            by.check_salt(wanted.tenant)
+        elif by.salts is not None:
+            if len(by.salts) != 1:
+                raise Forbidden(
+                    f"this token is limited to the tenants {by.tenants()}: say which with 'tenant'"
+                )
+            (wanted.tenant,) = by.salts
+        if filters.prefix is not None:
+            whose = None if wanted.tenant is None else shown(wanted.tenant)
+            found = await self._prefixes.keys(filters.prefix, by, whose)
+            wanted.keys = b"".join(found.keys)
+        return wanted
+
+
+def _hex(text: str, form: re.Pattern[str], digits: int) -> str:
+    if form.fullmatch(text.lower()) is None:
+        raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
+    return text.lower()
+
+
+def _write(node: str, after: int) -> str:
+    return cursors.write(_Cursor(node, after))
+
+
+def _read(text: str) -> _Cursor:
+    """Return the parsed cursor. Raises Invalid."""
+    if not text:
+        return _Cursor("", 0)
+    try:
+        cursor = cursors.read(text, _Cursor)
+        if 0 <= cursor.after <= MAX_CURSOR:
+            return cursor
+    except cursors.CursorError:
+        pass
+    message = "expected next_cursor of a page of this list"
+    raise Invalid(f"cursor: {message}", [FieldError("cursor", message)])
+
+
+def _answer(node: str, block: CachedBlock) -> BlockAnswer:
+    told = {name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE}
+    return BlockAnswer(node=node, **{**told, "tenant": shown(block.tenant)})

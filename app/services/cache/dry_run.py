@@ -1,0 +1,180 @@
+"""Dry runs of records: each record is checked as in a put, merged into the desired state, and validated by the nodes,
+but neither applied nor stored."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.errors import FieldError, Invalid
+from app.ingest.fleet import FleetNode
+from app.push.desired import DesiredState
+from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, NodeVerdict
+from app.schemas.records.pins import PinPut
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.base.yielding import in_thread
+from app.services.fleet.targets import NodeAnswers, Targets
+from app.services.records import pin_intent, policy_intent, quota_intent
+from app.services.records.pin_intent import check_sources
+from app.services.records.prefixes import PrefixService
+from app.services.records.tokenizers import Tokenizers
+from dataplane.base.labels import matches
+from dataplane.protocol.control import (
+    POLICY_IN_FORCE,
+    SNAPSHOT_TYPES,
+    Ack,
+    Nack,
+    PinSpec,
+    PolicySpec,
+    QuotaSpec,
+    Snapshot,
+    SnapshotType,
+    digest_of,
+    encode_pins,
+    encode_policies,
+    encode_quotas,
+)
+
+T = TypeVar("T")
+BREATH = 200
+"""Number of records that are checked between pauses."""
+Tried = list[tuple[dict[str, str] | None, Any]]
+"""Selector, and the record that matching nodes would receive."""
+
+
+class DryRuns:
+    def __init__(
+        self, targets: Targets, desired: DesiredState, prefixes: PrefixService, tokenizers: Tokenizers
+    ) -> None:
+        self._targets = targets
+        self._desired = desired
+        self._prefixes = prefixes
+        self._tokenizers = tokenizers
+
+    async def run(self, asked: DryRunPost, by: Principal) -> DryRunAnswer:
+        """Return the verdict of each node. Raises Invalid, Forbidden, NodeUnreachable."""
+        by.check_whole("a dry run")
+        tried: dict[SnapshotType, Tried] = {}
+        bodies: dict[str, bytes] = {}
+        for number, (name, quota) in enumerate((asked.quotas or {}).items(), 1):
+            if number % BREATH == 0:
+                await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
+            intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
+            tried.setdefault("quotas", []).append((intent.selector, intent.spec))
+        for name, policy in (asked.policies or {}).items():
+            rules = _at(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
+            spec = msgspec.structs.replace(rules.spec, name=POLICY_IN_FORCE)
+            tried.setdefault("policies", []).append((rules.selector, spec))
+        for name, pin in (asked.pins or {}).items():
+            tried.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
+        if not tried:
+            message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
+            raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
+        nodes = self._targets.named(asked)
+        away = set() if asked.node or asked.nodes else {node.name for node in nodes if not node.welcomed}
+        await self._desired.refresh()
+        items: list[NodeVerdict] = []
+        for kind, records in tried.items():
+            said = await self._targets.each(nodes, _asker(self, kind, records, bodies))
+            items += [_verdict(kind, each) for each in said]
+        items.sort(key=lambda item: (item.node, item.type))
+        accepted = all(item.accepted or item.node in away for item in items)
+        return DryRunAnswer(items, len(items), accepted)
+
+    async def _pin(
+        self, name: str, pin: PinPut, bodies: dict[str, bytes], by: Principal
+    ) -> tuple[dict[str, str] | None, PinSpec]:
+        path = f"pins.{name}"
+
+        def check() -> None:
+            faults = checks.Faults()
+            checks.pin_name(name)
+            check_sources(pin, faults)
+            faults.stop()
+
+        _at(path, check)
+        prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
+        encoded = None
+        if pin.model and (pin.text is not None or pin.messages is not None):
+            encoded = await self._tokenizers.encode(
+                pin.model, pin.text, pin.messages, by, add_generation_prompt=pin.add_generation_prompt
+            )
+        now = time.time()
+        intent = await in_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
+        bodies[intent.digest] = intent.body
+        spec = PinSpec(
+            name,
+            intent.model,
+            intent.salt,
+            intent.digest,
+            intent.expires_at,
+            intent.strength,
+            intent.refresh_s,
+            intent.tier,
+        )
+        return intent.selector, spec
+
+    async def judge(
+        self, node: FleetNode, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+    ) -> Ack | Nack:
+        """Return a node's verdict on its desired snapshot with the records merged into it."""
+        mine = [spec for selector, spec in records if matches(node.labels, selector)]
+        built = self._desired.built(kind, node.labels)
+        body = _LAID[kind](built.body, mine)
+        wanted = built.wanted
+        snapshot = Snapshot(kind, self._desired.store, wanted.generation + 1, "", digest_of(body), body)
+
+        async def fetch(digests: list[str]) -> dict[str, bytes]:
+            known = await self._desired.bodies(digests)
+            return known | {digest: bodies[digest] for digest in digests if digest in bodies}
+
+        return await self._targets.operations.try_out(node, snapshot, fetch)
+
+
+def _asker(
+    runs: DryRuns, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+) -> Callable[[FleetNode], Any]:
+    return lambda node: runs.judge(node, kind, records, bodies)
+
+
+def _at(path: str, rule: Callable[[], T]) -> T:
+    """Call `rule`, and prefix the paths of its errors with a record's path. Raises Invalid."""
+    try:
+        return rule()
+    except Invalid as error:
+        errors = [FieldError(f"{path}.{each.path}", each.message) for each in error.errors]
+        raise Invalid(f"{path}: {error.message}", errors) from None
+
+
+def _quotas(body: bytes, records: Sequence[QuotaSpec]) -> bytes:
+    held = {spec.tenant: spec for spec in msgspec.msgpack.decode(body, type=list[QuotaSpec])}
+    return encode_quotas(list((held | {spec.tenant: spec for spec in records}).values()))
+
+
+def _pins(body: bytes, records: Sequence[PinSpec]) -> bytes:
+    held = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[PinSpec])}
+    return encode_pins(list((held | {spec.name: spec for spec in records}).values()))
+
+
+def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
+    return encode_policies(list(records[-1:])) if records else body
+
+
+_LAID: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
+    "quotas": _quotas,
+    "pins": _pins,
+    "policies": _policies,
+}
+
+
+def _verdict(kind: SnapshotType, said: NodeAnswers[Ack | Nack]) -> NodeVerdict:
+    answer = said.answer
+    faults = (
+        [DryRunFault(fault.path, fault.code, fault.message) for fault in answer.errors]
+        if isinstance(answer, Nack)
+        else []
+    )
+    return NodeVerdict(said.node.name, kind, isinstance(answer, Ack), faults, said.error)

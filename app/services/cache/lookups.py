@@ -1,0 +1,162 @@
+"""Look-ups: ask nodes which blocks of a prefix they hold. A look-up does not count as a use and moves no block."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from app.ingest.fleet import FleetNode
+from app.schemas.cache.actions import (
+    LocateAnswer,
+    LookupAnswer,
+    LookupPost,
+    NodeAction,
+    NodeLookup,
+    PrefixLocation,
+    SpaceLookup,
+)
+from app.services.base import checks
+from app.services.base.large_work import LargeWork
+from app.services.base.principals import Principal
+from app.services.fleet.targets import NodeAnswers, Targets
+from app.services.records.chains import SOURCES, KeyChain, given, resolved
+from app.services.records.tokenizers import Tokenizers
+from dataplane.protocol.control import Looked, LookupChain, SpaceHits
+from dataplane.protocol.salts import DEFAULT_TENANT
+
+MAX_SPACES_SHOWN = 100
+Tiers = dict[str, int]
+
+
+class Lookups:
+    def __init__(self, targets: Targets, tokenizers: Tokenizers, large_work: LargeWork) -> None:
+        self._targets = targets
+        self._tokenizers = tokenizers
+        self._large_work = large_work
+
+    async def look_up(self, asked: LookupPost, by: Principal) -> LookupAnswer:
+        """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
+        chain, said = await self._ask(asked, by)
+        items = [_node(each, asked.chunk_tokens) for each in said]
+        return LookupAnswer(items, len(items), len(chain.keys), asked.chunk_tokens, chain.tokenizer)
+
+    async def locate(self, asked: LookupPost, by: Principal) -> LocateAnswer:
+        """Return the nodes that hold the start of a prefix, the one with the longest part first. Raises Invalid,
+        Forbidden, NodeUnreachable."""
+        chain, said = await self._ask(asked, by)
+        items = [
+            PrefixLocation(
+                node=each.node.name,
+                hit_tokens=found.hit_tokens,
+                hit_chunks=found.hit_chunks,
+                engine_socket=each.node.engine_socket if by.salts is None else "",
+                control_url=each.node.control_url if by.salts is None else "",
+            )
+            for each in said
+            if sum((found := _node(each, asked.chunk_tokens)).hit_chunks.values())
+        ]
+        # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
+        items.sort(
+            key=lambda place: (-sum(place.hit_chunks.values()), *(-n for n in place.hit_chunks.values()))
+        )
+        silent = [NodeAction(each.node.name, None, each.error) for each in said if each.answer is None]
+        return LocateAnswer(items, len(items), len(chain.keys), asked.chunk_tokens, chain.tokenizer, silent)
+
+    async def _ask(
+        self, asked: LookupPost, by: Principal
+    ) -> tuple[KeyChain, list[NodeAnswers[list[SpaceHits]]]]:
+        faults = checks.Faults()
+        tenant = DEFAULT_TENANT if asked.tenant is None else asked.tenant
+        salt = faults.check("tenant", lambda: checks.tenant(tenant))
+        model = faults.check("model", lambda: checks.model(asked.model))
+        if len(given(asked)) != 1:
+            faults.add("tokens", f"expected exactly one of {', '.join(SOURCES)}")
+        faults.stop()
+        assert salt is not None
+        by.check_salt(salt)
+        chain = await resolved(asked, model, salt, self._tokenizers, self._large_work, by)
+        nodes = self._targets.named(asked)
+        packed = b"".join(chain.keys)
+        said = await self._targets.each(nodes, lambda node: self.spaces(node, asked.model, packed, salt))
+        if by.salts is not None:
+            said = [replace(each, answer=_held(each.answer)) for each in said]
+        return chain, said
+
+    async def spaces(self, node: FleetNode, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
+        """Return what each space of a model on a node holds of a chain. Raises NodeUnreachable, NodeRefused."""
+        found: list[SpaceHits] = []
+        after = 0
+        while True:
+            question = LookupChain("", model, keys, salt, after)
+            part = await self._part(node, question)
+            found += part.spaces
+            if part.next <= after:
+                return found
+            after = part.next
+
+    async def _part(self, node: FleetNode, question: LookupChain) -> Looked:
+        return await self._targets.operations.ask(
+            node, lambda nonce: msgspec.structs.replace(question, nonce=nonce), Looked
+        )
+
+
+def _held(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
+    """Return only spaces that reveal nothing about other tenants: kinds of engines that hold nothing of the chain are
+    left out. For the other kinds, all ranks are kept."""
+    if spaces is None:
+        return None
+    holding = {_kind(each) for each in spaces if _sum(each.resident) or _sum(each.hits)}
+    return [each for each in spaces if _kind(each) in holding]
+
+
+def _node(said: NodeAnswers[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
+    spaces = said.answer or []
+    hits, resident = _served(spaces)
+    return NodeLookup(
+        node=said.node.name,
+        hit_tokens={tier: chunks * chunk_tokens for tier, chunks in hits.items()},
+        hit_chunks=hits,
+        resident_chunks=resident,
+        spaces=[_space(each) for each in spaces[:MAX_SPACES_SHOWN]],
+        error=said.error,
+    )
+
+
+def _served(spaces: Iterable[SpaceHits]) -> tuple[Tiers, Tiers]:
+    """Return hits and resident chunks. An engine can use only what all its ranks, stages and groups hold; the best kind
+    of engine counts."""
+    kinds: dict[tuple[object, ...], list[SpaceHits]] = {}
+    for each in spaces:
+        kinds.setdefault(_kind(each), []).append(each)
+    hits = max((_least(each.hits for each in kind) for kind in kinds.values()), key=_sum, default={})
+    resident = max((_least(each.resident for each in kind) for kind in kinds.values()), key=_sum, default={})
+    return hits, resident
+
+
+def _kind(each: SpaceHits) -> tuple[object, ...]:
+    space = each.space
+    return space.revision, space.layout, space.dtype, space.world_size
+
+
+def _least(tiers: Iterable[Tiers]) -> Tiers:
+    return min(tiers, key=_sum)
+
+
+def _sum(tiers: Tiers) -> int:
+    return sum(tiers.values())
+
+
+def _space(each: SpaceHits) -> SpaceLookup:
+    space = each.space
+    return SpaceLookup(
+        space=each.identity,
+        revision=space.revision,
+        layout=space.layout,
+        dtype=space.dtype,
+        kv_group=space.kv_group,
+        world_size=space.world_size,
+        pipeline_stage=space.pipeline_stage,
+        rank=space.rank,
+        hits=each.hits,
+        resident=each.resident,
+    )

@@ -1,0 +1,409 @@
+"""Applies documents: records of all types in one transaction, all or nothing.
+
+Slow work without the database (parsing, hashing, comparing) runs in threads, and rows are written in batches, so that
+other requests are served meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from app.errors import (
+    FieldError,
+    FloorsExceedCapacity,
+    Forbidden,
+    Invalid,
+    PreconditionFailed,
+    TooManyRequests,
+)
+from app.ingest.fleet import Fleet
+from app.schemas.documents.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
+from app.schemas.records.pins import PinPut
+from app.services.base import snapshot_sizes
+from app.services.base.changes import Change, Changes
+from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.services.base.gc_pause import GcPause
+from app.services.base.principals import Principal
+from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
+from app.services.base.yielding import awaited, giving_way, in_thread
+from app.services.documents.declared import MAX_TOLD, DeclaredRecords, declare
+from app.services.documents.plan import ApplyPlan, Held, PlanStep, outcome
+from app.services.documents.resource_types import KINDS, Encode, ResourceType, Values
+from app.services.records import ceilings, owners
+from app.services.records.floors import Floor, excess
+from app.services.records.pin_quota import PinQuota
+from app.services.records.progress import RecordProgress
+from app.services.records.tokenizers import EncodedText, Tokenizers
+from app.store.base.database import Database
+from app.store.records import bulk, generations
+from app.store.records.snapshot_size import SnapshotSize
+from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+
+MAX_TEXTS = 100
+"""Largest number of text pins in one document: each is tokenized in its own process."""
+TEXTS_S = 60.0
+"""Seconds for all texts of one document."""
+BOUNDS = Bounds(at_once=2, each_at_once=1, waiting=16, each_waiting=2)
+LIMITED_CHARACTERS = 1 << 20
+"""Largest number of characters in a document of a caller who is limited to tenants."""
+_HELD_TOO = ("generation", "created_at", "updated_at")
+
+
+class Apply:
+    """Changes records to match documents."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        progress: RecordProgress,
+        fleet: Fleet,
+        tokenizers: Tokenizers,
+        shares: PinQuota,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+        self._tokenizers = tokenizers
+        self._shares = shares
+        # Limits the number of documents in memory. Dry runs have their own limit, so that they do not delay changes.
+        self._turns = {dry_run: FairLimiter(BOUNDS) for dry_run in (True, False)}
+        self._uncollected = GcPause()
+
+    async def apply(
+        self, asked: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = ""
+    ) -> ApplyAnswer:
+        """Apply a document and return what changed. `assumed` is the owner of records without one. Raises Invalid with
+        every fault; Conflict with every record of another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed,
+        TooManyRequests."""
+        if not asked.dry_run and not by.may("operator"):
+            raise Forbidden(
+                f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
+            )
+        _check_size(asked, by)
+        try:
+            async with self._turns[asked.dry_run].turn(by.share):
+                with self._uncollected:
+                    result, numbers = await self._done(asked, by, assumed)
+        except LimiterFull as full:
+            whose = f"of {by.actor!r} " if full.own else ""
+            raise TooManyRequests(
+                f"{full.waiting} documents {whose}wait for their turn already; try again in a moment"
+            ) from None
+        deadline = time.monotonic() + wait_s
+        for name in KINDS:
+            if wait_s and not asked.dry_run and result.of(name, "create", "update", "delete"):
+                await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
+        return ApplyAnswer(
+            dry_run=asked.dry_run,
+            created=result.count("create"),
+            updated=result.count("update"),
+            deleted=result.count("delete"),
+            unchanged=result.count("unchanged", "ended"),
+            records=await in_thread(_told, result),
+            generations=numbers if by.salts is None else {},
+            status={name: self._status(name, numbers[name]) for name in KINDS},
+        )
+
+    async def _done(
+        self, asked: ApplyPut, by: Principal, assumed: str
+    ) -> tuple[ApplyPlan, dict[SnapshotType, int]]:
+        """Return the executed plan (for a dry run, the plan only) and the generations."""
+        declared = await in_thread(
+            declare, asked.document, asked.managed_by, by, time.time(), self._encoder(by), assumed
+        )
+        _check_prune(asked, declared)
+        _check_document(by, declared)
+        if asked.dry_run:
+            async with self._database.read() as session:
+                heads = await generations.heads(session)
+                seen = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
+                change = Change(session, by, time.time(), {})
+                return await self._outcome(change, asked, declared, seen), seen
+        async with self._changes.begin(by, *KINDS) as change:
+            numbers = {kind: number - 1 for kind, number in change.generations.items()}
+            result = await self._outcome(change, asked, declared, numbers)
+            for kind in KINDS.values():
+                await _write(change, kind, result)
+                if result.of(kind.name, "create", "update", "delete"):
+                    numbers[kind.name] = change.generations[kind.name]
+        return result, numbers
+
+    def _encoder(self, by: Principal) -> Encode:
+        """Return the encoder for the thread that parses a document: each text is tokenized in its own process."""
+        loop = asyncio.get_running_loop()
+        ends = time.monotonic() + TEXTS_S
+        texts = 0
+
+        def encode(pin: PinPut) -> EncodedText | None:
+            nonlocal texts
+            if (pin.text is None and pin.messages is None) or not pin.model:
+                return None
+            texts += 1
+            if texts > MAX_TEXTS:
+                raise _too_much(f"expected at most {MAX_TEXTS} pins of texts or messages in one document")
+            if time.monotonic() > ends:
+                raise _too_much(f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
+            prompt = pin.add_generation_prompt
+            work = self._tokenizers.encode(
+                pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt
+            )
+            return awaited(asyncio.run_coroutine_threadsafe(work, loop))
+
+        return encode
+
+    def _status(self, name: SnapshotType, generation: int) -> TypeStatus:
+        status = self._progress.status(name, generation)
+        behind = sorted(node for node, at in status.nodes.items() if at.state != "in_sync")
+        return TypeStatus(status.applied, behind)
+
+    async def _outcome(
+        self,
+        change: Change,
+        asked: ApplyPut,
+        declared: DeclaredRecords,
+        numbers: dict[SnapshotType, int],
+    ) -> ApplyPlan:
+        by, now = change.by, change.now
+        _check_expected(asked, numbers, by)
+        held: Held = {}
+        for kind in KINDS.values():
+            columns = (kind.key, *kind.written, *kind.kept, *_HELD_TOO)
+            held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
+        result = await in_thread(
+            lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
+        )
+        _check_owners(by, declared, result)
+        if by.salts is not None:
+            await _check_ceilings(change, declared, result)
+        self._check_floors(declared, held, result, by)
+        pins = _pins(held["pins"], result)
+        await in_thread(self._shares.check_all, by, held["pins"].values(), pins)
+        await in_thread(_check_sizes, held, result, pins)
+        return result
+
+    def _check_floors(self, declared: DeclaredRecords, held: Held, result: ApplyPlan, by: Principal) -> None:
+        """Check the floors after the whole plan: one floor may grow by what another releases."""
+        before = {key: _floor(row) for key, row in held["quotas"].items()}
+        after = dict(before)
+        for step in result.of("quotas", "create", "update", "delete"):
+            after[step.key] = _floor(step.after)
+        message = excess(before, after, self._fleet.connected(), whole=by.salts is None)
+        if message is None:
+            return
+        records = declared.records["quotas"]
+        grown = [
+            FieldError(f"{records[key].path}.floor_bytes", message)
+            for key, (_, floor) in after.items()
+            if key in records and floor > before.get(key, (None, 0))[1]
+        ]
+        raise FloorsExceedCapacity(message, grown)
+
+
+def _check_document(by: Principal, declared: DeclaredRecords) -> None:
+    """Refuse the owner of the startup document to limited callers. Raises Forbidden."""
+    if by.salts is not None and declared.owner == owners.BOOT:
+        message = (
+            f"{owners.BOOT!r} is reserved for the file that the management plane applies at its start; "
+            "name another owner"
+        )
+        raise Forbidden(f"managed_by: {message}", [FieldError("managed_by", message)])
+
+
+def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -> None:
+    """Check that the caller may set the owners of all records. Raises Forbidden with every fault."""
+    faults: list[FieldError] = []
+    for step in result.steps:
+        if step.action not in ("create", "update") or step.after is None:
+            continue
+        held = None if step.before is None else step.before["managed_by"]
+        try:
+            booting = declared.assumed == owners.BOOT
+            owners.check(by, held, step.after["managed_by"], declared.owner, booting=booting)
+        except Forbidden as error:
+            path = declared.records[step.kind.name][step.key].path
+            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
+    _refuse(faults)
+
+
+def _refuse(faults: list[FieldError]) -> None:
+    """Raise Forbidden if there are faults."""
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+
+
+async def _check_ceilings(change: Change, declared: DeclaredRecords, result: ApplyPlan) -> None:
+    """Check the plan of a caller who is limited to tenants against the ceilings. Raises Forbidden with every fault."""
+    faults: list[FieldError] = []
+    for step in result.of("quotas", "create", "update", "delete") + result.of("pins", "create", "update"):
+        before = None if step.before is None else step.kind.audited(step.before)
+        after = None if step.after is None else step.kind.audited(step.after)
+        try:
+            if step.kind.name == "quotas":
+                await ceilings.check_quota(change, step.key, before, after)
+            elif step.after is not None:
+                end = step.after["expires_at"]
+                left_s = None if end is None else end - change.now
+                salt, strength = step.after["tenant"], step.after["strength"]
+                held = None if step.before is None else step.before["selector"]
+                ceilings.check_pin_selector(change.by, held, step.after["selector"])
+                await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
+        except Forbidden as error:
+            record = declared.records[step.kind.name].get(step.key)
+            path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
+            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
+            faults += [] if error.errors else [FieldError(path, error.message)]
+    _refuse(faults)
+
+
+def _check_sizes(held: Held, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:
+    """Check that the resulting snapshots can be sent to nodes. Raises Conflict."""
+    for kind in KINDS.values():
+        growth = SnapshotGrowth()
+        for step in giving_way(result.of(kind.name, "create", "update", "delete"), 1000):
+            growth.add(kind.name, kind.shown(step.key), step.before, step.after)
+        if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
+            rows = held[kind.name]
+            held_bytes = sum(
+                record_bytes(kind.name, kind.shown(key), row) for key, row in giving_way(rows.items(), 1000)
+            )
+            keys = _keys(pins) if kind.name == "pins" else 0
+            after = SnapshotSize(len(rows) + growth.records, held_bytes + growth.bytes, keys)
+            snapshot_sizes.check(kind.name, after, growth)
+
+
+def _pins(rows: Mapping[str, Mapping[str, Any]], result: ApplyPlan) -> Collection[Mapping[str, Any]]:
+    """Return all pins that exist after the plan."""
+    pins = dict(rows)
+    for step in result.of("pins", "create", "update", "delete"):
+        pins.pop(step.key, None)
+        if step.after is not None:
+            pins[step.key] = step.after
+    return pins.values()
+
+
+def _keys(pins: Collection[Mapping[str, Any]]) -> int:
+    """Return the number of keys of all pins; pins with the same keys count once."""
+    return sum({(pin["model"], pin["tenant"], pin["keys_digest"]): pin["key_count"] for pin in pins}.values())
+
+
+def _check_size(asked: ApplyPut, by: Principal) -> None:
+    """Limit the document of a caller who is limited to tenants: parsing the worst text takes seconds per megabyte.
+
+    Raises Invalid.
+    """
+    if by.salts is None:
+        return
+    parts = asked.document if isinstance(asked.document, list) else [asked.document]
+    size = sum(len(part if isinstance(part, str) else msgspec.json.encode(part)) for part in parts)
+    if size > LIMITED_CHARACTERS:
+        most = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
+        message = f"expected at most {most}, got {size:,}"
+        raise Invalid(f"document: {message}", [FieldError("document", message)])
+
+
+def _too_much(message: str) -> Invalid:
+    return Invalid(f"text: {message}", [FieldError("text", message)])
+
+
+def _floor(quota: object) -> Floor:
+    """Return the selector and the bytes of a quota's floor; 0 bytes if the floor is not enforced."""
+    if not isinstance(quota, dict) or quota["mode"] != "enforce":
+        return None, 0
+    return quota["selector"], int(quota["floor_bytes"])
+
+
+def _check_prune(asked: ApplyPut, declared: DeclaredRecords) -> None:
+    if asked.prune and not (declared.owner or declared.assumed):
+        message = "expected managed_by, here or in the document: only an owner's records are deleted"
+        raise Invalid(f"prune: {message}", [FieldError("prune", message)])
+
+
+def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int], by: Principal) -> None:
+    if asked.expect and by.salts is not None:
+        message = "generations are the fleet's: only callers of all tenants may expect one"
+        raise Forbidden(f"expect: {message}", [FieldError("expect", message)])
+    for kind, number in (asked.expect or {}).items():
+        if numbers[kind] != number:
+            raise PreconditionFailed(
+                f"{kind} were changed meanwhile: expected generation {number}, and there is {numbers[kind]}"
+            )
+
+
+async def _write(change: Change, kind: ResourceType, result: ApplyPlan) -> None:
+    """Write the rows and the audit entries of one type."""
+    steps, work = await asyncio.to_thread(_prepared, change, kind, result)
+    await bulk.put_bodies(change.session, work.bodies, change.now)
+    await bulk.delete(change.session, kind.row, kind.key, work.gone)
+    await bulk.insert(change.session, kind.row, work.made)
+    await bulk.update(change.session, kind.row, work.changed)
+    await bulk.drop_unused_bodies(change.session, work.old_digests)
+    for batch in bulk.batches(steps):
+        for step in batch:
+            _note(change, kind, step)
+        await asyncio.sleep(0)
+
+
+@dataclass
+class _Work:
+    """Rows and bodies of one type to write."""
+
+    made: list[Values] = field(default_factory=list)
+    changed: list[Values] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    old_digests: list[str] = field(default_factory=list)
+
+
+def _prepared(change: Change, kind: ResourceType, result: ApplyPlan) -> tuple[list[PlanStep], _Work]:
+    """Return the steps and the rows to write; runs in a thread."""
+    steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
+    stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
+    for step in giving_way(steps, 1000):
+        if step.after is None:
+            work.gone.append(step.key)
+        elif step.before is None:
+            work.made.append({**step.after, **_made(kind, change), **stamp})
+        else:
+            work.changed.append({**step.after, **stamp})
+    if kind.name == "pins":
+        work.bodies = _bodies(steps)
+        old = [step.before["keys_digest"] for step in steps if step.before is not None]
+        work.old_digests = list(dict.fromkeys(old))
+    return steps, work
+
+
+def _made(kind: ResourceType, change: Change) -> dict[str, object]:
+    """Return the columns that only a new record gets."""
+    owner = {"owner": change.by.actor} if kind.name == "pins" else {}
+    return {"created_at": change.now, **owner}
+
+
+def _bodies(steps: Sequence[PlanStep]) -> dict[str, bytes]:
+    return {step.after["keys_digest"]: step.body for step in steps if step.after is not None}
+
+
+def _note(change: Change, kind: ResourceType, step: PlanStep) -> None:
+    before = None if step.before is None else kind.audited(step.before)
+    after = None if step.after is None else kind.audited(step.after)
+    if step.action in ("create", "update", "delete"):
+        change.made(kind.name, step.action, kind.shown(step.key), before, after)
+
+
+def _told(result: ApplyPlan) -> list[RecordChange]:
+    return [
+        RecordChange(
+            type=step.kind.name,
+            name=step.kind.shown(step.key),
+            action=step.action,
+            managed_by=(step.after or step.before or {})["managed_by"],
+            fields={name: FieldChange(*change) for name, change in step.fields.items()},
+        )
+        for step in giving_way(result.steps, 200)
+    ]

@@ -1,0 +1,283 @@
+"""Parses and checks the records that documents declare, and reports every fault at once with its path.
+
+Pure, and slow for large documents, so it runs in a thread.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from app.errors import FieldError, Invalid
+from app.services.base import checks
+from app.services.base.fields import field_error
+from app.services.base.principals import Principal
+from app.services.base.yielding import giving_way
+from app.services.documents.document_text import DocumentSyntaxError, lines, member, read
+from app.services.documents.resource_types import KINDS, CheckedRecord, Encode, ResourceType
+from dataplane.protocol.control import SnapshotType
+
+API_VERSION = "larder/v1"
+MAX_RECORDS = 100_000
+"""Largest number of records of all types together."""
+MAX_TOLD = 1000
+"""Largest number of faults that a response lists."""
+_Resolve = Callable[[ResourceType, str, msgspec.Struct], CheckedRecord]
+_HEADS = ("apiVersion", "managed_by")
+
+
+@dataclass(frozen=True)
+class DeclaredRecord:
+    """A checked record and its path in the document."""
+
+    path: str
+    asked: CheckedRecord
+
+
+@dataclass
+class DeclaredRecords:
+    """The records of all documents together."""
+
+    owner: str = ""
+    """Owner of the documents."""
+    assumed: str = ""
+    """Owner of records that name none, in documents that name none."""
+    records: dict[SnapshotType, dict[str, DeclaredRecord]] = field(
+        default_factory=lambda: {kind: {} for kind in KINDS}
+    )
+    """Records by type and key."""
+    faults: list[FieldError] = field(default_factory=list)
+    named: dict[tuple[SnapshotType, str], str] = field(default_factory=dict)
+    """Path of each name, whether or not its record is valid."""
+    foreign: tuple[str, str | None] | None = None
+    """Path and salt of the first record that the caller may not change; no salt means that it concerns all tenants."""
+
+    def add(self, path: str, message: str) -> None:
+        self.faults.append(FieldError(path, message))
+
+
+def declare(
+    given: dict[str, Any] | str | list[dict[str, Any] | str],
+    owner: str,
+    by: Principal,
+    now: float,
+    encode: Encode,
+    assumed: str = "",
+) -> DeclaredRecords:
+    """Return the declared records. Raises Invalid with every fault; Forbidden for records that the caller may not
+    change."""
+    found = DeclaredRecords(assumed=assumed)
+    texts: dict[str, str] = {}
+    documents = list(_documents(given, texts, found))
+    found.owner = _owner(documents, owner, found)
+    for path, document in documents:
+        _sections(document, path, found, by, lambda kind, name, put: kind.resolve(name, put, now, encode))
+    if found.foreign is not None:
+        path, salt = found.foreign
+        if salt is None:
+            by.check_whole(path)
+        else:
+            by.check_salt(salt)
+    if sum(map(len, found.records.values())) == 0 and not found.faults and not documents:
+        found.add("document", "expected a document, got nothing")
+    if found.faults:
+        raise refused(found.faults, texts)
+    return found
+
+
+def refused(faults: list[FieldError], texts: dict[str, str]) -> Invalid:
+    """Return all faults as one error, with line numbers where the document is text."""
+    told = _with_lines(faults[:MAX_TOLD], texts)
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return Invalid(f"{told[0].path}: {told[0].message}{more}", told)
+
+
+def _documents(
+    given: dict[str, Any] | str | list[dict[str, Any] | str], texts: dict[str, str], found: DeclaredRecords
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each document with its path prefix, which is empty for a single document."""
+    several = isinstance(given, list)
+    for number, item in enumerate(given if isinstance(given, list) else [given]):
+        path = f"document[{number}]" if several else ""
+        parts: list[Any] = [item]
+        if isinstance(item, str):
+            try:
+                parts = read(item)
+            except DocumentSyntaxError as error:
+                found.add(path or "document", str(error))
+                continue
+            texts[path] = item
+        if not parts and several:
+            found.add(path, "expected a document, got nothing")
+        for place, part in enumerate(parts):
+            at = path if len(parts) == 1 else f"{path or 'document'}[{place}]"
+            if isinstance(part, dict):
+                yield at, part
+            else:
+                found.add(at or "document", f"expected a map, got {_kind_of(part)}")
+
+
+def _owner(documents: list[tuple[str, dict[str, Any]]], asked: str, found: DeclaredRecords) -> str:
+    """Return the owner of the records; all documents and the caller must agree."""
+    owner = asked
+    try:
+        checks.managed_by(asked)
+    except ValueError as error:
+        found.add("managed_by", str(error))
+    for path, document in documents:
+        named = document.get("managed_by")
+        at = member(path, "managed_by")
+        if named is None or named == owner:
+            continue
+        if not isinstance(named, str):
+            found.add(at, f"expected text, got {_kind_of(named)}")
+            continue
+        try:
+            checks.managed_by(named)
+        except ValueError as error:
+            found.add(at, str(error))
+            continue
+        if owner:
+            found.add(at, f"expected {owner!r}, as asked for or in the document before, got {named!r}")
+        owner = owner or named
+    return owner
+
+
+def _sections(
+    document: dict[str, Any], path: str, found: DeclaredRecords, by: Principal, resolve: _Resolve
+) -> None:
+    version = document.get("apiVersion")
+    if version != API_VERSION:
+        got = repr(version[:40]) if isinstance(version, str) else _kind_of(version)
+        found.add(member(path, "apiVersion"), f"expected {API_VERSION!r}, got {got}")
+    for name, section in document.items():
+        if name in _HEADS:
+            continue
+        kind = next((kind for kind in KINDS.values() if kind.name == name), None)
+        at = member(path, name)
+        if kind is None:
+            found.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
+            continue
+        for place, key, fields in giving_way(_entries(kind, section, at, found), 50):
+            if sum(map(len, found.records.values())) >= MAX_RECORDS:
+                found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
+                return
+            _record(kind, place, key, fields, found, by, resolve)
+
+
+def _entries(
+    kind: ResourceType, section: Any, path: str, found: DeclaredRecords
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the path, name and fields of each record of a list or a map."""
+    if section is None:
+        return
+    if isinstance(section, dict):
+        for name, fields in section.items():
+            place = member(path, name)
+            if fields is None or isinstance(fields, dict):
+                yield place, name, fields or {}
+            else:
+                found.add(place, f"expected a map, got {_kind_of(fields)}")
+        return
+    if not isinstance(section, list):
+        found.add(path, f"expected a list, or a map by {kind.named_by}, got {_kind_of(section)}")
+        return
+    for number, item in enumerate(section):
+        place = f"{path}[{number}]"
+        if not isinstance(item, dict):
+            found.add(place, f"expected a map, got {_kind_of(item)}")
+            continue
+        name = item.get(kind.named_by)
+        if not isinstance(name, str):
+            got = _kind_of(name) if kind.named_by in item else "nothing"
+            found.add(f"{place}.{kind.named_by}", f"expected text, got {got}")
+        else:
+            yield place, name, {field: value for field, value in item.items() if field != kind.named_by}
+
+
+def _record(
+    kind: ResourceType,
+    path: str,
+    name: str,
+    fields: dict[str, Any],
+    found: DeclaredRecords,
+    by: Principal,
+    resolve: _Resolve,
+) -> None:
+    first = found.named.setdefault((kind.name, name), path)
+    if first != path:
+        found.add(path, f"the {kind.noun} {name[:128]!r} is declared twice, also at {first}")
+        return
+    put, right = _converted(kind, path, fields, found)
+    whole = len(right) == len(fields)
+    try:
+        asked = resolve(kind, name, put)
+    except Invalid as error:
+        for fault in error.errors:
+            root = fault.path.partition("[")[0].partition(".")[0]
+            if whole or root == kind.named_by or root in right:
+                found.add(f"{path}.{fault.path}", fault.message)
+        return
+    if not whole:
+        return
+    salt = kind.salt(asked.values)
+    if found.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
+        found.foreign = (path, salt)
+    owner = asked.values["managed_by"]
+    if owner and found.owner and owner != found.owner:
+        found.add(f"{path}.managed_by", f"expected {found.owner!r}, the owner of the document, got {owner!r}")
+    asked.values["managed_by"] = owner or found.owner or found.assumed
+    key = asked.values[kind.key]
+    found.records[kind.name][key] = DeclaredRecord(path, asked)
+
+
+def _converted(
+    kind: ResourceType, path: str, fields: dict[str, Any], found: DeclaredRecords
+) -> tuple[msgspec.Struct, dict[str, Any]]:
+    """Return the body of a PUT, and the fields that it was made of; invalid fields are reported and left out."""
+    try:
+        return msgspec.convert(fields, kind.put), fields
+    except msgspec.ValidationError:
+        pass
+    right = {}
+    for name, value in fields.items():  # the decoder stops at the first fault, so convert field by field
+        try:
+            msgspec.convert({name: value}, kind.put)
+        except msgspec.ValidationError as error:
+            fault = field_error(str(error), kind.put)
+            known = name in kind.put.__struct_fields__
+            found.add(f"{path}.{fault.path}" if known else member(path, name), fault.message)
+        else:
+            right[name] = value
+    return msgspec.convert(right, kind.put), right
+
+
+def _kind_of(value: Any) -> str:
+    """Describe the type of a wrong value."""
+    if value is None:
+        return "nothing"
+    words = {bool: "true or false", int: "a number", float: "a number", str: "text", dict: "a map"}
+    return words.get(type(value), "a list")
+
+
+def _with_lines(faults: list[FieldError], texts: dict[str, str]) -> list[FieldError]:
+    """Return the faults, with the line number of each that is in a text."""
+    known = {path: lines(text) for path, text in texts.items()}
+    told = []
+    for fault in faults:
+        before = max((path for path in texts if fault.path.startswith(path)), key=len, default=None)
+        line = None
+        if before is not None:
+            line = _line(known[before], fault.path[len(before) :].lstrip("."))
+        told.append(FieldError(fault.path, f"{fault.message} (line {line})") if line else fault)
+    return told
+
+
+def _line(known: dict[str, int], path: str) -> int | None:
+    """Return the line of the value, or of the closest enclosing value."""
+    while path:
+        if path in known:
+            return known[path]
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return None

@@ -1,0 +1,129 @@
+"""Exports records as a document; applied to an empty database, it creates the same records."""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from app.schemas.documents.apply import ExportAnswer
+from app.schemas.fleet.pushes import TypeName
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.documents.declared import API_VERSION
+from app.services.documents.resource_types import KINDS, ResourceType
+from app.store.base.database import Database
+from app.store.records import bulk, generations, pins
+from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.keys import KEY_BYTES
+
+_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
+_DEFAULTS: dict[SnapshotType, dict[str, Any]] = {
+    "quotas": {
+        "floor_bytes": 0,
+        "weight": 1.0,
+        "pin_budget_bytes": None,
+        "store_rate_bytes": None,
+        "on_exceed": "evict_self",
+        "mode": "enforce",
+    },
+    "pins": {"strength": "guaranteed", "tier": "host"},
+    "policies": {"priority": 0},
+}
+"""Default values, which an exported document omits."""
+_NOTHING: dict[str, Any] = {"note": "", "managed_by": "", "selector": None}
+
+
+class Export:
+    """Exports records from one snapshot of the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def export(self, types: Collection[TypeName], owner: str | None, by: Principal) -> ExportAnswer:
+        """Return the records of these types (empty: all) and this owner that the caller may see. Raises Invalid."""
+        if owner is not None:
+            faults = checks.Faults()
+            faults.check("managed_by", lambda: checks.managed_by(owner))
+            faults.stop()
+        rows: dict[SnapshotType, list[Mapping[str, Any]]] = {}
+        bodies: dict[str, bytes] = {}
+        async with self._database.read() as session:
+            heads = await generations.heads(session)
+            for kind in KINDS.values():
+                if types and kind.name not in types:
+                    continue
+                found = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
+                rows[kind.name] = [row for row in found.values() if _is_wanted(kind, row, owner, by)]
+            digests = list(dict.fromkeys(row["keys_digest"] for row in rows.get("pins", [])))
+            for batch in bulk.batches(digests):
+                bodies |= await pins.bodies(session, batch)
+        document, ended = await asyncio.to_thread(_document, rows, bodies, owner, time.time())
+        numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES} if by.salts is None else {}
+        return ExportAnswer(document, ended, numbers)
+
+
+def _is_wanted(kind: ResourceType, row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
+    salt = kind.salt(row)
+    seen = by.salts is None or (salt is not None and by.sees(salt))
+    return seen and owner in (None, row["managed_by"])
+
+
+def _document(
+    rows: Mapping[SnapshotType, list[Mapping[str, Any]]],
+    bodies: Mapping[str, bytes],
+    owner: str | None,
+    now: float,
+) -> tuple[dict[str, Any], int]:
+    """Return the document, and the number of pins that it omits because they have ended."""
+    document: dict[str, Any] = {"apiVersion": API_VERSION}
+    if owner:
+        document["managed_by"] = owner
+    ended = 0
+    for name, found in rows.items():
+        kind = KINDS[name]
+        records = []
+        for row in sorted(found, key=lambda row: kind.shown(row[kind.key])):
+            if (
+                name == "pins"
+                and row["expires_at"] is not None
+                and row["refresh_s"] is None
+                and row["expires_at"] <= now
+            ):
+                ended += 1
+                continue
+            records.append(_record(kind, row, bodies, owner))
+        document[name] = records
+    return document, ended
+
+
+def _record(
+    kind: ResourceType, row: Mapping[str, Any], bodies: Mapping[str, bytes], owner: str | None
+) -> dict[str, Any]:
+    """Return the record as the body of a PUT, with its name."""
+    defaults = _DEFAULTS[kind.name] | _NOTHING | ({"managed_by": owner} if owner else {})
+    values = _pin(row, bodies) if kind.name == "pins" else {name: row[name] for name in kind.written}
+    kept = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    shown = {name: _size(value) if name.endswith("_bytes") else value for name, value in kept.items()}
+    return {kind.named_by: kind.shown(row[kind.key]), **shown}
+
+
+def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
+    kind = KINDS["pins"]
+    shown = kind.audited(row)
+    values = {name: shown[name] for name in ("model", "tenant", "strength", "tier")}
+    if row["refresh_s"] is not None:
+        values |= {"refresh_on_hit": True, "ttl_s": row["refresh_s"]}
+    elif row["expires_at"] is not None:
+        values["expires_at"] = row["expires_at"]
+    values |= {name: row[name] for name in _NOTHING}
+    body = bodies[row["keys_digest"]]
+    values["keys"] = [body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)]
+    return values
+
+
+def _size(value: int | None) -> int | str | None:
+    """Return the exact size in the largest unit of which it is a multiple."""
+    for unit, factor in _UNITS:
+        if value and value % factor == 0:
+            return f"{value // factor}{unit}"
+    return value

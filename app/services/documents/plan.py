@@ -1,0 +1,141 @@
+"""The plan of a document: the changes that applying it makes to existing records. Pure, so a dry run is exact."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from app.errors import Conflict, FieldError
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.base.yielding import giving_way
+from app.services.documents.declared import MAX_TOLD, DeclaredRecord, DeclaredRecords
+from app.services.documents.resource_types import KINDS, ResourceType, Values
+from dataplane.protocol.control import SnapshotType
+
+Held = dict[SnapshotType, dict[str, Mapping[str, Any]]]
+"""Existing rows of all types by key: the columns of `ResourceType.written`, the key and `updated_at`."""
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """The change of one record."""
+
+    kind: ResourceType
+    key: str
+    action: Literal["create", "update", "delete", "unchanged", "ended"]
+    before: Mapping[str, Any] | None
+    after: Values | None
+    body: bytes = b""
+
+    @property
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """Old and new value of each field that changes."""
+        if self.action in ("unchanged", "ended"):
+            return {}
+        before = {} if self.before is None else self.kind.audited(self.before)
+        after = {} if self.after is None else self.kind.audited(self.after)
+        return {
+            name: (before.get(name), after.get(name))
+            for name in before or after
+            if before.get(name) != after.get(name)
+        }
+
+
+@dataclass
+class ApplyPlan:
+    """Steps in the order of type and name."""
+
+    steps: list[PlanStep] = field(default_factory=list)
+
+    def of(self, kind: SnapshotType, *actions: str) -> list[PlanStep]:
+        return [step for step in self.steps if step.kind.name == kind and step.action in actions]
+
+    def count(self, *actions: str) -> int:
+        return sum(step.action in actions for step in self.steps)
+
+
+def outcome(
+    declared: DeclaredRecords, held: Held, by: Principal, now: float, *, prune: bool, take_over: bool
+) -> ApplyPlan:
+    """Return the plan. Raises Conflict that lists every record of another owner; Forbidden for a record of another
+    tenant."""
+    result = ApplyPlan()
+    conflicts: list[FieldError] = []
+    for kind in KINDS.values():
+        rows = held[kind.name]
+        records = declared.records[kind.name]
+        for key, record in giving_way(records.items(), 500):
+            row = rows.get(key)
+            if row is not None:
+                _check_tenant(kind, record.path, row, by)
+                _check_owner(kind, record, row, conflicts, take_over)
+            result.steps.append(_step(kind, key, record, row, now))
+        if prune:
+            owner = declared.owner or declared.assumed
+            result.steps += [
+                PlanStep(kind, key, "delete", row, None)
+                for key, row in rows.items()
+                if key not in records and row["managed_by"] == owner and _is_seen(kind, row, by)
+            ]
+    if conflicts:
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}", conflicts[:MAX_TOLD])
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    result.steps.sort(key=lambda step: (order[step.kind.name], step.kind.shown(step.key)))
+    return result
+
+
+def _step(
+    kind: ResourceType, key: str, record: DeclaredRecord, row: Mapping[str, Any] | None, now: float
+) -> PlanStep:
+    asked = record.asked
+    values = asked.values
+    if asked.ttl_s is not None:
+        values = {**values, "expires_at": _end(values, row, asked.ttl_s, now)}
+    if row is None:
+        action: Literal["create", "ended"] = "ended" if asked.ended else "create"
+        return PlanStep(kind, key, action, None, values, asked.body)
+    if kind.kept and values["keys_digest"] == row["keys_digest"]:
+        values = {**values, **{name: row[name] for name in kind.kept}}
+    same = all(values[name] == row[name] for name in kind.written)
+    return PlanStep(kind, key, "unchanged" if same else "update", row, values, asked.body)
+
+
+def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float) -> float:
+    """Return the end of a pin with a time to live, in Unix seconds. The time counts from when the pin was written, so
+    applying the same document again does not move the end. If hits extend the pin, its end stays as hits moved it while
+    the pin lives."""
+    if row is None:
+        return now + ttl_s
+    end: float | None = row["expires_at"]
+    if values["refresh_s"] is not None:
+        keeps = row["refresh_s"] == values["refresh_s"] and end is not None and end > now
+    else:
+        keeps = row["refresh_s"] is None and end == row["updated_at"] + ttl_s
+    return end if end is not None and keeps else now + ttl_s
+
+
+def _check_owner(
+    kind: ResourceType,
+    record: DeclaredRecord,
+    row: Mapping[str, Any],
+    conflicts: list[FieldError],
+    take_over: bool,
+) -> None:
+    owner, wanted = row["managed_by"], record.asked.values["managed_by"]
+    if owner == wanted or take_over:
+        return
+    whose = f"is managed by {owner!r}" if owner else "has no owner"
+    what = f"the {kind.noun} {kind.shown(row[kind.key])!r} {whose}"
+    conflicts.append(FieldError(record.path, f"{what}, not by {wanted!r}" if wanted else what))
+
+
+def _check_tenant(kind: ResourceType, path: str, row: Mapping[str, Any], by: Principal) -> None:
+    """Refuse a name that a record of another tenant has. Raises Forbidden."""
+    if not _is_seen(kind, row, by):
+        raise checks.taken(kind.noun, kind.shown(row[kind.key]), path)
+
+
+def _is_seen(kind: ResourceType, row: Mapping[str, Any], by: Principal) -> bool:
+    salt = kind.salt(row)
+    return by.salts is None or (salt is not None and by.sees(salt))

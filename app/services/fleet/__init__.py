@@ -1,0 +1,1 @@
+"""Nodes, their enrolment and targets, pushes, managers, restarts."""

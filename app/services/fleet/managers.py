@@ -1,0 +1,124 @@
+"""The managers that share the database: registers this one, and lists all."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from app.errors import StoreUnavailable
+from app.ingest.fleet import Fleet
+from app.observe.events import EventBus
+from app.push.leader_election import LeaderElection
+from app.schemas.fleet.managers import ManagerAnswer, ManagerList
+from app.store.base import notify
+from app.store.base.database import Database
+from app.store.base.notify import Notification
+from app.store.fleet import managers
+from app.store.fleet.managers import ManagerRow
+
+CONFIRM_INTERVAL_S = 2.0
+ALIVE_S = 10.0
+
+
+class Managers:
+    """Connects leadership, notifications of other managers and the `managers` table with the rest of the process."""
+
+    def __init__(self, database: Database, lead: LeaderElection, fleet: Fleet, bus: EventBus) -> None:
+        self._database = database
+        self._lead = lead
+        self._fleet = fleet
+        self._bus = bus
+        self._host = socket.gethostname()[:128]
+        self._started_at = time.time()
+        self._untold: list[Notification] = []
+        self.url = ""
+        """Set by the code that binds the socket."""
+        lead.turned = self._turned
+        database.watch.tell = self._database_turned
+
+    @property
+    def id(self) -> str:
+        return self._database.origin
+
+    async def page(self) -> ManagerList:
+        """Return all managers. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            rows = await managers.all_managers(session)
+            now = await managers.clock(session)
+        items = [self._answer(row, now) for row in rows]
+        return ManagerList(items, len(items))
+
+    def _answer(self, row: ManagerRow, now: float) -> ManagerAnswer:
+        alive = now - row.seen_at < ALIVE_S
+        return ManagerAnswer(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            url=row.url,
+            pushing=row.pushing and alive,
+            alive=alive,
+            answering=row.id == self.id,
+            started_at=row.started_at,
+            seen_at=row.seen_at,
+        )
+
+    async def run(self) -> None:
+        """Register this manager periodically, forever. Raises StoreUnavailable."""
+        while True:
+            await self.notify()
+            await self._fleet.change_signal.until(lambda: bool(self._untold), CONFIRM_INTERVAL_S)
+
+    async def notify(self) -> None:
+        """Write this manager's row, and notify the others of its changes of leadership. Raises StoreUnavailable."""
+        told = list(self._untold)
+        row = ManagerRow(
+            id=self.id,
+            host=self._host,
+            pid=os.getpid(),
+            url=self.url,
+            pushing=self._lead.pushing,
+            started_at=self._started_at,
+        )
+        async with self._database.write() as session:
+            await managers.save(session, row)
+            if told:
+                await notify.post(session, told)
+        del self._untold[: len(told)]
+
+    async def leave(self) -> None:
+        """Remove this manager's row at a clean stop."""
+        try:
+            async with asyncio.timeout(1.0):
+                async with self._database.write() as session:
+                    await managers.remove(session, self.id)
+        except (StoreUnavailable, TimeoutError):
+            return
+
+    def heard(self, events: Sequence[Notification]) -> None:
+        """Handle a commit of another manager."""
+        for event in events:
+            self._bus.relay(event.name, event.node, event.at, event.fields)
+        self.missed()
+
+    def missed(self) -> None:
+        """Wake all waiters: any state may have changed."""
+        self._fleet.change_signal.notify()
+        self._bus.touch()
+
+    def _turned(self, pushing: bool, reason: str) -> None:
+        name = "manager.leading" if pushing else "manager.following"
+        fields: dict[str, Any] = {"manager": self.id, "host": self._host, "pid": os.getpid()}
+        if reason:
+            fields["reason"] = reason
+        self._bus.publish(name, **fields)
+        self._untold = [*self._untold[-9:], Notification(name, time.time(), fields)]
+        self._fleet.change_signal.notify()
+
+    def _database_turned(self, away: bool, reason: str, seconds: float) -> None:
+        if away:
+            self._bus.publish("database.away", reason=reason)
+        else:
+            self._bus.publish("database.back", away_s=round(seconds, 3))
+            self._fleet.change_signal.notify()

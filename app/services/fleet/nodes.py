@@ -1,0 +1,119 @@
+"""Nodes, as far as they are known and the caller may see them."""
+
+import msgspec
+
+from app.ingest.fleet import Fleet, FleetNode
+from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
+from app.services.base import checks, redaction
+from app.services.base.principals import PLANE, Principal
+from app.services.fleet.cache_start import is_cold
+from app.services.records.progress import RecordProgress
+from dataplane.protocol.events import GatewayStats, NodeStats
+
+MAX_SPACES = 100
+MAX_SWEEPS = 100
+MAX_GPU_COPY_POOLS = 64
+
+
+class Nodes:
+    def __init__(self, progress: RecordProgress, fleet: Fleet) -> None:
+        self._progress = progress
+        self._fleet = fleet
+
+    def get(self, name: str, by: Principal = PLANE) -> NodeAnswer:
+        """Return the node. Raises NotFound."""
+        node = self._fleet.nodes.get(name)
+        if node is None:
+            raise checks.missing("node", name)
+        return self._answer(node, by)
+
+    def page(self, by: Principal = PLANE) -> NodeList:
+        """Return all nodes, sorted by name."""
+        answers = [self._answer(node, by) for _, node in sorted(self._fleet.nodes.items())]
+        return NodeList(answers, len(answers))
+
+    def _answer(self, node: FleetNode, by: Principal) -> NodeAnswer:
+        whole = self._whole(node)
+        return whole if by.salts is None else redaction.name_of(whole)
+
+    def _whole(self, node: FleetNode) -> NodeAnswer:
+        return NodeAnswer(
+            name=node.name,
+            state=self._progress.state(node).value,
+            epoch=node.epoch,
+            pid=node.pid,
+            release=node.release,
+            engine_socket=node.engine_socket,
+            control_url=node.control_url,
+            events_url=node.events_url,
+            public_key=node.public_key,
+            joined_by=node.joined_by,
+            labels=node.labels,
+            told_labels=node.told_labels,
+            own_labels=node.own_labels,
+            draining=node.draining,
+            lets_in=[] if node.stats is None else node.stats.lets_in,
+            clock_offset_s=node.clock_offset_s,
+            capacity_bytes=node.capacity_bytes,
+            seen_at=node.seen_at,
+            desired=self._progress.generations(),
+            observed={
+                kind: ObservedState(seen.generation, seen.digest, seen.store)
+                for kind, seen in node.observed.items()
+            },
+            faults=[
+                NodeFault(
+                    type=kind, generation=refusal.generation, at=refusal.at, **msgspec.structs.asdict(fault)
+                )
+                for kind, refusal in node.refused.items()
+                for fault in refusal.faults
+            ],
+            stats=None if node.live_stats is None else _numbers(node.live_stats),
+        )
+
+
+def _numbers(stats: NodeStats) -> NodeNumbers:
+    return NodeNumbers(
+        at=stats.at,
+        uptime_s=stats.uptime_s,
+        armed=stats.armed,
+        pool=stats.pool,
+        totals=stats.totals,
+        refused=stats.refused,
+        engines=[engine for engine in stats.engines if engine.is_engine],
+        policy=stats.policy,
+        spaces=stats.spaces[:MAX_SPACES],
+        spaces_total=len(stats.spaces),
+        sweeps=stats.sweeps[:MAX_SWEEPS],
+        adopted_blocks=stats.adopted_blocks,
+        start=stats.start,
+        cold=is_cold(stats),
+        draining=stats.draining,
+        gateway=None if stats.gateway is None else _gateway(stats.gateway),
+        gpu_copy_pools=stats.gpu_copy_pools[:MAX_GPU_COPY_POOLS],
+        gpu_copy_pool_bytes=stats.gpu_copy_pool_bytes,
+        id_journal_bytes=stats.id_journal_bytes,
+        id_journal_capacity_bytes=stats.id_journal_capacity_bytes,
+    )
+
+
+def _gateway(stats: GatewayStats) -> NodeGateway:
+    failures: dict[str, int] = {}
+    for operation in stats.operations:
+        for reason, count in operation.failures.items():
+            failures[reason] = failures.get(reason, 0) + count
+    return NodeGateway(
+        gateway=stats.gateway,
+        url=stats.url,
+        chunk_tokens=stats.chunk_tokens,
+        connections=stats.connections,
+        workers=stats.instances,
+        lookups=stats.lookups,
+        lookups_ended=stats.lookups_ended,
+        requests={operation.operation: operation.requests for operation in stats.operations},
+        failures=failures,
+        unanswered=stats.unanswered,
+        problem=stats.problem,
+        name_restored=stats.name_restored,
+        memory_short=stats.memory_short,
+    )

@@ -1,0 +1,59 @@
+"""Enlarges a node's pool. The requested size is stored, and the push worker requests it again when the node comes back
+with a smaller pool, until the size is forgotten."""
+
+from app.ingest.fleet import Fleet
+from app.push.operations import NodeRequests
+from app.schemas.fleet.nodes import ResizeAnswer, ResizePost
+from app.services.base import checks
+from app.services.base.changes import Changes
+from app.services.base.principals import Principal
+from app.store.base.database import Database
+from app.store.fleet import nodes
+from dataplane.protocol.control import Resize, Resized
+
+
+class PoolResize:
+    def __init__(self, database: Database, operations: NodeRequests, changes: Changes, fleet: Fleet) -> None:
+        self._database = database
+        self._operations = operations
+        self._changes = changes
+        self._fleet = fleet
+
+    async def resize(self, name: str, asked: ResizePost, by: Principal) -> ResizeAnswer:
+        """Enlarge the pool. Raises NotFound, Invalid, NodeUnreachable, NodeRefused."""
+        node = self._fleet.nodes.get(name)
+        if node is None:
+            raise checks.missing("node", name)
+        faults = checks.Faults()
+        size = faults.check("pool_bytes", lambda: _pool(asked.pool_bytes))
+        faults.stop()
+        assert size is not None
+        wanted = size
+        self._operations.check(node)
+        await self._changes.note("resize", "node", name, {"pool_bytes": wanted}, by)
+        told = await self._operations.ask(node, lambda nonce: Resize(nonce, wanted), Resized)
+        node.capacity_bytes = told.capacity_bytes
+        async with self._database.write() as session:
+            await nodes.want_capacity(session, name, wanted)
+        stats = node.live_stats
+        return ResizeAnswer(name, told.capacity_bytes, None if stats is None else stats.pool.max_blocks)
+
+    async def forget(self, name: str, by: Principal) -> None:
+        """Delete the stored size, so that it is not requested again when the node comes back. The pool keeps its size.
+        Raises NotFound."""
+        if name not in self._fleet.nodes:
+            raise checks.missing("node", name)
+        async with self._database.read() as session:
+            wanted = await nodes.wanted_capacity(session, name)
+        if wanted is None:
+            raise checks.missing("size that is asked of node", name)
+        await self._changes.note("resize", "node", name, {"pool_bytes": None}, by)
+        async with self._database.write() as session:
+            await nodes.want_capacity(session, name, None)
+
+
+def _pool(value: int | str) -> int:
+    size = checks.size(value)
+    if not size:
+        raise ValueError("expected a size above 0")
+    return size

@@ -1,0 +1,78 @@
+"""Selects the nodes of a request, and collects their answers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from app.errors import LarderError
+from app.ingest.fleet import Fleet, FleetNode
+from app.push.operations import NodeRequests
+from app.schemas.cache.actions import TargetedPost
+from app.services.base import checks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NodeAnswers(Generic[T]):
+    """Outcome of a request to one node: an answer or an error."""
+
+    node: FleetNode
+    answer: T | None
+    error: str | None
+
+
+class Targets:
+    def __init__(self, operations: NodeRequests, fleet: Fleet) -> None:
+        self.operations = operations
+        self._fleet = fleet
+
+    def named(self, asked: TargetedPost) -> list[FleetNode]:
+        """Return the nodes that a request names, sorted by name: one, some, or all known nodes, so that disconnected
+        ones are reported and not omitted. Raises Invalid for an unknown name; NodeUnreachable if no node is connected,
+        or if the only named node is not."""
+        faults = checks.Faults()
+        if asked.node is not None and asked.nodes is not None:
+            faults.add("nodes", "expected at most one of 'node' and 'nodes'")
+        names = [("node", asked.node)] if asked.node is not None else []
+        names += [(f"nodes[{at}]", name) for at, name in enumerate(asked.nodes or ())]
+        for path, name in names:
+            if name not in self._fleet.nodes:
+                faults.add(path, f"there is no node {name[:128]!r}")
+        faults.stop()
+        if not names:
+            self.operations.connected()
+            return [node for _, node in sorted(self._fleet.nodes.items())]
+        found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
+        if len(found) == 1:
+            self.operations.check(found[0])
+        return found
+
+    def node(self, name: str) -> FleetNode:
+        """Return the node. Raises NotFound."""
+        node = self._fleet.nodes.get(name)
+        if node is None:
+            raise checks.missing("node", name)
+        return node
+
+    def chosen(self, name: str | None) -> list[FleetNode]:
+        """Return one node, or all connected ones. Raises NotFound, NodeUnreachable."""
+        if name is None:
+            return self.operations.connected()
+        node = self.node(name)
+        self.operations.check(node)
+        return [node]
+
+    async def each(
+        self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]
+    ) -> list[NodeAnswers[T]]:
+        """Ask all nodes concurrently; the error of each failed one is returned, not raised."""
+
+        async def one(node: FleetNode) -> NodeAnswers[T]:
+            try:
+                return NodeAnswers(node, await ask(node), None)
+            except LarderError as error:
+                return NodeAnswers(node, None, error.message)
+
+        return list(await asyncio.gather(*(one(node) for node in nodes)))

@@ -1,0 +1,1 @@
+"""LMCache's HTTP interface mapped to Larder: objects, quotas, status."""

@@ -1,0 +1,402 @@
+"""Cache operations of LMCache's HTTP interface, mapped to Larder: objects are blocks of the gateway's spaces.
+
+There is no tier behind the pool: all objects are in `l1`, and `l2` is empty.
+"""
+
+import re
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
+from app.ingest.fleet import FleetNode
+from app.schemas.cache.actions import SweepPost
+from app.schemas.lmcache.objects import (
+    ChecksumPost,
+    Json,
+    LmcacheClearPost,
+    ObjectEntry,
+    ObjectKey,
+    ObjectsDelete,
+    ObjectsDeleted,
+    ObjectsListed,
+    PrefetchPost,
+    Tier,
+)
+from app.services.base import checks
+from app.services.base.changes import Changes
+from app.services.base.large_work import LargeWork
+from app.services.base.principals import Principal
+from app.services.cache.actions import Actions
+from app.services.cache.blocks import BlockService
+from app.services.cache.lookups import Lookups
+from app.services.fleet.targets import Targets
+from app.services.records.chains import chained
+from dataplane.protocol.control import (
+    CachedBlock,
+    ClearGateway,
+    DescribeNode,
+    Description,
+    DigestEngine,
+    EngineDigests,
+    ListBlocks,
+    SpaceHits,
+    Swept,
+)
+from dataplane.protocol.events import GatewayInstance
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, TokenError
+from dataplane.protocol.salts import check_salt, shown
+from dataplane.protocol.spaces import LMCACHE
+
+MAX_DELETED = 10_000
+MAX_TOKENS = 1_000_000
+MAX_PREFETCHES = 10_000
+PREFETCH_TTL_S = 600.0
+_BATCH = 4096
+"""Largest number of keys in one request or sweep."""
+_PAGE = 5000
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
+_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_TOKEN = re.compile(r"(0|[1-9][0-9]{0,5})\.([A-Za-z0-9_-]*)", re.ASCII)
+_NO_L2 = "no L2 adapters configured"
+_Named = tuple[str, int, int]
+"""Key in hex, rank in LMCache's encoding, KV-cache group."""
+
+
+class LmcacheUnavailable(NodeUnreachable):
+    """The requested object is not available."""
+
+
+class LmcacheUnsupported(LarderError):
+    """The operation is not supported for this object."""
+
+
+@dataclass(frozen=True)
+class _Prefetch:
+    found_keys: int
+    total_keys: int
+    until: float
+
+
+def kv_rank(world_size: int, rank: int) -> int:
+    """Return world size and rank in LMCache's encoding, eight bits each; for larger worlds sixteen bits each, above the
+    lower 32."""
+    if world_size < 256:
+        return world_size << 24 | rank << 16 | world_size << 8 | rank
+    return world_size << 48 | rank << 32
+
+
+class LmcacheObjects:
+    def __init__(
+        self,
+        targets: Targets,
+        changes: Changes,
+        blocks: BlockService,
+        actions: Actions,
+        lookups: Lookups,
+        large_work: LargeWork,
+    ) -> None:
+        self._targets = targets
+        self._changes = changes
+        self._blocks = blocks
+        self._actions = actions
+        self._lookups = lookups
+        self._large_work = large_work
+        self._prefetches: OrderedDict[str, _Prefetch] = OrderedDict()
+
+    # ---- objects
+
+    async def list(
+        self, tier: Tier, model: str | None, page_size: int, page_token: str, by: Principal
+    ) -> ObjectsListed:
+        """Return a page of readable objects. Raises Malformed, LmcacheUnavailable, NodeUnreachable."""
+        _check_tier(tier, ("l1", "l2"))
+        if tier == "l2":
+            raise LmcacheUnavailable(_NO_L2)
+        try:
+            turn, cursor = _turn(page_token, by)
+            whose = None if by.salts is None else sorted(by.salts)[turn]
+            wanted = ListBlocks("", tenant=whose, model=model, gateway=LMCACHE)
+            page = await self._blocks.listed(wanted, self._targets.operations.connected(), page_size, cursor)
+        except Invalid:
+            raise Malformed("page_token: expected next_page_token of a page of this list") from None
+        if page.silent:  # a client that copies or deletes by this list must not mistake a part for the whole
+            raise NodeUnreachable(page.silent[0].error)
+        entries = [
+            ObjectEntry(
+                ObjectKey(
+                    block.key,
+                    block.model,
+                    kv_rank(block.world_size, block.rank),
+                    block.kv_group,
+                    block.tenant,
+                ),
+                block.bytes,
+            )
+            for _, block in page.blocks
+            if block.state == "ready"
+        ]
+        return ObjectsListed("dram", False, entries, _after(turn, page.next_cursor, by))
+
+    async def delete(self, asked: ObjectsDelete, by: Principal) -> ObjectsDeleted:
+        """Make blocks unreadable, including their successors in their chains. Without `force`, leased blocks are
+        skipped; blocks under permanent pins always are. Raises Malformed, Forbidden, LmcacheUnavailable,
+        NodeUnreachable."""
+        if len(asked.keys) > MAX_DELETED:
+            raise Malformed(f"too many keys in a single request (limit={MAX_DELETED}, got={len(asked.keys)})")
+        if asked.tier == "l2":
+            raise LmcacheUnavailable(_NO_L2)
+        wanted = _by_owner(asked.keys)
+        for salt, _ in wanted:
+            by.check_salt(salt)
+        deleted: set[tuple[str, str, _Named]] = set()
+        skipped: set[tuple[str, str, _Named]] = set()
+        for (salt, model), named in wanted.items():
+            spaces: dict[str, set[str]] = {}
+            for block in await self._readable(salt, model, {name for name, _, _ in named}):
+                name = _name(block)
+                if name not in named:
+                    continue
+                if (block.leases and not asked.force) or block.strength == "permanent":
+                    skipped.add((salt, model, name))
+                else:
+                    deleted.add((salt, model, name))
+                    spaces.setdefault(block.space, set()).add(block.key)
+            for space, keys in spaces.items():
+                await self._invalidate(salt, space, sorted(keys), by)
+        return ObjectsDeleted(len(deleted), len(skipped - deleted), True)
+
+    async def _readable(self, salt: str, model: str, keys: Iterable[str]) -> Sequence[CachedBlock]:
+        """Return the readable blocks of these keys on all nodes."""
+        nodes = self._targets.operations.connected()
+        found: list[CachedBlock] = []
+        ordered = sorted(keys)
+        for at in range(0, len(ordered), _BATCH):
+            packed = bytes.fromhex("".join(ordered[at : at + _BATCH]))
+            wanted = ListBlocks("", tenant=salt, model=model, keys=packed, gateway=LMCACHE)
+            cursor = ""
+            while True:
+                page = await self._blocks.listed(wanted, nodes, _PAGE, cursor)
+                if page.silent:
+                    raise NodeUnreachable(page.silent[0].error)
+                found += [block for _, block in page.blocks if block.state == "ready"]
+                cursor = page.next_cursor
+                if not cursor:
+                    break
+        return found
+
+    async def _invalidate(self, salt: str, space: str, keys: Sequence[str], by: Principal) -> None:
+        for at in range(0, len(keys), _BATCH):
+            asked = SweepPost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
+            done = await self._actions.sweep("invalidate", asked, by)
+            _all_did(item.error for item in done.items)
+
+    # ---- everything
+
+    async def clear(self, asked: LmcacheClearPost, by: Principal) -> Json:
+        """Drop what the gateway's clients stored; blocks that are leased or being written stay, unless `force`. Raises
+        Malformed, Forbidden, NodeUnreachable."""
+        _check_tier(asked.tier, ("l1",))
+        by.check_whole("clearing")
+        nodes = self._targets.operations.connected()
+        audited = {"gateway": LMCACHE, "force": asked.force, "nodes": [node.name for node in nodes]}
+        await self._changes.note("clear", "blocks", "everything of LMCache's clients", audited, by)
+        said = await self._targets.each(
+            nodes,
+            lambda node: self._targets.operations.ask(
+                node, lambda nonce: ClearGateway(nonce, LMCACHE, asked.force), Swept
+            ),
+        )
+        _all_did(each.error for each in said)
+        return {"status": "ok", "cleared": {"tier": "l1"}}
+
+    # ---- prefetches
+
+    async def prefetch(self, asked: PrefetchPost, by: Principal) -> Json:
+        """Find out how much of a prefix is in `l1`; there is no tier to load the rest from. Raises Malformed,
+        Forbidden, LmcacheUnavailable, NodeUnreachable."""
+        if (asked.source_tier, asked.target_tier) != ("l2", "l1"):
+            raise Malformed(
+                f"unsupported prefetch direction {asked.source_tier!r}->{asked.target_tier!r}; only 'l2'->'l1'"
+            )
+        if len(asked.token_ids) > MAX_TOKENS:
+            raise Malformed(f"token_ids: expected at most {MAX_TOKENS}, got {len(asked.token_ids)}")
+        faults = checks.Faults()
+        faults.check("cache_salt", lambda: check_salt(asked.cache_salt, "cache_salt"))
+        faults.check("model_name", lambda: checks.model(asked.model_name))
+        if faults.errors:
+            raise Malformed(f"{faults.errors[0].path}: {faults.errors[0].message}")
+        by.check_salt(asked.cache_salt)
+        try:
+            keys = await chained(
+                asked.token_ids, asked.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by
+            )
+        except TokenError as error:
+            raise Malformed(f"token_ids: {error}") from None
+        found = await self._resident(asked, b"".join(keys) or bytes(KEY_BYTES))
+        if found is None and by.salts is not None:
+            found = 0  # a limited caller must not learn whether other tenants have workers of the model
+        if found is None:
+            raise LmcacheUnavailable(
+                f"no layout registered for model_name={asked.model_name!r} world_size={asked.world_size}"
+            )
+        if not keys:
+            return {"chunks": 0, "status": "noop"}
+        request_id = uuid.uuid4().hex
+        now = time.monotonic()
+        self._prefetches[request_id] = _Prefetch(found, len(keys) * asked.world_size, now + PREFETCH_TTL_S)
+        while len(self._prefetches) > MAX_PREFETCHES or next(iter(self._prefetches.values())).until < now:
+            self._prefetches.popitem(last=False)
+        return {"request_id": request_id, "chunks": len(keys), "status": "submitted"}
+
+    def prefetched(self, request_id: str) -> Json:
+        """Return the result of a prefetch, once. Raises NotFound."""
+        found = self._prefetches.pop(request_id, None)
+        if found is None or found.until < time.monotonic():
+            raise NotFound(
+                f"unknown prefetch request_id={request_id!r} (already completed or never submitted)"
+            )
+        return {
+            "request_id": request_id,
+            "status": "completed",
+            "found_keys": found.found_keys,
+            "total_keys": found.total_keys,
+        }
+
+    # ---- engines' own memory
+
+    async def checksums(self, asked: ChecksumPost, by: Principal) -> Json:
+        """Return MD5 sums of blocks in the memory of an engine for which a node copies. Raises Malformed, Forbidden,
+        NotFound, LmcacheUnsupported, NodeRefused, NodeUnreachable."""
+        by.check_whole("an engine's memory")
+        node, instance = await self._engine(asked.instance_id)
+        if not instance.copies:
+            raise LmcacheUnsupported("checksum not supported for this engine type")
+        if not asked.block_ids:
+            raise Malformed("block_ids is required")
+        if asked.chunk_size <= 0:
+            raise Malformed("chunk_size must be positive")
+        answer = await self._targets.operations.ask(
+            node,
+            lambda nonce: DigestEngine(
+                nonce, LMCACHE, asked.instance_id, asked.block_ids, asked.chunk_size, asked.layerwise
+            ),
+            EngineDigests,
+        )
+        layers = {f"layer_{number}": digests for number, digests in enumerate(answer.digests)}
+        return {
+            "status": "success",
+            "chunk_size": asked.chunk_size,
+            "num_chunks": -(-len(asked.block_ids) // asked.chunk_size),
+            "chunk_checksums": layers if asked.layerwise else answer.digests[0],
+            "layerwise": asked.layerwise,
+            "block_id_ranges": _ranges(asked.block_ids),
+        }
+
+    async def _engine(self, number: int) -> tuple[FleetNode, GatewayInstance]:
+        """Return a worker and its node, as nodes report them now. Raises NotFound, NodeUnreachable."""
+        said = await self._targets.each(
+            self._targets.operations.connected(),
+            lambda node: self._targets.operations.ask(node, DescribeNode, Description),
+        )
+        for each in said:
+            gateway = None if each.answer is None else each.answer.stats.gateway
+            for instance in () if gateway is None else gateway.instances:
+                if instance.instance == number:
+                    return each.node, instance
+        raise NotFound(f"instance_id {number} not registered")
+
+    async def _resident(self, asked: PrefetchPost, keys: bytes) -> int | None:
+        """Return the number of blocks of all ranks on the node that has most of them; None if no worker of the model
+        ever connected."""
+        said = await self._targets.each(
+            self._targets.operations.connected(),
+            lambda node: self._lookups.spaces(node, asked.model_name, keys, asked.cache_salt),
+        )
+        _all_did(each.error for each in said)
+        best: int | None = None
+        for each in said:
+            layouts: dict[tuple[str, str], int] = {}
+            for hits in each.answer or ():
+                if _is_of(hits, asked.world_size):
+                    layout = (hits.space.layout, hits.space.dtype)
+                    layouts[layout] = layouts.get(layout, 0) + sum(hits.resident.values())
+            best = max([*layouts.values(), *([] if best is None else [best])], default=None)
+        return best
+
+
+def _turn(page_token: str, by: Principal) -> tuple[int, str]:
+    """Return the index of the tenant that is being listed, among those that the caller is limited to, and the cursor
+    within it. Raises Invalid."""
+    if by.salts is None or not page_token:
+        return 0, page_token
+    match = _TOKEN.fullmatch(page_token)
+    if match is None or int(match[1]) >= len(by.salts):
+        raise Invalid("page_token: expected next_page_token of a page of this list")
+    return int(match[1]), match[2]
+
+
+def _after(turn: int, cursor: str, by: Principal) -> str | None:
+    """Return the token that `_turn` parses; None on the last page."""
+    if by.salts is None:
+        return cursor or None
+    if not cursor:
+        turn += 1
+    return f"{turn}.{cursor}" if turn < len(by.salts) else None
+
+
+def _is_of(hits: SpaceHits, world_size: int) -> bool:
+    return hits.space.gateway == LMCACHE and hits.space.world_size == world_size
+
+
+def _check_tier(tier: Tier, supported: tuple[Tier, ...]) -> None:
+    if tier not in supported:
+        only = " and ".join(map(repr, supported))
+        raise Malformed(f"tier {tier!r} not supported; only {only}")
+
+
+def _by_owner(keys: Sequence[ObjectKey]) -> dict[tuple[str, str], set[_Named]]:
+    """Return names of blocks by salt and model. Hashes that cannot be a key of Larder are ignored. Raises Malformed."""
+    found: dict[tuple[str, str], set[_Named]] = {}
+    for at, key in enumerate(keys):
+        faults = checks.Faults()
+        faults.check("cache_salt", lambda key=key: check_salt(key.cache_salt, "cache_salt"))  # type: ignore[misc]
+        if _HEX.fullmatch(key.chunk_hash_hex) is None:
+            faults.add("chunk_hash_hex", f"expected hex digits, got {key.chunk_hash_hex[:80]!r}")
+        if "@" in key.model_name:
+            faults.add("model_name", f"must not contain '@' (got {key.model_name[:80]!r})")
+        if key.object_group_id < 0:
+            faults.add("object_group_id", f"must be >= 0 (got {key.object_group_id})")
+        if faults.errors:
+            raise Malformed(f"keys[{at}]: {faults.errors[0].path}: {faults.errors[0].message}")
+        name = key.chunk_hash_hex.lower()
+        if _KEY.fullmatch(name):
+            owner = (key.cache_salt, key.model_name)
+            found.setdefault(owner, set()).add((name, key.kv_rank, key.object_group_id))
+    return found
+
+
+def _name(block: CachedBlock) -> _Named:
+    return block.key, kv_rank(block.world_size, block.rank), block.kv_group
+
+
+def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
+    """Return the numbers in order, with runs of three or more consecutive ones as [first, last]."""
+    found: list[int | list[int]] = []
+    run: list[int] = []
+    for number in [*numbers, None]:
+        if run and number != run[-1] + 1:
+            found += [[run[0], run[-1]]] if len(run) > 2 else run
+            run = []
+        if number is not None:
+            run.append(number)
+    return found
+
+
+def _all_did(errors: Iterable[str | None]) -> None:
+    """Raise NodeUnreachable if a node failed: LMCache's clients know one server and no partial success."""
+    for error in errors:
+        if error is not None:
+            raise NodeUnreachable(error)

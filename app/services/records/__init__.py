@@ -1,0 +1,1 @@
+"""Records: quotas, pins, policies, ceilings, rates, tokenizers, and their progress on nodes."""

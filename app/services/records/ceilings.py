@@ -1,0 +1,262 @@
+"""Ceilings: records that limit what callers limited to a tenant may request, and the checks against them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import FieldError, Forbidden
+from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut, NoBound
+from app.services.base import checks
+from app.services.base.changes import Change, Changes
+from app.services.base.durations import span
+from app.services.base.merge import patched
+from app.services.base.preconditions import Precondition, etag
+from app.services.base.principals import Principal
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import ceilings
+from app.store.records.ceilings import CeilingRow
+from dataplane.base.units import format_exact_size, format_size
+from dataplane.protocol.control import Strength
+from dataplane.protocol.salts import shown
+
+SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_store_rate_bytes")
+STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
+"""Strengths that callers limited to tenants may give a pin if no ceiling says otherwise."""
+MAX_BYTES = 1 << 60
+_WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "no_bound", "note")
+_BOUNDED = (*SIZES, "max_weight")
+_UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
+"""Quota of a tenant that has none: no bounds."""
+_WITHOUT = (
+    f"; without one, callers who are limited to the tenant may pin ({' and '.join(STRENGTHS)}), and not change its "
+    "quota"
+)
+
+
+class Ceilings:
+    """Ceiling operations: get, also for the callers that a ceiling binds; put, patch and delete, for admins."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database = database
+        self._changes = changes
+
+    async def get(self, tenant: str, by: Principal) -> CeilingAnswer:
+        """Return the tenant's ceiling. Raises Invalid, Forbidden, NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        async with self._database.read() as session:
+            row = await ceilings.get(session, salt)
+        if row is None:
+            raise checks.missing("ceiling for tenant", tenant, _WITHOUT)
+        return _seen(row, by)
+
+    async def page(self, wanted: PageRequest, by: Principal) -> CeilingList:
+        """Return a page of the ceilings that the caller may see. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await ceilings.page(session, wanted, by.salts)
+        return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
+
+    async def put(
+        self, tenant: str, asked: CeilingPut, by: Principal, expected: Precondition
+    ) -> tuple[CeilingAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, PreconditionFailed,
+        PreconditionRequired."""
+        faults = checks.Faults()
+        salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
+        faults.stop()
+        assert salt is not None
+        values = _checked(asked)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            expected.check(*_state(salt, row))
+            made = _written(change, row, salt, values)
+        return _answer(made), row is None
+
+    async def patch(
+        self, tenant: str, patch: dict[str, Any], by: Principal, expected: Precondition
+    ) -> CeilingAnswer:
+        """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            if row is None:
+                raise checks.missing("ceiling for tenant", tenant)
+            expected.check(*_state(salt, row))
+            held = {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+            if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
+                held["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
+            made = _written(change, row, salt, _checked(patched(CeilingPut, held, patch)))
+        return _answer(made)
+
+    async def delete(self, tenant: str, by: Principal, expected: Precondition) -> None:
+        """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
+        salt = checks.tenant_in_path(tenant)
+        async with self._changes.begin(by) as change:
+            row = await ceilings.get(change.session, salt)
+            if row is None:
+                raise checks.missing("ceiling for tenant", tenant)
+            expected.check(*_state(salt, row))
+            change.noted("delete", "ceiling", shown(salt), _audited(row), None)
+            await change.session.delete(row)
+
+
+async def check_quota(
+    change: Change, salt: str, held: Mapping[str, Any] | None, asked: Mapping[str, Any] | None
+) -> None:
+    """Refuse a quota above the tenant's ceiling to a caller who is limited to tenants; `asked` None deletes the quota.
+    Unchanged fields are not checked. Raises Forbidden."""
+    if change.by.salts is None:
+        return
+    change.by.check_salt(salt)
+    row = await ceilings.get(change.session, salt)
+    if row is None:
+        raise Forbidden(
+            f"the tenant {shown(salt)!r} has no ceiling, so this token may not change its quota; an admin sets one: "
+            f"'larder ceilings set {shown(salt)}'"
+        )
+    wish = _UNASKED if asked is None else asked
+    faults = [fault for name in _BOUNDED if (fault := _above(name, row, held, wish)) is not None]
+    was = _UNASKED if held is None else held
+    if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
+        faults.append(
+            FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it")
+        )
+    if wish.get("selector") != was.get("selector"):
+        faults.append(
+            FieldError(
+                "selector",
+                "a selector exempts other nodes from the quota: only callers of all tenants may set it",
+            )
+        )
+    if faults:
+        raise Forbidden("; ".join(f"{fault.path}: {fault.message}" for fault in faults), faults)
+
+
+async def check_pin(
+    session: AsyncSession, by: Principal, salt: str, strength: str, ends_in_s: float | None
+) -> None:
+    """Refuse a pin beyond the tenant's ceiling to a caller who is limited to tenants. Raises Forbidden."""
+    if by.salts is None:
+        return
+    by.check_salt(salt)
+    row = await ceilings.get(session, salt)
+    allowed = STRENGTHS if row is None or row.strengths is None else tuple(row.strengths)
+    if strength not in allowed:
+        message = f"expected {' or '.join(allowed) or 'none: no pins'} (the tenant's ceiling), got {strength}"
+        raise Forbidden(f"strength: {message}", [FieldError("strength", message)])
+    most = None if row is None else row.max_ttl_s
+    if most is not None and (ends_in_s is None or ends_in_s > most):
+        got = "no end" if ends_in_s is None else span(round(ends_in_s))
+        message = f"expected an end within {span(most)}: the tenant's ceiling; got {got}"
+        raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
+
+
+def check_pin_selector(
+    by: Principal, held: Mapping[str, str] | None, asked: Mapping[str, str] | None
+) -> None:
+    """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
+    if by.salts is not None and (held or None) != (asked or None):
+        message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
+        raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
+
+
+def _above(
+    name: str, row: CeilingRow, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
+) -> FieldError | None:
+    """Return the error for a field above its ceiling, or for a raised field without a ceiling; None if it is
+    allowed."""
+    field = name.removeprefix("max_")
+    value, ceiling = wish.get(field), getattr(row, name)
+    if ceiling is None and name in (row.no_bound or ()):
+        return None
+    if held is not None and value == held.get(field):
+        return None
+    why = "the tenant's ceiling"
+    if ceiling is None:
+        ceiling = (_UNASKED if held is None else held).get(field)
+        why = "what it is now: the tenant's ceiling has no value for it, so it can only be lowered"
+    if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
+        return None
+    say = format_size if field.endswith("_bytes") else "{:g}".format
+    got = "no bound" if value is None else say(value)
+    return FieldError(field, f"expected at most {say(ceiling)} ({why}), got {got}")
+
+
+def _checked(asked: CeilingPut) -> dict[str, Any]:
+    """Return the checked values of a request. Raises Invalid."""
+    faults = checks.Faults()
+    values: dict[str, Any] = {}
+    for name in SIZES:
+        values[name] = faults.check(name, partial(_size, getattr(asked, name)))
+    if asked.max_weight is not None and not 0.01 <= asked.max_weight <= 1000:
+        faults.add("max_weight", f"expected 0.01 to 1000, got {asked.max_weight:g}")
+    if asked.max_ttl_s is not None and not 0 < asked.max_ttl_s < float("inf"):
+        faults.add("max_ttl_s", f"expected more than 0 seconds, got {asked.max_ttl_s:g}")
+    for name in asked.no_bound:
+        if getattr(asked, name) is not None:
+            faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
+    faults.check("note", lambda: checks.note(asked.note))
+    faults.stop()
+    strengths = None if asked.strengths is None else sorted(set(asked.strengths))
+    return {
+        **values,
+        "max_weight": asked.max_weight,
+        "max_ttl_s": asked.max_ttl_s,
+        "strengths": strengths,
+        "no_bound": sorted(set(asked.no_bound) - {"max_ttl_s"}),
+        "note": asked.note,
+    }
+
+
+def _size(given: int | str | None) -> int | None:
+    size = checks.size(given)
+    if size is not None and size > MAX_BYTES:
+        raise ValueError(f"expected at most {format_exact_size(MAX_BYTES)}, got {format_exact_size(size)}")
+    return size
+
+
+def _written(change: Change, row: CeilingRow | None, salt: str, values: Mapping[str, Any]) -> CeilingRow:
+    before = None if row is None else _audited(row)
+    if row is None:
+        row = CeilingRow(tenant=salt, revision=0, created_at=change.now, updated_at=change.now)
+        change.session.add(row)
+    for name, value in values.items():
+        setattr(row, name, value)
+    after = _audited(row)
+    if before != after:
+        row.revision, row.updated_at = row.revision + 1, change.now
+        change.noted("create" if before is None else "update", "ceiling", shown(salt), before, after)
+    return row
+
+
+def _audited(row: CeilingRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _answer(row: CeilingRow) -> CeilingAnswer:
+    return CeilingAnswer(
+        tenant=shown(row.tenant),
+        **{name: getattr(row, name) for name in (*SIZES, "max_weight", "max_ttl_s", "note")},
+        strengths=cast("list[Strength] | None", row.strengths),
+        no_bound=cast(
+            "list[NoBound]", [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
+        ),
+        etag=etag(row.revision),
+        revision=row.revision,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _seen(row: CeilingRow, by: Principal) -> CeilingAnswer:
+    """Return the answer; callers limited to tenants do not see the note, which is for admins."""
+    answer = _answer(row)
+    return answer if by.salts is None else msgspec.structs.replace(answer, note="")
+
+
+def _state(salt: str, row: CeilingRow | None) -> tuple[str, str | None]:
+    return f"ceiling for tenant {shown(salt)!r}", None if row is None else etag(row.revision)

@@ -1,0 +1,118 @@
+"""The chain of keys that a request means, given as keys, tokens, text or messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.schemas.records.tokenizers import TokenizerUsed
+from app.services.base import checks
+from app.services.base.large_work import LargeWork
+from app.services.base.principals import Principal
+from app.services.base.yielding import giving_way
+from app.services.records.key_intent import check_chunk, check_tokens, unpacked
+from app.services.records.tokenizers import Tokenizers
+from dataplane.protocol.keys import chain, next_key, root_key, token_bytes
+
+
+class ChainSource(Protocol):
+    """Fields of a request that determine its keys."""
+
+    tokens: Sequence[int] | None
+    keys: list[str] | None
+    text: str | None
+    messages: list[dict[str, Any]] | None
+    add_generation_prompt: bool
+    chunk_tokens: int
+
+
+SOURCES = ("tokens", "keys", "text", "messages")
+
+
+@dataclass(frozen=True)
+class KeyChain:
+    keys: list[bytes]
+    """Keys of the full chunks; empty if the request gives none."""
+    tokenizer: TokenizerUsed | None = None
+    tokens: int | None = None
+    """Number of tokens that the keys were computed from; None if the request gave keys."""
+
+
+NO_KEYS = KeyChain([])
+MAX_AT_ONCE_TOKENS = 16_384
+"""Largest number of tokens that are hashed on the event loop, in less than a millisecond."""
+MAX_CHUNKS = 128
+"""Number of chunks that are hashed between pauses."""
+TOKEN_BYTES = 4
+
+
+async def chained(
+    tokens: Sequence[int], salt: str, chunk_tokens: int, large_work: LargeWork, by: Principal
+) -> list[bytes]:
+    """Return the keys of the full chunks of tokens. Raises TooManyRequests."""
+    if len(tokens) <= MAX_AT_ONCE_TOKENS:
+        return chain(tokens, salt, chunk_tokens=chunk_tokens)
+    return await large_work.run(by.share, _chain, tokens, salt, chunk_tokens)
+
+
+def _chain(tokens: Sequence[int], salt: str, chunk_tokens: int) -> list[bytes]:
+    """Return the same as `chain`, with pauses; runs in a thread."""
+    data, step = token_bytes(tokens), TOKEN_BYTES * chunk_tokens
+    key, keys = root_key(salt), []
+    for at in giving_way(range(0, len(data) - len(data) % step, step), MAX_CHUNKS):
+        key = next_key(key, data[at : at + step])
+        keys.append(key)
+    return keys
+
+
+def given(source: ChainSource) -> list[str]:
+    """Return the names of the key sources that a request gives."""
+    return [name for name in SOURCES if getattr(source, name) is not None]
+
+
+async def resolved(
+    source: ChainSource,
+    model: str | None,
+    salt: str | None,
+    tokenizers: Tokenizers,
+    large_work: LargeWork,
+    by: Principal,
+) -> KeyChain:
+    """Return the keys of a request, or none if it gives no source. Tokens and text need a model and a tenant.
+
+    Raises Invalid, TooManyRequests.
+    """
+    faults = checks.Faults()
+    ways = given(source)
+    if len(ways) > 1:
+        faults.add(ways[0], f"expected at most one of {', '.join(SOURCES)}")
+        faults.stop()
+    if source.add_generation_prompt and source.messages is None:
+        faults.add("add_generation_prompt", "expected messages: only their template opens a turn")
+    if ways and ways != ["keys"]:
+        for name, value in (("tenant", salt), ("model", model)):
+            if value is None:
+                faults.add(
+                    name, f"expected a {name}: a prefix of {ways[0]} is that of one tenant and one model"
+                )
+    if source.tokens is not None:
+        check_tokens(source.tokens, source.chunk_tokens, faults)
+    else:
+        check_chunk(source.chunk_tokens, faults)
+    keys = faults.check("keys", lambda: unpacked(source.keys or [])) if source.keys is not None else None
+    faults.stop()
+    if not ways:
+        return NO_KEYS
+    if keys is not None:
+        return KeyChain(keys)
+    assert model is not None
+    assert salt is not None
+    tokens, used = source.tokens, None
+    if tokens is None:
+        encoded = await tokenizers.encode(
+            model, source.text, source.messages, by, add_generation_prompt=source.add_generation_prompt
+        )
+        tokens, used = encoded.tokens, encoded.by
+        check_tokens(tokens, source.chunk_tokens, faults, ways[0])
+        faults.stop()
+    found = await chained(tokens, salt, source.chunk_tokens, large_work, by)
+    return KeyChain(found, used, len(tokens))

@@ -1,0 +1,54 @@
+"""Keys of a request: token ids that are cut into chunks, or the keys themselves."""
+
+import re
+from array import array
+from collections.abc import Sequence
+
+from app.services.base import checks
+from dataplane.protocol.keys import KEY_BYTES
+
+MAX_KEYS = 4096
+MAX_TOKENS = 1 << 20
+MAX_CHUNK_TOKENS = 1 << 16
+MAX_TOKEN = (1 << 32) - 1
+_KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+
+
+def check_chunk(chunk: int, faults: checks.Faults) -> bool:
+    """Check the number of tokens per chunk, and return whether it is valid."""
+    if not 1 <= chunk <= MAX_CHUNK_TOKENS:
+        faults.add("chunk_tokens", f"expected 1 to {MAX_CHUNK_TOKENS}, got {chunk}")
+        return False
+    return True
+
+
+def check_tokens(tokens: Sequence[int], chunk: int, faults: checks.Faults, path: str = "tokens") -> None:
+    """Check for at least one full chunk of token ids, and not too many. An array cannot hold an id that is out of
+    range. `path` is the field that the tokens come from."""
+    if not check_chunk(chunk, faults):
+        return
+    if len(tokens) > MAX_TOKENS or len(tokens) // chunk > MAX_KEYS:
+        faults.add(
+            path,
+            f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens",
+        )
+    elif len(tokens) < chunk:
+        faults.add(path, f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")
+    elif not isinstance(tokens, array) and (min(tokens) < 0 or max(tokens) > MAX_TOKEN):
+        wrong = next(number for number, token in enumerate(tokens) if not 0 <= token <= MAX_TOKEN)
+        faults.add(f"tokens[{wrong}]", f"expected a token id from 0 to {MAX_TOKEN}, got {tokens[wrong]}")
+
+
+def unpacked(keys: list[str]) -> list[bytes]:
+    """Return the keys of 64 hex digits each as bytes. Raises ValueError."""
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise ValueError(f"expected 1 to {MAX_KEYS} keys, got {len(keys)}")
+    for number, key in enumerate(keys):
+        if _KEY.fullmatch(key) is None:
+            raise ValueError(
+                f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters"
+            )
+    found = [bytes.fromhex(key) for key in keys]
+    if len(set(found)) != len(found):
+        raise ValueError("expected no key twice")
+    return found

@@ -1,0 +1,74 @@
+"""Limits the pins that callers limited to tenants create for a tenant, so that no tenant fills the snapshot of all."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import Conflict, FieldError
+from app.services.base.principals import Principal
+from app.services.base.snapshot_sizes import record_bytes
+from app.store.records import snapshot_size
+from app.store.records.snapshot_size import SnapshotSize
+from dataplane.protocol.control import MAX_PINNED_KEYS, MAX_SNAPSHOT_BYTES
+from dataplane.protocol.salts import shown
+
+MAX_PINS = 10_000
+MAX_KEYS = MAX_PINNED_KEYS // 4
+"""Largest number of keys of all pins of a tenant."""
+MAX_BYTES = MAX_SNAPSHOT_BYTES // 16
+"""Largest size in a snapshot of all pins of a tenant."""
+
+
+class PinQuota:
+    """Limits what callers who are limited to tenants add."""
+
+    def __init__(self, most_pins: int = MAX_PINS) -> None:
+        self._most_pins = most_pins
+
+    async def check(
+        self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None
+    ) -> None:
+        """Check after a pin was written; `before` is the size of the tenant's pins before. Raises Conflict."""
+        if by.salts is not None and before is not None:
+            await session.flush()
+            self._check(salt, before, await snapshot_size.pins_of(session, salt))
+
+    async def before(self, session: AsyncSession, by: Principal, salt: str) -> SnapshotSize | None:
+        """Return the value that `check` needs; None for callers of all tenants."""
+        return None if by.salts is None else await snapshot_size.pins_of(session, salt)
+
+    def check_all(
+        self, by: Principal, before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Check all pins, given their state before and after. Raises Conflict."""
+        if by.salts is None:
+            return
+        old, new = _by_tenant(before, by), _by_tenant(after, by)
+        for salt, weight in sorted(new.items()):
+            self._check(salt, old.get(salt, SnapshotSize(0, 0)), weight)
+
+    def _check(self, salt: str, before: SnapshotSize, after: SnapshotSize) -> None:
+        for was, would_be, most, what in (
+            (before.records, after.records, self._most_pins, "pins (app.pins_per_tenant)"),
+            (before.keys, after.keys, MAX_KEYS, "keys of pins, a quarter of what nodes take"),
+            (before.bytes, after.bytes, MAX_BYTES, "bytes of names and models of pins in a snapshot"),
+        ):
+            if would_be > max(was, most):
+                message = (
+                    f"tokens that are limited to tenants may make at most {most:,} {what}, for the tenant "
+                    f"{shown(salt)!r}; it would have {would_be:,}"
+                )
+                raise Conflict(f"tenant: {message}", [FieldError("tenant", message)])
+
+
+def _by_tenant(pins: Iterable[Mapping[str, Any]], by: Principal) -> dict[str, SnapshotSize]:
+    records, sizes, keys = Counter[str](), Counter[str](), Counter[str]()
+    for pin in pins:
+        salt = str(pin["tenant"])
+        if by.sees(salt):
+            records[salt] += 1
+            sizes[salt] += record_bytes("pins", pin["name"], pin)
+            keys[salt] += pin["key_count"]
+    return {salt: SnapshotSize(records[salt], sizes[salt], keys[salt]) for salt in records}

@@ -1,0 +1,314 @@
+"""Pins: prefixes that must stay cached, and how much of them is cached."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from app.errors import Conflict
+from app.ingest.fleet import Fleet, is_empty
+from app.schemas.records.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
+from app.services.base import checks
+from app.services.base.changes import Change, Changes
+from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.principals import PLANE, Principal
+from app.services.records import ceilings, owners
+from app.services.records.pin_intent import PinIntent, check_sources, resolve, ttl
+from app.services.records.pin_patch import patch_row
+from app.services.records.pin_quota import PinQuota
+from app.services.records.prefixes import PrefixService
+from app.services.records.progress import RecordProgress
+from app.services.records.tokenizers import EncodedText, Tokenizers
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import pins
+from app.store.records.pins import PinRow
+from dataplane.base.units import format_size
+from dataplane.protocol.control import Strength, Tier
+from dataplane.protocol.events import PinStats
+from dataplane.protocol.salts import shown
+
+
+class Pins:
+    """Get, put, patch, extend, delete. A put of an identical record changes nothing, except that a `ttl_s` moves the
+    end."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        progress: RecordProgress,
+        fleet: Fleet,
+        prefixes: PrefixService,
+        tokenizers: Tokenizers,
+        shares: PinQuota,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+        self._prefixes = prefixes
+        self._tokenizers = tokenizers
+        self._shares = shares
+
+    async def get(self, name: str, by: Principal) -> PinAnswer:
+        """Return the pin. Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        row = await self._database.row(pins.BY_KEY, name)
+        if row is None or not by.sees(row.tenant):
+            raise checks.missing("pin", name)
+        return self.answers([row], by)[0]
+
+    async def page(self, wanted: PageRequest, filters: pins.PinFilters, by: Principal) -> PinList:
+        """Return a page of pins of the tenants that the caller may see. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await pins.page(session, wanted, filters, by.salts)
+        return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
+
+    async def put(
+        self, name: str, asked: PinPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> tuple[PinAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
+        PreconditionRequired; NodeUnreachable if a prefix is named, TooManyRequests if a text is given."""
+        checks.pin_name(name)
+        faults = checks.Faults()
+        check_sources(asked, faults)
+        faults.stop()
+        prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix, by, asked.tenant)
+        encoded = await self._encoded(asked, by)
+        # In a thread: hashing a million tokens would block the event loop for too long.
+        intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)
+        by.check_salt(intent.salt)
+        async with self._changes.begin(by, "pins") as change:
+            row = await pins.get(change.session, name)
+            if row is not None and not by.sees(row.tenant):
+                raise checks.taken("pin", name)
+            expected.check(*_state(name, row))
+            owners.check(by, None if row is None else row.managed_by, intent.managed_by)
+            held = None if row is None else row.selector
+            await _check_ceiling(change, intent, held)
+            created = row is None
+            share = await self._shares.before(change.session, by, intent.salt)
+            row = await self.write(change, name, row, intent)
+            await self._shares.check(change.session, by, intent.salt, share)
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row], by)[0], created
+
+    async def _encoded(self, asked: PinPut, by: Principal) -> EncodedText | None:
+        """Return the tokens of a text or messages; None without them, or without a model, which `resolve` reports."""
+        if (asked.text is None and asked.messages is None) or not asked.model:
+            return None
+        return await self._tokenizers.encode(
+            asked.model, asked.text, asked.messages, by, add_generation_prompt=asked.add_generation_prompt
+        )
+
+    async def write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
+        """Write the intent to the record, within a change of `pins`."""
+        before = None if row is None else _audited(row)
+        old_digest = None if row is None else row.keys_digest
+        await pins.put_body(change.session, intent.digest, intent.body, change.now)
+        if row is None:
+            row = PinRow(name=name, created_at=change.now, owner=change.by.actor)
+            change.session.add(row)
+        _fill(row, intent)
+        _changed(change, row, before)
+        if old_digest not in (None, intent.digest):
+            await pins.drop_unused_body(change.session, str(old_digest))
+        return row
+
+    async def patch(
+        self, name: str, patch: PinPatch, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> PinAnswer:
+        """Change the mutable fields of a pin. Raises what `put` raises, and NotFound."""
+        checks.pin_name(name)
+        async with self._changes.begin(by, "pins") as change:
+            row = await self._own(change, name)
+            expected.check(*_state(name, row))
+            before = _audited(row)
+            patch_row(row, patch, change.now)
+            owners.check(by, before["managed_by"], row.managed_by)
+            await _check_ceiling(change, row, before["selector"])
+            _changed(change, row, before)
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row], by)[0]
+
+    async def extend(self, name: str, asked: PinExtend, by: Principal, wait_s: float = 0.0) -> PinAnswer:
+        """Move the end of a pin to at least `ttl_s` seconds from now. Raises Invalid, NotFound; Conflict if the pin has
+        no end."""
+        checks.pin_name(name)
+        faults = checks.Faults()
+        faults.check("ttl_s", lambda: ttl(asked.ttl_s))
+        faults.stop()
+        async with self._changes.begin(by, "pins") as change:
+            row = await self._own(change, name)
+            if row.expires_at is None:
+                what = "is permanent" if row.strength == "permanent" else "has no end"
+                raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
+            before = _audited(row)
+            row.expires_at = max(row.expires_at, change.now + asked.ttl_s)
+            await _check_ceiling(change, row, row.selector)
+            _changed(change, row, before)
+        if wait_s:
+            await self._progress.wait("pins", row.generation, wait_s)
+        return self.answers([row], by)[0]
+
+    async def delete(
+        self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> None:
+        """Delete the record. Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by, "pins") as change:
+            row = await self._own(change, name)
+            expected.check(*_state(name, row))
+            await self.remove(change, row)
+        if wait_s:
+            await self._progress.wait("pins", change.generations["pins"], wait_s)
+
+    async def remove(self, change: Change, row: PinRow) -> None:
+        """Delete a record, within a change of `pins`."""
+        change.made("pins", "delete", row.name, _audited(row), None)
+        await change.session.delete(row)
+        await pins.drop_unused_body(change.session, row.keys_digest)
+
+    async def _own(self, change: Change, name: str) -> PinRow:
+        """Return a record that the caller may change. Raises NotFound, also if the caller may not see the record."""
+        row = await pins.get(change.session, name)
+        if row is None or not change.by.sees(row.tenant):
+            raise checks.missing("pin", name)
+        return row
+
+    def answers(self, rows: Sequence[PinRow], by: Principal = PLANE) -> list[PinAnswer]:
+        """Return records with what the nodes report about their blocks."""
+        seen: dict[str, dict[str, PinStats]] = {}
+        for stats in self._fleet.stats():
+            for pin in stats.pins:
+                seen.setdefault(pin.name, {})[stats.node] = pin
+        now = time.time()
+        whole = by.salts is None
+        return [self._answer(row, seen.get(row.name, {}), now, whole=whole) for row in rows]
+
+    def _answer(self, row: PinRow, told: dict[str, PinStats], now: float, *, whole: bool) -> PinAnswer:
+        seen = list(told.values())
+        expires_at, expired = _end(row, seen, now)
+        return PinAnswer(
+            name=row.name,
+            model=row.model,
+            tenant=shown(row.tenant),
+            strength=cast(Strength, row.strength),
+            tier=cast(Tier, row.tier),
+            refresh_on_hit=row.refresh_s is not None,
+            ttl_s=row.refresh_s,
+            key_count=row.key_count,
+            keys_digest=row.keys_digest,
+            expires_at=expires_at,
+            note=row.note,
+            managed_by=row.managed_by,
+            selector=row.selector,
+            owner=row.owner,
+            origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
+            etag=etag(row.generation),
+            generation=row.generation,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            resolved=sum(pin.resolved for pin in seen) or row.key_count,
+            resident=sum(pin.resident for pin in seen),
+            bytes=sum(pin.bytes for pin in seen),
+            guaranteed=sum(pin.guaranteed for pin in seen),
+            degraded=sum(pin.degraded for pin in seen),
+            gpu_copies=sum(pin.gpu_copies for pin in seen),
+            gpu_copy_bytes=sum(pin.gpu_copy_bytes for pin in seen),
+            gpu_copies_wanted=sum(pin.gpu_copies_wanted for pin in seen),
+            expired=expired,
+            holds_nothing=not expired and bool(seen) and all(map(is_empty, seen)),
+            summary=_summary(row, seen),
+            nodes={
+                node: PinOnNode(
+                    pin.resolved,
+                    pin.resident,
+                    pin.bytes,
+                    pin.gpu_copies,
+                    pin.gpu_copy_bytes,
+                    pin.gpu_copies_wanted,
+                )
+                for node, pin in sorted(told.items())
+            },
+            status=self._progress.status(
+                "pins",
+                row.generation,
+                name=row.name,
+                selector=row.selector,
+                since=row.updated_at,
+                whole=whole,
+            ),
+        )
+
+
+def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
+    """Summarize a pin in one line. A chunk has one block for each space and node that holds it."""
+    resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
+    there = (
+        f"{resident} resident"
+        if resolved in (0, row.key_count)
+        else f"{resident} of {resolved} blocks resident"
+    )
+    chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
+    on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
+    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}"
+
+
+async def _check_ceiling(change: Change, asked: PinIntent | PinRow, selector: dict[str, str] | None) -> None:
+    """Check a pin, whose selector was `selector`, against the tenant's ceiling. Raises Forbidden."""
+    salt = asked.salt if isinstance(asked, PinIntent) else asked.tenant
+    ceilings.check_pin_selector(change.by, selector, asked.selector)
+    ends_in_s = None if asked.expires_at is None else asked.expires_at - change.now
+    await ceilings.check_pin(change.session, change.by, salt, asked.strength, ends_in_s)
+
+
+def _state(name: str, row: PinRow | None) -> tuple[str, str | None]:
+    """Return the name and the ETag of a record, for preconditions."""
+    return f"pin {name!r}", None if row is None else etag(row.generation)
+
+
+def _changed(change: Change, row: PinRow, before: dict[str, Any] | None) -> None:
+    """Record the change of a record, if it changed."""
+    after = _audited(row)
+    if before != after:
+        row.generation, row.updated_at = change.generations["pins"], change.now
+        change.made("pins", "create" if before is None else "update", row.name, before, after)
+
+
+def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
+    """Return the end of the pin, and whether it has ended. If hits extend the pin, nodes know a later end than the
+    record."""
+    if row.expires_at is None or row.refresh_s is None:
+        return row.expires_at, row.expires_at is not None and row.expires_at <= now
+    end = max([row.expires_at, *(pin.expires_at for pin in seen if pin.expires_at is not None)])
+    return end, end <= now and all(pin.expired for pin in seen)
+
+
+def _fill(row: PinRow, intent: PinIntent) -> None:
+    row.model, row.tenant, row.strength, row.tier = intent.model, intent.salt, intent.strength, intent.tier
+    row.key_count, row.keys_digest = intent.key_count, intent.digest
+    row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
+    row.managed_by, row.selector, row.origin = intent.managed_by, intent.selector, intent.origin
+
+
+def _audited(row: PinRow) -> dict[str, Any]:
+    """Return the fields that an audit entry keeps; the digest replaces the keys."""
+    return {
+        "model": row.model,
+        "tenant": shown(row.tenant),
+        "strength": row.strength,
+        "tier": row.tier,
+        "key_count": row.key_count,
+        "keys_digest": row.keys_digest,
+        "expires_at": row.expires_at,
+        "refresh_s": row.refresh_s,
+        "note": row.note,
+        "managed_by": row.managed_by,
+        "selector": row.selector,
+    }

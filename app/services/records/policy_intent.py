@@ -1,0 +1,83 @@
+"""A requested policy, checked: which nodes it selects, and whether its numbers are consistent."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from app.errors import Invalid
+from app.schemas.records.policies import PolicyPut
+from app.services.base import checks
+from app.services.base.durations import span
+from dataplane.protocol.control import POLICY_IN_FORCE, PolicySpec
+
+MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
+MIN_WATERMARK = 0.5
+MAX_PRIORITY = 1000
+RULES = ("algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
+"""Fields of an intent that nodes receive."""
+
+
+@dataclass(frozen=True)
+class PolicyIntent:
+    """Values of a policy record."""
+
+    spec: PolicySpec
+    note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    priority: int
+
+
+def resolve(name: str, intent: PolicyPut) -> PolicyIntent:
+    """Return the checked intent; omitted fields have their defaults. Raises Invalid with every fault found, also if all
+    fields are omitted."""
+    faults = checks.Faults()
+    given = {field: value for field in RULES if (value := getattr(intent, field)) is not msgspec.UNSET}
+    if not given:
+        faults.add("algorithm", f"expected at least one of {', '.join(RULES)}")
+    spec = PolicySpec(name, **given)
+    _check(spec, faults)
+    note = faults.check("note", lambda: checks.note(intent.note))
+    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
+    selector = faults.check("selector", lambda: checks.labels(intent.selector))
+    _check_reach(name, selector, intent.priority, faults)
+    faults.stop()
+    if note is None or managed_by is None:
+        raise Invalid("the policy is not valid", faults.errors)
+    return PolicyIntent(spec, note, managed_by, selector, intent.priority)
+
+
+def _check_reach(name: str, selector: dict[str, str] | None, priority: int, faults: checks.Faults) -> None:
+    """Check that the default policy has no selector and no priority, and that every other policy has a selector."""
+    if any(fault.path == "selector" for fault in faults.errors):
+        return
+    if name == POLICY_IN_FORCE:
+        if selector is not None:
+            faults.add(
+                "selector",
+                f"expected null: {name!r} is for every node that no other policy is for, got labels",
+            )
+        if priority:
+            faults.add("priority", f"expected 0: {name!r} comes after all others, got {priority}")
+        return
+    if selector is None:
+        faults.add(
+            "selector", f"expected at least one label: only {POLICY_IN_FORCE!r} is for every node, got none"
+        )
+    if not 0 <= priority <= MAX_PRIORITY:
+        faults.add("priority", f"expected 0 to {MAX_PRIORITY:,}, got {priority}")
+
+
+def _check(spec: PolicySpec, faults: checks.Faults) -> None:
+    if not MIN_IDLE_S <= spec.admission_idle_s <= MAX_IDLE_S:
+        faults.add(
+            "admission_idle_s",
+            f"expected {span(MIN_IDLE_S)} to {span(MAX_IDLE_S)}, got {span(spec.admission_idle_s)}",
+        )
+    high, low = spec.high_watermark, spec.low_watermark
+    if not MIN_WATERMARK <= high <= 1:
+        faults.add("high_watermark", f"expected {MIN_WATERMARK:g} to 1, got {high:g}")
+    if not MIN_WATERMARK <= low <= 1:
+        faults.add("low_watermark", f"expected {MIN_WATERMARK:g} to 1, got {low:g}")
+    elif low > high:
+        faults.add("low_watermark", f"expected at most high_watermark, {high:g}, got {low:g}")

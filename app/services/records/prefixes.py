@@ -1,0 +1,170 @@
+"""Hot prefixes over all connected nodes, and the keys of one of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from app.errors import FieldError, Invalid
+from app.push.operations import NodeReply, NodeRequests
+from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.records.key_intent import MAX_KEYS
+from dataplane.protocol.control import MAX_PREFIXES, ListPrefixes, Prefix, PrefixesListed, PrefixKeys
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.salts import shown
+
+MAX_LABEL_CHARACTERS = 128
+MAX_ASKED = 50
+"""Largest number of tenants of a limited caller whose prefixes are listed together: each takes one request per node."""
+
+
+@dataclass(frozen=True)
+class FoundPrefix:
+    """A prefix with its keys, as a node reported it."""
+
+    model: str
+    salt: str
+    keys: list[bytes]
+
+
+class PrefixService:
+    def __init__(self, operations: NodeRequests) -> None:
+        self._operations = operations
+
+    async def page(self, by: By, tenant: str | None, limit: int, asks: Principal) -> PrefixList:
+        """Return the hottest prefixes first; limited callers get only those of their tenants. Raises Invalid,
+        Forbidden, NodeUnreachable if no node is connected."""
+        items: list[PrefixAnswer] = []
+        silent: dict[str, str] = {}
+        for salt in _asked_for(asks, tenant):
+            told = await self._listed(by, salt, limit)
+            merged = _merged((one.node, p) for one in told if one.answer for p in one.answer.prefixes)
+            items += [item for item in merged if salt is None or item.tenant == shown(salt)]
+            silent |= {one.node: one.error for one in told if one.answer is None}
+        items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
+        return PrefixList(items[:limit], len(items), list(map(NodeError, silent, silent.values())))
+
+    async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
+        """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
+        return await self._operations.ask_all(
+            lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), PrefixesListed
+        )
+
+    async def keys(self, label: str, by: Principal, tenant: str | None = None) -> FoundPrefix:
+        """Return the keys behind a label. Limited callers find only prefixes of one of their tenants; `tenant` (shown
+        name) selects it. Raises Invalid if no node knows the label, Forbidden, NodeUnreachable."""
+        if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+            raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
+        if by.salts is not None:
+            return await self._own(label, _one_of(by, tenant))
+        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        known = [p for p in _all(told) if p.label == label]
+        if known:
+            return _best(label, known)
+        silent = [one for one in told if one.answer is None]
+        why = f" ({'; '.join(one.error for one in silent[:3])})" if silent else ""
+        raise _unknown(
+            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
+        )
+
+    async def _own(self, label: str, salt: str) -> FoundPrefix:
+        """Return a prefix of one tenant. Nodes are asked for the tenant's prefixes first, and for keys only if the
+        label is among them, so that prefixes of other tenants make no difference, not even in response time."""
+        unknown = _unknown(
+            f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now"
+        )
+        listed = await self._listed("bytes", salt, MAX_PREFIXES)
+        if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
+            raise unknown
+        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        known = [p for p in _all(told) if (p.label, p.tenant) == (label, salt)]
+        if not known:
+            raise unknown
+        return _best(label, known)
+
+
+def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
+    """Return the salts to query, one after the other; None means all tenants. Raises Invalid, Forbidden."""
+    if tenant is not None:
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        return [salt]
+    if by.salts is None:
+        return [None]
+    if len(by.salts) > MAX_ASKED:
+        message = (
+            f"expected one of the {len(by.salts)} tenants that this token is limited to: no more than {MAX_ASKED} "
+            "are listed together"
+        )
+        raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])
+    return [*sorted(by.salts)]
+
+
+def _one_of(by: Principal, tenant: str | None) -> str:
+    """Return the salt that a limited caller selected. Raises Invalid, Forbidden."""
+    faults = checks.Faults()
+    if tenant is None and by.salts is not None and len(by.salts) == 1:
+        (salt,) = by.salts
+        return salt
+    if tenant is None:
+        faults.add("tenant", f"expected one of {by.tenants()}: this token is for several")
+    found = faults.check("tenant", lambda: checks.tenant(tenant or ""))
+    faults.stop()
+    assert found is not None
+    by.check_salt(found)
+    return found
+
+
+def _all(told: Iterable[NodeReply[PrefixesListed]]) -> Iterator[Prefix]:
+    for one in told:
+        yield from [] if one.answer is None else one.answer.prefixes
+
+
+def _best(label: str, known: Sequence[Prefix]) -> FoundPrefix:
+    """Return the longest valid prefix that nodes have under a label. Raises Invalid."""
+    for prefix in sorted(known, key=lambda p: -len(p.keys)):
+        found = _found(prefix)
+        if found is not None:
+            return found
+    raise _unknown(
+        f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
+        f"{len(known[0].keys)} bytes of keys"
+    )
+
+
+def _unknown(message: str) -> Invalid:
+    return Invalid(f"prefix: {message}", [FieldError("prefix", message)])
+
+
+def _found(prefix: Prefix) -> FoundPrefix | None:
+    """Return a node's answer as keys; None if a pin cannot hold them."""
+    count, rest = divmod(len(prefix.keys), KEY_BYTES)
+    faults = checks.Faults()
+    faults.check("model", lambda: checks.model(prefix.model))
+    faults.check("tenant", lambda: checks.tenant(shown(prefix.tenant)))
+    if faults.errors or rest or not 1 <= count <= MAX_KEYS:
+        return None
+    keys = [prefix.keys[at : at + KEY_BYTES] for at in range(0, len(prefix.keys), KEY_BYTES)]
+    return FoundPrefix(prefix.model, prefix.tenant, keys) if len(set(keys)) == count else None
+
+
+def _merged(told: Iterable[tuple[str, Prefix]]) -> list[PrefixAnswer]:
+    """Return one answer for each label, tenant and model."""
+    groups: dict[tuple[str, str, str], list[tuple[str, Prefix]]] = {}
+    for node, prefix in told:
+        groups.setdefault((prefix.label, prefix.tenant, prefix.model), []).append((node, prefix))
+    return [
+        PrefixAnswer(
+            label=label,
+            tenant=shown(salt),
+            model=model,
+            depth=max(p.depth for _, p in group),
+            hits=sum(p.hits for _, p in group),
+            bytes_served=sum(p.bytes_served for _, p in group),
+            error=sum(p.error for _, p in group),
+            resident=sum(p.resident for _, p in group),
+            last_used=max(p.last_used for _, p in group),
+            nodes=sorted({node for node, _ in group}),
+        )
+        for (label, salt, model), group in groups.items()
+    ]

@@ -1,0 +1,208 @@
+"""Quotas: limits and guarantees of tenants, and how tenants use them."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from app.errors import FieldError, FloorsExceedCapacity
+from app.ingest.fleet import Fleet
+from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut
+from app.services.base import checks
+from app.services.base.changes import Change, Changes
+from app.services.base.merge import patched
+from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.principals import Principal
+from app.services.records import ceilings, owners
+from app.services.records.floors import excess
+from app.services.records.progress import RecordProgress
+from app.services.records.quota_intent import SHARE, QuotaIntent, resolve
+from app.services.records.tenant_totals import TenantTotals, standings
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import quotas
+from app.store.records.quotas import QuotaRow
+from dataplane.protocol.control import Mode, OnExceed, QuotaSpec
+from dataplane.protocol.salts import shown
+
+_WRITTEN = (*SHARE, "note", "managed_by", "selector")
+"""Fields of a record that clients write."""
+
+
+class Quotas:
+    """Get, put, patch, delete; a put of an identical record changes nothing."""
+
+    def __init__(self, database: Database, changes: Changes, progress: RecordProgress, fleet: Fleet) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+
+    async def get(self, tenant: str, by: Principal) -> QuotaAnswer:
+        """Return the tenant's quota. Raises Invalid, Forbidden, NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        row = await self._database.row(quotas.BY_KEY, salt)
+        if row is None:
+            raise checks.missing("quota for tenant", tenant)
+        return self.answers([row], by)[0]
+
+    async def page(self, wanted: PageRequest, filters: quotas.QuotaFilters, by: Principal) -> QuotaList:
+        """Return a page of quotas of the tenants that the caller may see. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await quotas.page(session, wanted, filters, by.salts)
+        return QuotaList(self.answers(page.rows, by), page.total, page.next_cursor)
+
+    async def put(
+        self, tenant: str, intent: QuotaPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> tuple[QuotaAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
+        PreconditionRequired, FloorsExceedCapacity."""
+        asked = resolve(tenant, intent)
+        by.check_salt(asked.spec.tenant)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, asked.spec.tenant)
+            expected.check(*_state(asked.spec.tenant, row))
+            created = row is None
+            row = await self.write(change, row, asked)
+        return await self.settled(row, wait_s, by), created
+
+    async def patch(
+        self,
+        tenant: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        wait_s: float = 0.0,
+    ) -> QuotaAnswer:
+        """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, salt)
+            if row is None:
+                raise checks.missing("quota for tenant", tenant)
+            expected.check(*_state(salt, row))
+            intent = patched(QuotaPut, _as_put(row), patch)
+            row = await self.write(change, row, resolve(tenant, intent))
+        return await self.settled(row, wait_s, by)
+
+    async def settled(self, row: QuotaRow, wait_s: float, by: Principal) -> QuotaAnswer:
+        """Return the record's answer after nodes applied or refused it, or after `wait_s` seconds."""
+        if wait_s:
+            await self._progress.wait("quotas", row.generation, wait_s)
+        return self.answers([row], by)[0]
+
+    async def write(self, change: Change, row: QuotaRow | None, asked: QuotaIntent) -> QuotaRow:
+        """Write the intent to the record, within a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
+        spec = asked.spec
+        before = None if row is None else _audited(row)
+        owners.check(change.by, None if row is None else row.managed_by, asked.managed_by)
+        await ceilings.check_quota(change, spec.tenant, before, _asked(asked))
+        await self._check_floors(change, asked)
+        if row is None:
+            row = QuotaRow(tenant=spec.tenant, created_at=change.now)
+            change.session.add(row)
+        for name in SHARE:
+            setattr(row, name, getattr(spec, name))
+        row.note, row.managed_by, row.selector = asked.note, asked.managed_by, asked.selector
+        after = _audited(row)
+        if before != after:
+            row.generation, row.updated_at = change.generations["quotas"], change.now
+            change.made("quotas", "create" if before is None else "update", shown(spec.tenant), before, after)
+        return row
+
+    async def delete(
+        self, tenant: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> None:
+        """Delete the record. Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
+        salt = checks.tenant_in_path(tenant)
+        by.check_salt(salt)
+        async with self._changes.begin(by, "quotas") as change:
+            row = await quotas.get(change.session, salt)
+            if row is None:
+                raise checks.missing("quota for tenant", tenant)
+            expected.check(*_state(salt, row))
+            await self.remove(change, row)
+        if wait_s:
+            await self._progress.wait("quotas", change.generations["quotas"], wait_s)
+
+    async def remove(self, change: Change, row: QuotaRow) -> None:
+        """Delete a record, within a change of `quotas`. Raises Forbidden."""
+        await ceilings.check_quota(change, row.tenant, _audited(row), None)
+        change.made("quotas", "delete", shown(row.tenant), _audited(row), None)
+        await change.session.delete(row)
+
+    async def _check_floors(self, change: Change, asked: QuotaIntent) -> None:
+        """Refuse floors that grow beyond the capacity of a connected node."""
+        nodes = self._fleet.connected()
+        if not nodes or not _binding_floor(asked.spec):
+            return
+        before = await quotas.floors(change.session)
+        after = {**before, asked.spec.tenant: (asked.selector, _binding_floor(asked.spec))}
+        if message := excess(before, after, nodes, whole=change.by.salts is None):
+            raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
+
+    def answers(self, rows: Sequence[QuotaRow], by: Principal) -> list[QuotaAnswer]:
+        """Return records with what the nodes report about their tenants."""
+        standing = standings(self._fleet.stats(), {shown(row.tenant) for row in rows})
+        whole = by.salts is None
+        return [
+            self._answer(row, standing.get(shown(row.tenant), TenantTotals()), whole=whole) for row in rows
+        ]
+
+    def _answer(self, row: QuotaRow, now: TenantTotals, *, whole: bool) -> QuotaAnswer:
+        return QuotaAnswer(
+            tenant=shown(row.tenant),
+            limit_bytes=row.limit_bytes,
+            floor_bytes=row.floor_bytes,
+            weight=row.weight,
+            pin_budget_bytes=row.pin_budget_bytes,
+            store_rate_bytes=row.store_rate_bytes,
+            on_exceed=cast(OnExceed, row.on_exceed),
+            mode=cast(Mode, row.mode),
+            note=row.note,
+            managed_by=row.managed_by,
+            selector=row.selector,
+            etag=etag(row.generation),
+            generation=row.generation,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            used_bytes=now.bytes,
+            blocks=now.blocks,
+            pinned_bytes=now.pinned_bytes,
+            effective_floor_bytes=now.effective_floor(row.floor_bytes),
+            over_limit=now.over_limit,
+            would_refuse_blocks=now.would_refuse_blocks,
+            refused_blocks=now.refused_blocks,
+            refused=now.refused,
+            status=self._progress.status(
+                "quotas",
+                row.generation,
+                name=shown(row.tenant),
+                selector=row.selector,
+                since=row.updated_at,
+                whole=whole,
+            ),
+        )
+
+
+def _binding_floor(share: QuotaSpec) -> int:
+    return share.floor_bytes if share.mode == "enforce" else 0
+
+
+def _asked(asked: QuotaIntent) -> dict[str, Any]:
+    """Return the fields of an intent that a ceiling may limit."""
+    return {"selector": asked.selector, **{name: getattr(asked.spec, name) for name in SHARE}}
+
+
+def _audited(row: QuotaRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _as_put(row: QuotaRow) -> dict[str, Any]:
+    """Return the record as the body that would create it."""
+    return {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+
+
+def _state(salt: str, row: QuotaRow | None) -> tuple[str, str | None]:
+    """Return the name and the ETag of a record, for preconditions."""
+    return f"quota for tenant {shown(salt)!r}", None if row is None else etag(row.generation)

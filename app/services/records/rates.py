@@ -1,0 +1,126 @@
+"""Rates: prefill speeds that operators measured on their engines, used to estimate the prefill seconds that the cache
+saved."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from app.errors import Conflict, FieldError
+from app.schemas.records.rates import RateAnswer, RateList, RatePut
+from app.services.base import checks
+from app.services.base.changes import Changes
+from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.principals import Principal
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import rates
+from app.store.records.rates import RateRow
+
+MAX_TOKENS_PER_S = 1e9
+_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_WRITTEN = ("model", "space", "prefill_tokens_per_s", "note")
+
+
+class PrefillRates:
+    """Get, put, delete; a put of an identical record changes nothing."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database = database
+        self._changes = changes
+
+    async def get(self, name: str) -> RateAnswer:
+        """Return the rate. Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        row = await self._database.row(rates.BY_KEY, name)
+        if row is None:
+            raise checks.missing("rate", name)
+        return _answer(row)
+
+    async def page(self, wanted: PageRequest, model: str | None) -> RateList:
+        """Return a page of rates. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await rates.page(session, wanted, model)
+        return RateList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+
+    async def put(
+        self, name: str, asked: RatePut, by: Principal, expected: Precondition = ANY
+    ) -> tuple[RateAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, Conflict, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        _check(asked)
+        async with self._changes.begin(by) as change:
+            row = await rates.get(change.session, name)
+            expected.check(f"rate {name!r}", None if row is None else etag(row.revision))
+            other = await rates.same(change.session, asked.model, asked.space, besides=name)
+            if other is not None:
+                what = f"space {asked.space}" if asked.space else "all spaces"
+                message = f"{other.name!r} is the rate of {what} of {asked.model!r} already: change that one"
+                raise Conflict(message, [FieldError("model", message)])
+            created = row is None
+            if row is None:
+                if await rates.count(change.session) >= rates.MAX:
+                    raise Conflict(f"there are {rates.MAX} rates already, the most there may be")
+                row = RateRow(name=name, revision=0, created_at=change.now)
+                change.session.add(row)
+            before = None if created else _written(row)
+            for field in _WRITTEN:
+                setattr(row, field, getattr(asked, field))
+            if before != _written(row):
+                row.revision, row.updated_at = row.revision + 1, change.now
+                change.noted("create" if created else "update", "rate", name, before, _written(row))
+        return _answer(row), created
+
+    async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
+        """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by) as change:
+            row = await rates.get(change.session, name)
+            if row is None:
+                raise checks.missing("rate", name)
+            expected.check(f"rate {name!r}", etag(row.revision))
+            change.noted("delete", "rate", name, _written(row), None)
+            await change.session.delete(row)
+
+
+class KnownRates:
+    """Rates by model and space."""
+
+    def __init__(self, rows: Iterable[RateRow]) -> None:
+        self._rates = {(row.model, row.space): row.prefill_tokens_per_s for row in rows}
+
+    def of(self, model: str, space: str) -> float | None:
+        """Return tokens per second: the rate of the space, else of the model; None where neither is set."""
+        return self._rates.get((model, space)) or self._rates.get((model, ""))
+
+
+def _check(asked: RatePut) -> None:
+    """Check a request. Raises Invalid."""
+    faults = checks.Faults()
+    faults.check("model", lambda: checks.model(asked.model))
+    faults.check("note", lambda: checks.note(asked.note))
+    if asked.space and _SPACE.fullmatch(asked.space) is None:
+        faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {asked.space[:40]!r}")
+    if not 0 < asked.prefill_tokens_per_s <= MAX_TOKENS_PER_S:
+        faults.add(
+            "prefill_tokens_per_s",
+            f"expected more than 0, at most {MAX_TOKENS_PER_S:,.0f}, got {asked.prefill_tokens_per_s:g}",
+        )
+    faults.stop()
+
+
+def _written(row: RateRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _WRITTEN}
+
+
+def _answer(row: RateRow) -> RateAnswer:
+    return RateAnswer(
+        name=row.name,
+        model=row.model,
+        space=row.space,
+        prefill_tokens_per_s=row.prefill_tokens_per_s,
+        note=row.note,
+        etag=etag(row.revision),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,69 @@
+"""Totals of tenants over all nodes, summed from the reports of each node."""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from dataplane.protocol.events import NodeStats, TenantStats
+
+SUMMED = (
+    "bytes",
+    "blocks",
+    "pinned_bytes",
+    "would_refuse_blocks",
+    "requested_blocks",
+    "hit_blocks",
+    "stored_blocks",
+    "evicted_blocks",
+    "refused_blocks",
+)
+
+
+@dataclass
+class TenantTotals:
+    """Totals of one tenant over all nodes that are not lost."""
+
+    bytes: int = 0
+    blocks: int = 0
+    pinned_bytes: int = 0
+    would_refuse_blocks: int = 0
+    requested_blocks: int = 0
+    hit_blocks: int = 0
+    stored_blocks: int = 0
+    evicted_blocks: int = 0
+    refused_blocks: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    over_limit: bool = False
+    floors: list[tuple[int, int]] = field(default_factory=list)
+    """Floor and effective floor, as reported by each node."""
+    latest: TenantStats | None = None
+    """Report of one node, with the share that is in force there."""
+
+    def add(self, told: TenantStats) -> None:
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(told, name))
+        for code, count in told.refused.items():
+            self.refused[code] = self.refused.get(code, 0) + count
+        self.over_limit |= told.over_limit
+        self.floors.append((told.floor_bytes, told.effective_floor_bytes))
+        self.latest = told
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the tenant holds nothing and has never requested anything."""
+        return not self.refused and not any(getattr(self, name) for name in SUMMED)
+
+    def effective_floor(self, floor_bytes: int) -> int | None:
+        """Return the smallest guarantee of this floor among nodes; None if no node has reported this floor yet."""
+        return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
+
+
+def standings(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, TenantTotals]:
+    """Return totals by shown name, limited to `only` if given. A tenant that no node lists among its largest is
+    missing."""
+    found: dict[str, TenantTotals] = {}
+    for node in stats:
+        for tenant in node.tenants:
+            if only is not None and tenant.tenant not in only:
+                continue
+            found.setdefault(tenant.tenant, TenantTotals()).add(tenant)
+    return found

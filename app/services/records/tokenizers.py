@@ -1,0 +1,222 @@
+"""Tokenizers: registered for models, and used to turn text into tokens."""
+
+import asyncio
+import re
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from app.errors import Conflict, FieldError, Invalid
+from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
+from app.services.base import checks
+from app.services.base.changes import Changes
+from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.principals import Principal
+from app.services.base.redaction import tokenizer_of
+from app.services.records.tokenizing import EncodeService
+from app.store.base.database import Database
+from app.store.base.listing import PageRequest
+from app.store.records import tokenizers
+from app.store.records.tokenizers import TokenizerRow
+from app.texts.jobs import MAX_CHARACTERS, MAX_TEMPLATE_CHARACTERS, EncodeJob
+from dataplane.base.units import format_size
+
+MAX_FILE_BYTES = 32 << 20
+MAX_SPECIAL_CHARACTERS = 1024
+MAX_NAMED = 10
+"""Number of models that an error message lists."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+_TAKEN = frozenset({"messages", "add_generation_prompt"})
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Tokens of a text."""
+
+    tokens: Sequence[int]
+    by: TokenizerUsed
+
+
+class Tokenizers:
+    """Get, put, delete; a put of an identical record changes nothing."""
+
+    def __init__(self, database: Database, changes: Changes, tokenizing: EncodeService) -> None:
+        self._database = database
+        self._changes = changes
+        self._tokenizing = tokenizing
+
+    async def get(self, name: str, by: Principal) -> TokenizerAnswer:
+        """Return the tokenizer. Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        async with self._database.read() as session:
+            row = await tokenizers.get(session, name)
+        if row is None:
+            raise checks.missing("tokenizer", name)
+        return tokenizer_of(_answer(row), by)
+
+    async def page(self, wanted: PageRequest, by: Principal) -> TokenizerList:
+        """Return a page of tokenizers. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await tokenizers.page(session, wanted)
+        return TokenizerList(
+            [tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor
+        )
+
+    async def put(
+        self, name: str, asked: TokenizerPut, by: Principal, expected: Precondition = ANY
+    ) -> tuple[TokenizerAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, Conflict, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        file = await asyncio.to_thread(_file, asked.tokenizer)
+        _check(asked, file)
+        digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
+        await self._tokenizing.run(EncodeJob(file, asked.chat_template), "tokenizer", by)
+        # Nodes do not receive tokenizers. The lock of `pins` ensures that a model gets only one tokenizer.
+        async with self._changes.begin(by, "pins") as change:
+            row = await tokenizers.get(change.session, name)
+            expected.check(*_state(name, row))
+            other = await tokenizers.of_model(change.session, asked.model)
+            if other is not None and other.name != name:
+                message = f"the model {asked.model!r} has the tokenizer {other.name!r} already"
+                raise Conflict(f"model: {message}", [FieldError("model", message)])
+            created = row is None
+            before = None if row is None else _audited(row)
+            if row is None:
+                row = TokenizerRow(name=name, revision=0, created_at=change.now, updated_at=change.now)
+            row.model, row.digest, row.file = asked.model, digest, file
+            row.chat_template, row.special_tokens = asked.chat_template, asked.special_tokens
+            row.add_special_tokens, row.note = asked.add_special_tokens, asked.note
+            after = _audited(row)
+            if before != after:
+                row.revision, row.updated_at = row.revision + 1, change.now
+                change.session.add(row)
+                change.noted("create" if created else "update", "tokenizer", name, before, after)
+        return _answer(row), created
+
+    async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
+        """Delete the record; pins made with it stay as they are. Raises Invalid, NotFound, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        async with self._changes.begin(by) as change:
+            row = await tokenizers.get(change.session, name)
+            if row is None:
+                raise checks.missing("tokenizer", name)
+            expected.check(*_state(name, row))
+            change.noted("delete", "tokenizer", name, _audited(row), None)
+            await change.session.delete(row)
+
+    async def encode(
+        self,
+        model: str,
+        text: str | None,
+        messages: Sequence[dict[str, Any]] | None,
+        by: Principal,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> EncodedText:
+        """Return the tokens of a text or of messages, as engines of the model see them. Raises Invalid,
+        TooManyRequests."""
+        field = "messages" if text is None else "text"
+        _check_length(field, text, messages)
+        async with self._database.read() as session:
+            row = await tokenizers.of_model(session, model)
+            known = [] if row is not None else await tokenizers.models(session, MAX_NAMED + 1)
+        if row is None:
+            raise _unknown(field, model, known)
+        if messages is not None and row.chat_template is None:
+            message = f"the tokenizer {row.name!r} of {model!r} has no chat template; put it again with one"
+            raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+        job = EncodeJob(
+            row.file,
+            row.chat_template,
+            row.special_tokens or {},
+            row.add_special_tokens,
+            text,
+            None if messages is None else list(messages),
+            add_generation_prompt,
+        )
+        done = await self._tokenizing.run(job, field, by)
+        tokens = array("I", done.tokens)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        return EncodedText(tokens, TokenizerUsed(row.name, row.digest))
+
+
+def _file(given: dict[str, Any] | str) -> bytes:
+    return given.encode() if isinstance(given, str) else msgspec.json.encode(given)
+
+
+def _check(asked: TokenizerPut, file: bytes) -> None:
+    """Check a request. Raises Invalid."""
+    faults = checks.Faults()
+    faults.check("model", lambda: checks.model(asked.model))
+    faults.check("note", lambda: checks.note(asked.note))
+    if len(file) > MAX_FILE_BYTES:
+        faults.add("tokenizer", f"expected at most {format_size(MAX_FILE_BYTES)}, got {len(file)} bytes")
+    if asked.chat_template is not None and len(asked.chat_template) > MAX_TEMPLATE_CHARACTERS:
+        message = f"expected at most {MAX_TEMPLATE_CHARACTERS} characters, got {len(asked.chat_template)}"
+        faults.add("chat_template", message)
+    if "\0" in (asked.chat_template or ""):
+        faults.add("chat_template", "expected no NUL characters")
+    for name, token in (asked.special_tokens or {}).items():
+        if _VARIABLE.fullmatch(name) is None or name in _TAKEN:
+            faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
+        elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
+            faults.add(
+                f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL"
+            )
+    faults.stop()
+
+
+def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any]] | None) -> None:
+    length = len(text or "") + sum(len(str(message)) for message in messages or ())
+    if length > MAX_CHARACTERS:
+        message = f"expected at most {MAX_CHARACTERS} characters, got {length}"
+        raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+
+
+def _unknown(field: str, model: str, known: list[str]) -> Invalid:
+    more = ", …" if len(known) > MAX_NAMED else ""
+    registered = (
+        f"registered are those of {', '.join(map(repr, known[:MAX_NAMED]))}{more}"
+        if known
+        else "none is registered"
+    )
+    message = (
+        f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers add', or send "
+        "tokens"
+    )
+    return Invalid(f"{field}: {message}", [FieldError(field, message)])
+
+
+def _state(name: str, row: TokenizerRow | None) -> tuple[str, str | None]:
+    """Return the name and the ETag of a record, for preconditions."""
+    return f"tokenizer {name!r}", None if row is None else etag(row.revision)
+
+
+def _audited(row: TokenizerRow) -> dict[str, Any]:
+    """Return the fields that an audit entry keeps; the digest replaces the file."""
+    names = ("model", "digest", "chat_template", "special_tokens", "add_special_tokens", "note")
+    return {name: getattr(row, name) for name in names}
+
+
+def _answer(row: TokenizerRow) -> TokenizerAnswer:
+    return TokenizerAnswer(
+        name=row.name,
+        model=row.model,
+        digest=row.digest,
+        chat_template=row.chat_template,
+        special_tokens=row.special_tokens,
+        add_special_tokens=row.add_special_tokens,
+        note=row.note,
+        revision=row.revision,
+        etag=etag(row.revision),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

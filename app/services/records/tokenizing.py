@@ -1,0 +1,84 @@
+"""Runs jobs of `app.texts`, each in its own process, a few at a time, shared fairly among callers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+import msgspec
+
+from app.errors import FieldError, Invalid, TooManyRequests
+from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.services.base.principals import Principal
+from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, EncodeJob, EncodeResult
+from dataplane.base.units import format_size
+
+BOUNDS = Bounds(at_once=3, each_at_once=2, waiting=64, each_waiting=16)
+KILLED_S = 10.0
+"""Longest wait, in seconds, for a killed process to exit."""
+_LONG = (-signal.SIGXCPU, -signal.SIGKILL)
+
+
+class EncodeService:
+    def __init__(self) -> None:
+        self._turns = FairLimiter(BOUNDS)
+
+    async def run(self, job: EncodeJob, field: str, by: Principal) -> EncodeResult:
+        """Run a job and return its result. `field` of the request is blamed if the job fails. Raises Invalid,
+        TooManyRequests."""
+        try:
+            async with self._turns.turn(by.share):
+                answer = await _worked(job, field)
+        except LimiterFull as full:
+            whose = f"of {by.actor!r} " if full.own else ""
+            raise TooManyRequests(
+                f"{full.waiting} texts {whose}wait for their tokens already; try again in a moment"
+            ) from None
+        if isinstance(answer, EncodeError):
+            raise _invalid(answer.field, answer.message)
+        return answer
+
+
+async def _worked(job: EncodeJob, field: str) -> Answer:
+    packed = await asyncio.to_thread(msgspec.msgpack.encode, job)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "app.texts",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=_environ(),
+    )
+    try:
+        async with asyncio.timeout(WALL_S):
+            told, _ = await child.communicate(packed)
+    except TimeoutError:
+        return EncodeError(field, f"it took longer than {WALL_S:g} s")
+    finally:
+        if child.returncode is None:
+            child.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.wait(), KILLED_S)
+    if child.returncode in _LONG:
+        return EncodeError(field, f"it took longer than {CPU_S} s of processor time")
+    try:
+        answer: Answer = msgspec.msgpack.decode(told, type=Answer)
+    except msgspec.DecodeError:
+        return EncodeError(
+            field,
+            f"the tokenizer or its template failed; a job may take {format_size(MEMORY_BYTES)} of memory",
+        )
+    return answer
+
+
+def _environ() -> dict[str, str]:
+    """Return the environment of the child: the import path of this process, and nothing else that a text could use."""
+    path = os.pathsep.join(part for part in sys.path if part)
+    return {"PYTHONPATH": path, "PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
+
+
+def _invalid(path: str, message: str) -> Invalid:
+    return Invalid(f"{path}: {message}", [FieldError(path, message)])

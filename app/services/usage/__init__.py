@@ -1,0 +1,1 @@
+"""Usage by tenant: the ledger, reports, retention."""

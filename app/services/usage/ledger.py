@@ -1,0 +1,176 @@
+"""Keeps the usage ledger: reads the counters of nodes, and writes their increase by the hour.
+
+Nothing is counted twice: each write includes how far each account is counted. A node process that dies loses at most
+the usage since the last reading. While the database is unavailable, counts are kept in memory, and a node forgets an
+idle account only after its reported usage was written.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from app.errors import LarderError, NodeRefused, StoreUnavailable
+from app.ingest.fleet import Fleet, FleetNode
+from app.ingest.usage import PendingUsage
+from app.push.operations import NodeRequests
+from app.store.base.database import Database
+from app.store.usage import ledger
+from dataplane.protocol.usage import ReadUsage, UsageRead
+
+MAX_PARTS = 4096
+HAND_OVER_S = 30.0
+"""Seconds without the right to write, while the database answers, after which another manager is assumed to have it."""
+KEEP_MARKS_S = 86_400.0
+"""Seconds for which counts of a node's previous process may still arrive from another manager."""
+
+
+def _always() -> bool:
+    return True
+
+
+class UsageLedger:
+    """`run` reads and writes forever; `close` does both once more."""
+
+    def __init__(
+        self,
+        operations: NodeRequests,
+        fleet: Fleet,
+        database: Database,
+        read_s: float,
+        write_s: float,
+        is_writing: Callable[[], bool] = _always,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_writing` returns whether this manager keeps the ledger."""
+        self._operations = operations
+        self._fleet = fleet
+        self._database = database
+        self._read_s = read_s
+        self._write_s = write_s
+        self._is_writing = is_writing
+        self._clock = clock
+        self._waiting = PendingUsage()
+        self._whole: dict[str, tuple[str, float]] = {}
+        """Epoch and time (by the node's clock) of each node's last complete reading."""
+        self._noted: dict[str, tuple[str, float]] = {}
+        """Epoch and time of each node's last written reading."""
+        self._tidied: dict[str, str] = {}
+        """Epoch of each node whose earlier marks were deleted."""
+        self._idle_since: float | None = None
+        """Monotonic seconds since which this manager may not write."""
+        self._failures: dict[str, str] = {}
+        """Last failure of each node, so that each is logged once."""
+        self._log = structlog.get_logger()
+
+    async def run(self) -> None:
+        written = time.monotonic()
+        while True:
+            await asyncio.sleep(self._read_s)
+            if not await self._reads():
+                continue
+            await self.read()
+            if time.monotonic() - written >= self._write_s and self._is_writing():
+                written = time.monotonic()
+                await self.write()
+
+    async def _reads(self) -> bool:
+        """Return whether to read nodes now. While the database is unavailable, no manager may write; until another
+        manager is known to, the last writer continues to read, so that usage is assigned to the right hours."""
+        now = time.monotonic()
+        if self._is_writing():
+            self._idle_since = None
+            return True
+        if self._idle_since is None and not len(self._waiting) and not self._whole:
+            return False
+        try:
+            await self._database.ping()
+        except StoreUnavailable:
+            self._idle_since = now
+            return True
+        if self._idle_since is None:
+            self._idle_since = now
+        if now - self._idle_since < HAND_OVER_S:
+            return True
+        self._forget()
+        return False
+
+    async def close(self, timeout_s: float) -> None:
+        """Read and write once more, within `timeout_s` seconds."""
+        if not self._is_writing():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.read()
+                await self.write()
+        except TimeoutError:
+            self._log.warning("usage.not_written", accounts=len(self._waiting), reason="no time was left")
+
+    async def read(self) -> None:
+        """Read every connected node. A node that does not answer is read again the next time."""
+        nodes = self._fleet.connected()
+        failures = await asyncio.gather(*map(self._read_node, nodes))
+        for node, failure in zip(nodes, failures, strict=True):
+            if failure and self._failures.get(node.name) != failure:
+                self._log.warning("usage.not_read", node=node.name, reason=failure)
+        self._failures = {node.name: failure for node, failure in zip(nodes, failures, strict=True)}
+
+    async def _read_node(self, node: FleetNode) -> str:
+        """Return an empty string, or why the node could not be read completely; the parts read until then are kept."""
+        name, epoch = node.name, node.epoch
+        noted_epoch, noted = self._noted.get(name, ("", 0.0))
+        self._waiting.begin(name)
+        at, after, wrong = 0.0, 0, 0
+        try:
+            for _ in range(MAX_PARTS):
+                part = await self._part(node, noted if noted_epoch == epoch else 0.0, after)
+                if node.epoch != epoch:
+                    return "it is another process meanwhile"
+                at = at or part.at
+                wrong += self._waiting.take(name, epoch, part.accounts, self._clock())
+                if not part.next:
+                    break
+                if part.next <= after:
+                    raise NodeRefused(f"it repeats itself: after account {after} it names {part.next}")
+                after = part.next
+            else:
+                raise NodeRefused(f"it told {MAX_PARTS} parts and did not end")
+        except LarderError as error:
+            return error.message
+        self._waiting.end(name)
+        self._whole[name] = epoch, at
+        return f"{wrong} accounts with invalid numbers or names" if wrong else ""
+
+    async def _part(self, node: FleetNode, noted: float, after: int) -> UsageRead:
+        return await self._operations.ask(node, lambda nonce: ReadUsage(nonce, noted, after), UsageRead)
+
+    async def write(self) -> None:
+        """Write the pending counts; they stay pending while the database is unavailable."""
+        whole, told = dict(self._whole), self._waiting.out()
+        written = False
+        try:
+            if told:
+                async with self._database.write() as session:
+                    await ledger.add(session, told)
+                    for name, (epoch, _) in whole.items():
+                        if self._tidied.get(name) != epoch:
+                            await ledger.forget_epochs(session, name, epoch, self._clock() - KEEP_MARKS_S)
+            written = True
+        except StoreUnavailable as error:
+            self._log.warning("usage.waits", accounts=len(told), reason=error.message)
+        finally:
+            if not written:
+                self._waiting.back(told)
+        if written:
+            self._noted = whole
+            if told:
+                self._tidied = {name: epoch for name, (epoch, _) in whole.items()}
+
+    def _forget(self) -> None:
+        """Discard the pending counts: another manager keeps the ledger and reads everything itself, starting at the
+        marks."""
+        self._idle_since = None
+        self._waiting.forget()
+        self._whole.clear()
+        self._noted.clear()

@@ -1,0 +1,164 @@
+"""Reports of the usage ledger."""
+
+import csv
+import io
+import re
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from app.errors import FieldError, Invalid
+from app.ingest.usage import HOUR_S
+from app.schemas.usage.reports import GroupBy, Step, UsageCounts, UsageItem, UsageReport
+from app.services.base import checks
+from app.services.base.principals import Principal
+from app.services.records.rates import KnownRates
+from app.store.base.database import Database
+from app.store.records import rates
+from app.store.usage import ledger
+from app.store.usage.ledger import COUNTERS, UsageSum
+from dataplane.protocol.salts import shown
+from dataplane.protocol.usage import OTHERS
+
+STEPS: dict[Step, int] = {"1h": HOUR_S, "1d": 24 * HOUR_S}
+DEFAULT_STEPS: dict[Step, int] = {"1h": 24, "1d": 30}
+"""Default number of steps in a report."""
+MAX_ITEMS = 10_000
+MAX_SUMS = 4 * MAX_ITEMS
+"""Largest number of sums; models and spaces are summed separately because of their rates."""
+_LATEST = 253_402_300_800  # the year 10000
+_NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+COLUMNS = (
+    "byte_hours",
+    "requested_tokens",
+    "served_tokens",
+    "saved_prefill_s",
+    "unrated_tokens",
+    "stored_blocks",
+    "stored_bytes",
+    "evicted_blocks",
+    "evicted_bytes",
+    "refused_blocks",
+)
+
+
+class UsageReports:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def report(
+        self, group_by: GroupBy, step: Step, start: str, end: str, tenant: str | None, by: Principal
+    ) -> UsageReport:
+        """Return the usage of the tenants that the caller may see. `start` and `end` are Unix seconds or RFC 3339; if
+        empty, the report covers the last steps. Raises Invalid, Forbidden."""
+        first, last = _range(step, start, end, time.time())
+        tenants: Iterable[str] | None = by.salts
+        if tenant is not None:
+            salt = OTHERS if tenant == OTHERS else checks.tenant_in_path(tenant)
+            by.check_salt(salt)
+            tenants = (salt,)
+        async with self._database.read() as session:
+            sums = await ledger.sums(session, group_by, STEPS[step], first, last, tenants, MAX_SUMS)
+            known = KnownRates(await rates.all_rates(session))
+        items = _items(sums, group_by == "tenant", known)
+        if len(sums) > MAX_SUMS or len(items) > MAX_ITEMS:
+            raise Invalid(
+                f"from: expected a report of at most {MAX_ITEMS} items: ask for less time, longer steps or one tenant",
+                [FieldError("from", f"expected less time: at most {MAX_ITEMS} items are in one report")],
+            )
+        return UsageReport(
+            group_by=group_by,
+            step=step,
+            start=float(first),
+            end=float(last),
+            items=items,
+            totals=_total(sums, known),
+        )
+
+
+def _items(sums: Sequence[UsageSum], salts: bool, known: KnownRates) -> list[UsageItem]:
+    grouped: dict[tuple[int, str], list[UsageSum]] = {}
+    for each in sums:
+        grouped.setdefault((each.start, each.group), []).append(each)
+    return [
+        UsageItem(
+            start=float(start),
+            group=shown(group) if salts else group,
+            **{name: getattr(used, name) for name in COLUMNS},
+        )
+        for (start, group), part in grouped.items()
+        for used in (_total(part, known),)
+    ]
+
+
+def _total(sums: Sequence[UsageSum], known: KnownRates) -> UsageCounts:
+    total = dict.fromkeys(COUNTERS, 0.0)
+    saved_s = unrated = 0.0
+    for each in sums:
+        counts = dict(zip(COUNTERS, each.counts, strict=True))
+        for name, value in counts.items():
+            total[name] += value
+        rate = known.of(each.model, each.space)
+        if rate is None:
+            unrated += counts["served_tokens"]
+        else:
+            saved_s += counts["served_tokens"] / rate
+    held_kib_s = total.pop("held_kib_s")
+    return UsageCounts(
+        byte_hours=held_kib_s * 1024 / HOUR_S,
+        saved_prefill_s=saved_s,
+        unrated_tokens=int(unrated),
+        **{name: int(value) for name, value in total.items()},
+    )
+
+
+def _range(step: Step, start: str, end: str, now: float) -> tuple[int, int]:
+    """Return the range extended to whole steps, as Unix seconds. Raises Invalid."""
+    faults = checks.Faults()
+    size = STEPS[step]
+    last = faults.check("to", lambda: _moment(end)) if end else now
+    default = None if last is None else last - DEFAULT_STEPS[step] * size
+    first = faults.check("from", lambda: _moment(start)) if start else default
+    if first is not None and last is not None and first >= last:
+        faults.add("from", "expected a time before 'to'")
+    faults.stop()
+    assert first is not None
+    assert last is not None
+    return int(max(first, 0) // size) * size, -int(-last // size) * size
+
+
+def _moment(text: str) -> float:
+    """Return Unix seconds of a number or an RFC 3339 time. Raises ValueError."""
+    if _NUMBER.fullmatch(text):
+        moment = float(text)
+    else:
+        try:
+            read = datetime.fromisoformat(text)
+            moment = read.timestamp() if read.tzinfo is not None else -1.0
+        except (ValueError, OverflowError):
+            moment = -1.0
+    if not 0 <= moment < _LATEST:
+        raise ValueError(
+            f"expected Unix seconds or an RFC 3339 time such as 2026-11-01T00:00:00Z, got {text[:40]!r}"
+        )
+    return moment
+
+
+def as_csv(report: UsageReport) -> bytes:
+    """Return a header and one line per item. Cells that a spreadsheet would take for formulas are escaped."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(["start", report.group_by, *COLUMNS])
+    for item in report.items:
+        start = datetime.fromtimestamp(item.start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        writer.writerow([start, _plain(item.group), *(_written(getattr(item, name)) for name in COLUMNS)])
+    return out.getvalue().encode()
+
+
+def _plain(text: str) -> str:
+    return "'" + text if text.startswith(_FORMULA) else text
+
+
+def _written(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6f}".rstrip("0").rstrip(".")

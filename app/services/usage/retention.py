@@ -1,0 +1,82 @@
+"""Deletes old events, pushes and usage. The audit is kept forever."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import StoreUnavailable
+from app.ingest.usage import HOUR_S
+from app.store import retention
+from app.store.base.database import Database
+
+EVERY_S = 600.0
+BATCH = 1000
+"""Rows per transaction; small, so that a PUT does not wait long for it."""
+PAUSE_S = 0.05
+DAY_S = 86_400
+Batch = Callable[[AsyncSession], Awaitable[int]]
+
+
+def _always() -> bool:
+    return True
+
+
+class Retention:
+    """`run` deletes periodically, forever; `tidy` deletes once."""
+
+    def __init__(
+        self,
+        database: Database,
+        events_retention_days: float,
+        max_kept_pushes: int,
+        usage_retention_days: float,
+        is_writing: Callable[[], bool] = _always,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_writing` returns whether this manager deletes old rows."""
+        self._database = database
+        self._keep_events_s = events_retention_days * DAY_S
+        self._max_kept_pushes = max_kept_pushes
+        self._keep_usage_s = usage_retention_days * DAY_S
+        self._is_writing = is_writing
+        self._clock = clock
+        self._log = structlog.get_logger()
+
+    async def run(self) -> None:
+        while True:
+            if self._is_writing():
+                try:
+                    await self.tidy()
+                except StoreUnavailable as error:
+                    self._log.warning("retention.waits", reason=error.message)
+            await asyncio.sleep(EVERY_S)
+
+    async def tidy(self) -> dict[str, int]:
+        """Delete everything that is old enough, in batches, and return the number of deleted rows by table. Raises
+        StoreUnavailable; batches deleted until then stay deleted."""
+        now = self._clock()
+        since = now - self._keep_events_s
+        hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
+        gone = {
+            "events": await self._all(lambda session: retention.events_before(session, since, BATCH)),
+            "pushes": await self._all(
+                lambda session: retention.pushes_beyond(session, self._max_kept_pushes, BATCH)
+            ),
+            "usage": await self._all(lambda session: retention.usage_before(session, hour, BATCH)),
+        }
+        if any(gone.values()):
+            self._log.info("retention.forgot", **gone)
+        return gone
+
+    async def _all(self, batch: Batch) -> int:
+        total = 0
+        while True:
+            async with self._database.write() as session:
+                count = await batch(session)
+            total += count
+            if count < BATCH:
+                return total
+            await asyncio.sleep(PAUSE_S)

@@ -1,0 +1,1 @@
+"""Read-only views over all subjects: the overview, snapshots, events."""

@@ -1,0 +1,1 @@
+"""Rows of API tokens and of the audit log."""

@@ -1,0 +1,1 @@
+"""Database access: engine, transactions, failures, listing, keyed reads, notifications, migrations, backup."""

@@ -1,0 +1,385 @@
+"""One database with two kinds of transaction: `read` sees one snapshot, `write` is serialised and durable.
+
+SQLite uses WAL mode, so that readers and the writer do not block each other. It uses `synchronous=FULL`, because a
+change that was acknowledged must survive a power failure. (With NORMAL the last commits can be lost, and a generation
+that a node has already applied would be assigned twice.) Light writes use NORMAL: they are lost only if the machine
+fails, never if a process does, and the next full commit flushes them to disk. A write begins with BEGIN IMMEDIATE,
+because a transaction that reads first and writes later would fail at once with "database is locked", whatever the busy
+timeout. If the database file is removed while it is open, it still accepts commits, which are lost when the process
+ends; therefore the path must still refer to the open file.
+
+Postgres reads use REPEATABLE READ for the same view.
+"""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+
+from app.errors import LarderError, StoreBusy, StoreUnavailable
+from app.store.base import full_disk
+from app.store.base.failures import FULL, meaning
+from app.store.base.keyed_read import KeyedRead, KeyedReads, R
+from app.store.base.sqlite import one_visit
+from app.store.base.watch import DatabaseWatch, Kind
+from dataplane.base.settings import SettingsError
+
+BUSY_TIMEOUT_MS = 5_000
+"""SQLite: milliseconds that a write waits for other writers, in this process and elsewhere, before it is refused."""
+CONNECT_TIMEOUT_S = 3.0
+COMMAND_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_MS = 4_000
+"""Postgres: bounds on connecting (or waiting for a free connection), on a statement, and on waiting for a lock. They
+make an HTTP caller learn within seconds that the database hangs."""
+_WRITE = "larder_write"
+_LOCK_TIMEOUT = "larder_patience_ms"
+_LIGHT = "larder_light"
+_PASSED = "larder_passed"
+_STEP_MS = 50
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+}
+"""Driver for each URL scheme that names none, as most do."""
+
+
+def full_url(given: str) -> sa.URL:
+    """Return the URL with its driver. Raise SettingsError if Larder cannot use such a database."""
+    expected = "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME"
+    try:
+        url = sa.make_url(given)
+    except (ArgumentError, ValueError):  # do not repeat the URL: it may contain a password
+        raise SettingsError(f"database_url: not a URL of a database; {expected}") from None
+    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if url.drivername not in _DRIVERS.values():
+        raise SettingsError(f"database_url: Larder does not work with {url.drivername}; {expected}")
+    fault = _fault(url)
+    if fault:
+        raise SettingsError(f"database_url: {fault}; {expected}")
+    return url
+
+
+def _fault(url: sa.URL) -> str:
+    """Return what the driver would reject in a URL; empty if nothing. The driver itself reports it late and poorly."""
+    sqlite = url.get_backend_name() == "sqlite"
+    unknown = [name for name in url.query if sqlite or name not in _PARAMETERS]
+    if "sslmode" in unknown:
+        return "sslmode is not known to the driver: write ssl=require instead"
+    if unknown:
+        known = "none" if sqlite else f"those of {', '.join(_PARAMETERS)}"
+        return f"expected no parameters but {known}, got {', '.join(name[:40] for name in unknown)}"
+    if (ssl := url.query.get("ssl")) is not None and ssl not in _SSL:
+        return f"expected ssl to be one of {', '.join(_SSL)}"
+    if url.port is not None and not 0 < url.port <= 65_535:
+        return f"expected a port from 1 to 65535, got {url.port}"
+    if sqlite and (url.host or url.username):
+        return "expected three slashes and a path after sqlite:, got a host"
+    if sqlite and (not url.database or url.database == ":memory:" or url.database.startswith("file:")):
+        return "expected the path of a file"
+    return ""
+
+
+_PARAMETERS = (
+    *("host", "port", "user", "password", "passfile", "ssl", "target_session_attrs", "krbsrvname", "gsslib"),
+    *("service", "servicefile"),
+)
+"""Parameters of a Postgres URL that the driver knows. Larder sets time-outs and pool sizes itself."""
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+@asynccontextmanager
+async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Open the first connection of an engine. Raise SettingsError for a URL parameter that the driver rejects."""
+    try:
+        connection = await engine.connect()
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = type(error).__name__  # the message may contain a password
+        raise SettingsError(f"database_url: the driver does not take a parameter of it ({kind})") from None
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@dataclass
+class _Step:
+    """Progress of a transaction."""
+
+    committing: bool = False
+
+
+class Database:
+    """The engine and its transactions. Connections are opened on first use."""
+
+    def __init__(self, given: str) -> None:
+        """Create the engine. Raise SettingsError."""
+        self.url = full_url(given)
+        self.watch = DatabaseWatch()
+        self.origin = os.urandom(8).hex()
+        """Identity of this process among the processes that share the database."""
+        self._file = _File(self.url)
+        try:
+            self.engine = _engine(self.url, self._file)
+        except (ArgumentError, TypeError, ValueError) as error:
+            raise SettingsError(f"database_url: the driver does not take it: {error}") from None
+        self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
+        self._points = KeyedReads(self._connect_to_read) if self._file.path else None
+        self._writer = self.engine.execution_options(**{_WRITE: True})
+        self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
+        # SQLite makes waiting writers sleep and retry, which is unfair. Within a process, writers queue for this lock.
+        self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
+        if self.engine.dialect.name == "postgresql":
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
+        else:
+            self._reader = self.engine
+
+    @property
+    def path(self) -> str:
+        """Path of the SQLite file; empty for other databases."""
+        return self._file.path
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """Open a read-only session whose statements all see the same snapshot. Raise StoreUnavailable."""
+        async with self._told("read"), AsyncSession(self._reader, expire_on_commit=False) as session:
+            try:
+                yield session
+            except TimeoutError:  # the connection hangs: do not roll it back or use it again
+                with suppress(SQLAlchemyError, OSError):
+                    await session.invalidate()
+                raise
+
+    async def row(self, point: KeyedRead[R], key: str) -> R | None:
+        """Return one record by its key, for reading only. Raise StoreUnavailable."""
+        if self._points is None:
+            async with self.read() as session:
+                return await session.get(point.model, key)
+        async with self._told("read"):
+            self._file.check()
+            return await self._points.get(point, key)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        self._file.check()  # before SQLite creates an empty file
+        if full_disk.is_stuck(self._file.path):
+            return sqlite3.connect(
+                full_disk.url_of(self._file.path),
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=full_disk.FullDiskRetry,
+            )
+        connection = sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA query_only=ON")
+        self._file.opened()
+        return connection
+
+    @asynccontextmanager
+    async def write(self, *, light: bool = False) -> AsyncIterator[AsyncSession]:
+        """Open a transaction that commits at the end of the block, or has no effect at all.
+
+        If the outcome is unknown, StoreUnavailable says so. Raises Conflict when another transaction created the same
+        record first. A `light` transaction does not wait for the disk, and hardly delays others. It is for data that
+        nodes report again, and for history.
+        """
+        writer = self._light if light else self._writer
+        async with (
+            self._told("write") as step,
+            self._in_turn() as lock_timeout_ms,
+            AsyncSession(writer, expire_on_commit=False, info={"origin": self.origin}) as session,
+        ):
+            try:
+                await session.begin()
+                if lock_timeout_ms < BUSY_TIMEOUT_MS:
+                    await session.connection(execution_options={_LOCK_TIMEOUT: lock_timeout_ms})
+                yield session
+                await session.flush()
+                self._file.check()
+                step.committing = True
+                await session.commit()
+            except BaseException as error:
+                with suppress(SQLAlchemyError, OSError):  # report the first error
+                    await (session.invalidate() if isinstance(error, TimeoutError) else session.rollback())
+                raise
+
+    @asynccontextmanager
+    async def _told(self, kind: Kind) -> AsyncIterator[_Step]:
+        """Translate driver errors into Larder's errors, and keep the watch up to date."""
+        step, began = _Step(), time.monotonic()
+        try:
+            yield step
+        except self._errors as error:
+            failure = meaning(error, committing=step.committing)
+            if failure is None:
+                raise
+            self._watched(kind, failure, error)
+            raise failure from error
+        except StoreUnavailable as failure:
+            self._watched(kind, failure, failure)
+            raise
+        else:
+            self.watch.worked(kind, began)
+
+    def _watched(self, kind: Kind, failure: LarderError, cause: Exception) -> None:
+        if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):
+            said = str(getattr(cause, "orig", None) or cause).partition("\n")[0]
+            self.watch.failed(kind, said.rpartition(">: ")[2][:200] or failure.message)
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[int]:
+        """Hold the writers' lock. Yield the milliseconds that are left for waiting for other processes."""
+        if self._turn is None:
+            yield BUSY_TIMEOUT_MS
+            return
+        asked = time.monotonic()
+        try:
+            async with asyncio.timeout(BUSY_TIMEOUT_MS / 1000):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise StoreBusy("the database is busy with other changes; try again") from None
+        try:
+            # Rounded, so that after a short wait the connection's setting stays unchanged.
+            waited_ms = int((time.monotonic() - asked) * 1000) // _STEP_MS * _STEP_MS
+            yield max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
+        finally:
+            self._turn.release()
+
+    async def ping(self) -> None:
+        """Check that the database answers. Raise StoreUnavailable."""
+        async with self.read() as session:
+            await session.execute(sa.text("SELECT 1"))
+
+    def apart(self, **settings: Any) -> AsyncEngine:
+        """Return an engine for one dedicated connection without the time limit on statements.
+
+        The caller disposes of it. `settings` are passed to the driver's connect function.
+        """
+        if self.engine.dialect.name != "postgresql":
+            return _engine(self.url, self._file)
+        connect = {"timeout": CONNECT_TIMEOUT_S, **settings}
+        return create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
+
+    async def close(self) -> None:
+        if self._points is not None:
+            await self._points.close()
+        await self.engine.dispose()
+
+
+def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
+    """Return the driver's own exceptions, which occur where SQLAlchemy does not wrap them."""
+    if url.get_backend_name() != "postgresql":
+        return (sqlite3.Error,)
+    import asyncpg
+
+    return (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+class _File:
+    """SQLite's file. The path must always refer to the file that was opened first."""
+
+    def __init__(self, url: sa.URL) -> None:
+        name = url.database if url.get_backend_name() == "sqlite" else None
+        known = name is not None and name != ":memory:" and not name.startswith("file:")
+        self.path = os.path.abspath(name) if known and name else ""
+        self._opened: tuple[int, int] | None = None
+
+    def opened(self) -> None:
+        """Record that a connection has opened the file."""
+        if self.path and self._opened is None:
+            self._opened = self._now()
+
+    def check(self) -> None:
+        """Check that the path still refers to that file. Raise StoreUnavailable."""
+        if self._opened is not None and self._now() != self._opened:
+            raise StoreUnavailable(
+                f"the database file {self.path} was removed or replaced while it was open: put it back, or start again"
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _engine(url: sa.URL, file: _File) -> AsyncEngine:
+    if url.get_backend_name() != "sqlite":
+        return create_async_engine(
+            url,
+            pool_pre_ping=True,
+            pool_size=8,
+            max_overflow=8,
+            pool_timeout=CONNECT_TIMEOUT_S,
+            connect_args={
+                "timeout": CONNECT_TIMEOUT_S,
+                "command_timeout": COMMAND_TIMEOUT_S,
+                "server_settings": {"lock_timeout": str(LOCK_TIMEOUT_MS)},
+            },
+        )
+    engine = create_async_engine(url, pool_size=8, max_overflow=8)
+
+    def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
+        file.check()  # before SQLite creates an empty file
+        if file.path and full_disk.is_stuck(file.path):
+            found = one_visit(dialect.connect(full_disk.url_of(file.path), **{**named, "uri": True}))
+            found.passing = True
+            return found
+        return one_visit(dialect.connect(*arguments, **named))
+
+    def on_connect(connection: Any, _record: object) -> None:
+        _prepare_sqlite(connection)
+        file.opened()
+
+    def on_checkout(connection: Any, record: Any, _proxy: object) -> None:
+        if connection.passing and record.info.get(_PASSED):
+            raise DisconnectionError  # makes the pool reconnect: there may be room now
+        record.info[_PASSED] = True
+
+    def on_begin(connection: sa.Connection) -> None:
+        file.check()
+        _begin_sqlite(connection)
+
+    sa.event.listen(engine.sync_engine, "do_connect", on_do_connect)
+    sa.event.listen(engine.sync_engine, "connect", on_connect)
+    sa.event.listen(engine.sync_engine, "begin", on_begin)
+    sa.event.listen(engine.sync_engine, "checkout", on_checkout)
+    return engine
+
+
+def _prepare_sqlite(connection: Any) -> None:
+    connection.isolation_level = None  # Larder issues BEGIN itself: the driver would do so too late
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    adapter: Any = connection.connection.dbapi_connection
+    if not options.get(_WRITE, False):
+        adapter.begin_reading()
+        return
+    if adapter.passing:
+        raise StoreUnavailable(FULL)
+    lock_timeout_ms = options.get(_LOCK_TIMEOUT, BUSY_TIMEOUT_MS)
+    if connection.info.get(_LOCK_TIMEOUT, BUSY_TIMEOUT_MS) != lock_timeout_ms:
+        connection.info[_LOCK_TIMEOUT] = lock_timeout_ms
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={lock_timeout_ms}")
+    light = options.get(_LIGHT, False)
+    if connection.info.get(_LIGHT, False) != light:
+        connection.info[_LIGHT] = light
+        connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if light else 'FULL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,1 @@
+"""Rows of nodes, enrolment, pushes and managers, and the leader lock."""

@@ -1,0 +1,70 @@
+"""Snapshots sent to nodes, and their answers. The newest are kept; `retention` deletes the rest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base.declarative import Base, Digest, Name, RowNumber, Seconds, Whole
+
+KEPT = 10_000
+PRUNE_EVERY = 100
+
+
+class PushRow(Base):
+    __tablename__ = "pushes"
+    __table_args__ = (sa.Index("ix_pushes_node_type", "node", "type"),)
+
+    id: Mapped[int] = mapped_column(RowNumber, primary_key=True, autoincrement=True)
+    type: Mapped[Name]
+    node: Mapped[Name]
+    generation: Mapped[Whole]
+    digest: Mapped[Digest]
+    state: Mapped[Name]
+    """Name of a `push.states.PushState`, in lower case."""
+    reason: Mapped[Name]
+    """Reason for the push: `change`, `joined`, `drift` or `retry`."""
+    attempt: Mapped[Whole]
+    size_bytes: Mapped[Whole]
+    bodies: Mapped[Whole]
+    """Number of pin bodies that the node requested."""
+    sent_at: Mapped[Seconds]
+    answered_at: Mapped[float | None] = mapped_column(sa.Double())
+    applied_s: Mapped[float | None] = mapped_column(sa.Double())
+    faults: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON())
+
+
+COLUMNS = tuple(column.key for column in sa.inspect(PushRow).column_attrs if column.key != "id")
+"""Columns with which a push is recorded."""
+
+
+async def known(session: AsyncSession, *, node: str, type: str, sent_at: float, **_: Any) -> bool:  # noqa: A002
+    """Return whether the push to this node with this type and time is already recorded."""
+    query = sa.select(PushRow.id).where(
+        PushRow.node == node, PushRow.type == type, PushRow.sent_at == sent_at
+    )
+    return (await session.scalars(query.limit(1))).first() is not None
+
+
+async def add(session: AsyncSession, row: PushRow) -> None:
+    """Insert a push. From time to time, delete pushes older than the newest `KEPT`."""
+    session.add(row)
+    await session.flush()
+    if row.id % PRUNE_EVERY == 0:
+        await session.execute(sa.delete(PushRow).where(PushRow.id <= row.id - KEPT))
+
+
+async def newest(
+    session: AsyncSession, *, kind: str | None, node: str | None, state: str | None, limit: int
+) -> tuple[Sequence[PushRow], int]:
+    """Return the matching pushes, newest first, and the total number of matches."""
+    wanted = [
+        column == value
+        for column, value in ((PushRow.type, kind), (PushRow.node, node), (PushRow.state, state))
+        if value is not None
+    ]
+    query = sa.select(PushRow).where(*wanted).order_by(PushRow.id.desc()).limit(limit)
+    total = await session.scalar(sa.select(sa.func.count()).select_from(PushRow).where(*wanted))
+    return (await session.scalars(query)).all(), total or 0

@@ -1,0 +1,1 @@
+"""Rows of quotas, pins, policies, ceilings, rates and tokenizers, and their generations."""

@@ -1,0 +1,83 @@
+"""Bulk access to records of one type: plain rows, in batches, so that other tasks run in between."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.store.base.declarative import Base
+from app.store.records.pins import PinBodyRow, PinRow
+
+BATCH = 250
+"""Rows per statement, which take a few milliseconds of this process."""
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
+    """Split items into batches, in order."""
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+async def rows(
+    session: AsyncSession, entity: type[Base], key: str, columns: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return these columns of all rows of a table, by key."""
+    table = entity.__table__
+    wanted = sa.select(*(table.c[name] for name in columns))
+    found: dict[str, Mapping[str, Any]] = {}
+    last: str | None = None
+    while True:
+        query = wanted.order_by(table.c[key]).limit(BATCH * 8)
+        part = (
+            (await session.execute(query if last is None else query.where(table.c[key] > last)))
+            .mappings()
+            .all()
+        )
+        for row in part:
+            found[row[key]] = dict(row)
+        if len(part) < BATCH * 8:
+            return found
+        last = part[-1][key]
+
+
+async def insert(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, all with the same columns."""
+    for batch in batches(values):
+        await session.execute(sa.insert(entity), [dict(row) for row in batch])
+
+
+async def update(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:
+    """Update existing rows by their primary keys. All have the same columns."""
+    for batch in batches(values):
+        await session.execute(sa.update(entity), [dict(row) for row in batch])
+
+
+async def delete(session: AsyncSession, entity: type[Base], key: str, keys: Sequence[str]) -> None:
+    """Delete rows by key."""
+    for batch in batches(keys):
+        where = entity.__table__.c[key].in_(batch)
+        options = {"synchronize_session": False}
+        await session.execute(sa.delete(entity).where(where).execution_options(**options))
+
+
+async def put_bodies(session: AsyncSession, bodies: Mapping[str, bytes], now: float) -> None:
+    """Store the bodies that do not exist yet. The caller holds the lock of `pins`."""
+    for batch in batches(list(bodies)):
+        query = sa.select(PinBodyRow.digest).where(PinBodyRow.digest.in_(batch))
+        known = set(await session.scalars(query))
+        missing = [digest for digest in batch if digest not in known]
+        if missing:
+            values = [{"digest": digest, "body": bodies[digest], "created_at": now} for digest in missing]
+            await session.execute(sa.insert(PinBodyRow), values)
+
+
+async def drop_unused_bodies(session: AsyncSession, digests: Sequence[str]) -> None:
+    """Delete those of these bodies that no pin uses any more."""
+    used = sa.select(PinRow.name).where(PinRow.keys_digest == PinBodyRow.digest).exists()
+    for batch in batches(digests):
+        await session.execute(
+            sa.delete(PinBodyRow)
+            .where(PinBodyRow.digest.in_(batch), ~used)
+            .execution_options(synchronize_session=False)
+        )

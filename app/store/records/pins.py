@@ -1,0 +1,157 @@
+"""Pin records, and the packed keys to which they refer by digest."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import listing
+from app.store.base.declarative import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
+from app.store.base.keyed_read import KeyedRead
+from app.store.base.listing import LAST, ListPage, PageRequest
+
+
+class PinBodyRow(Base):
+    """Packed keys, 32 bytes each, stored under the SHA-256 of these bytes. Pins with the same keys share them."""
+
+    __tablename__ = "pin_bodies"
+
+    digest: Mapped[Digest] = mapped_column(primary_key=True)
+    body: Mapped[bytes] = mapped_column(sa.LargeBinary())
+    created_at: Mapped[Seconds]
+
+
+class PinRow(Base):
+    __tablename__ = "pins"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[LongName]
+    tenant: Mapped[Name]
+    """The salt; empty for the default tenant."""
+    strength: Mapped[Name]
+    tier: Mapped[Name] = mapped_column(server_default="host")
+    key_count: Mapped[Whole]
+    keys_digest: Mapped[Digest] = mapped_column(sa.ForeignKey("pin_bodies.digest"), index=True)
+    expires_at: Mapped[float | None] = mapped_column(sa.Double())
+    """Unix seconds at which the pin ends, as set by the last PUT. Nodes extend the end of pins that refresh."""
+    refresh_s: Mapped[float | None] = mapped_column(sa.Double())
+    """Seconds from a hit to the new end of the pin; None: the end is fixed."""
+    note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    selector: Mapped[Labels]
+    owner: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Principal that first created the pin."""
+    origin: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    """Source of the pin, for display: tokens, keys, a hot prefix, or text."""
+    generation: Mapped[Whole]
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s", "tier")
+"""Columns that nodes receive, named as in `PinSpec`."""
+
+
+BY_KEY = KeyedRead(PinRow)
+
+
+async def get(session: AsyncSession, name: str) -> PinRow | None:
+    return await session.get(PinRow, name)
+
+
+class StrongPin(NamedTuple):
+    """The columns that identify the blocks of a guaranteed or permanent pin."""
+
+    tenant: str
+    """The salt."""
+    strength: str
+    keys_digest: str
+    generation: int
+
+
+async def strong(session: AsyncSession) -> dict[str, StrongPin]:
+    """Return guaranteed and permanent pins by name."""
+    columns = [getattr(PinRow, name) for name in StrongPin._fields]
+    rows = await session.execute(sa.select(PinRow.name, *columns).where(PinRow.strength != "soft"))
+    return {row[0]: StrongPin(*row[1:]) for row in rows}
+
+
+async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
+    """Return selector and `SPEC_COLUMNS` of all pins, for snapshots. Plain values, because there may be many."""
+    columns = [getattr(PinRow, name) for name in SPEC_COLUMNS]
+    rows = await session.execute(sa.select(PinRow.selector, *columns))
+    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
+
+
+async def counts(session: AsyncSession, salts: Collection[str] | None = None) -> dict[str, int]:
+    """Return the number of pins by tenant (salt), optionally only of the tenants `salts`."""
+    query = sa.select(PinRow.tenant, sa.func.count()).group_by(PinRow.tenant)
+    if salts is not None:
+        query = query.where(PinRow.tenant.in_(salts))
+    return {row[0]: row[1] for row in await session.execute(query)}
+
+
+async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
+    """Return the pins whose end is extended by hits."""
+    return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()
+
+
+@dataclass(frozen=True)
+class PinFilters:
+    """Filters; None matches everything."""
+
+    tenant: str | None = None
+    """Salt of the tenant."""
+    model: str | None = None
+    strength: str | None = None
+    tier: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": PinRow.name,
+    "model": PinRow.model,
+    "tenant": PinRow.tenant,
+    "tier": PinRow.tier,
+    "key_count": PinRow.key_count,
+    "expires_at": sa.func.coalesce(PinRow.expires_at, float(LAST)),
+    "generation": PinRow.generation,
+    "created_at": PinRow.created_at,
+    "updated_at": PinRow.updated_at,
+}
+
+
+async def page(
+    session: AsyncSession, wanted: PageRequest, filters: PinFilters, salts: Collection[str] | None = None
+) -> ListPage[PinRow]:
+    """Return one page, sorted by name by default, optionally only of the tenants `salts`. Raise Invalid."""
+    where: list[sa.ColumnElement[bool]] = [] if salts is None else [PinRow.tenant.in_(salts)]
+    for name in ("tenant", "model", "strength", "tier", "managed_by"):
+        value = getattr(filters, name)
+        if value is not None:
+            where.append(getattr(PinRow, name) == value)
+    return await listing.page(session, PinRow, PinRow.name, _SORTABLE, wanted, *where)
+
+
+async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) -> None:
+    """Store a body. The caller holds the lock of `pins`, so no other transaction can add the same body."""
+    if await session.get(PinBodyRow, digest) is None:
+        session.add(PinBodyRow(digest=digest, body=body, created_at=now))
+        await session.flush()
+
+
+async def drop_unused_body(session: AsyncSession, digest: str) -> None:
+    """Delete a body that no pin uses any more."""
+    await session.flush()
+    used = sa.select(PinRow.name).where(PinRow.keys_digest == digest).exists()
+    await session.execute(sa.delete(PinBodyRow).where(PinBodyRow.digest == digest, ~used))
+
+
+async def bodies(session: AsyncSession, digests: Iterable[str]) -> dict[str, bytes]:
+    """Return the bodies that exist, by digest."""
+    query = sa.select(PinBodyRow.digest, PinBodyRow.body).where(PinBodyRow.digest.in_(list(digests)))
+    return {row.digest: row.body for row in await session.execute(query)}

@@ -1,0 +1,78 @@
+"""Policy records: how eviction chooses victims, and on which nodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import listing
+from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
+from app.store.base.keyed_read import KeyedRead
+from app.store.base.listing import ListPage, PageRequest
+
+
+class PolicyRow(Base):
+    __tablename__ = "policies"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    algorithm: Mapped[Name]
+    admission: Mapped[bool]
+    admission_idle_s: Mapped[Seconds]
+    high_watermark: Mapped[float] = mapped_column(sa.Double())
+    low_watermark: Mapped[float] = mapped_column(sa.Double())
+    note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    selector: Mapped[Labels]
+    priority: Mapped[Whole] = mapped_column(server_default="0")
+    """Of several policies that match a node, the one with the highest priority applies."""
+    generation: Mapped[Whole]
+    """Generation that last changed this record."""
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+SPEC_COLUMNS = ("name", "algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
+"""Columns that nodes receive, named as in `PolicySpec`."""
+
+
+BY_KEY = KeyedRead(PolicyRow)
+
+
+async def get(session: AsyncSession, name: str) -> PolicyRow | None:
+    return await session.get(PolicyRow, name)
+
+
+async def all_policies(session: AsyncSession) -> Sequence[PolicyRow]:
+    """Return all policies, sorted by name."""
+    return (await session.scalars(sa.select(PolicyRow).order_by(PolicyRow.name))).all()
+
+
+@dataclass(frozen=True)
+class PolicyFilters:
+    """Filters; None matches everything."""
+
+    algorithm: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": PolicyRow.name,
+    "algorithm": PolicyRow.algorithm,
+    "priority": PolicyRow.priority,
+    "generation": PolicyRow.generation,
+    "created_at": PolicyRow.created_at,
+    "updated_at": PolicyRow.updated_at,
+}
+
+
+async def page(session: AsyncSession, wanted: PageRequest, filters: PolicyFilters) -> ListPage[PolicyRow]:
+    """Return one page, sorted by name by default. Raise Invalid."""
+    where: list[sa.ColumnElement[bool]] = []
+    if filters.algorithm is not None:
+        where.append(PolicyRow.algorithm == filters.algorithm)
+    if filters.managed_by is not None:
+        where.append(PolicyRow.managed_by == filters.managed_by)
+    return await listing.page(session, PolicyRow, PolicyRow.name, _SORTABLE, wanted, *where)

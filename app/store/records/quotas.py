@@ -1,0 +1,137 @@
+"""Quota records, one per tenant (by salt)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import listing
+from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
+from app.store.base.keyed_read import KeyedRead
+from app.store.base.listing import LAST, ListPage, PageRequest
+
+
+class QuotaRow(Base):
+    __tablename__ = "quotas"
+
+    tenant: Mapped[Name] = mapped_column(primary_key=True)
+    """The salt; empty for the default tenant."""
+    limit_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    floor_bytes: Mapped[Whole] = mapped_column(server_default="0")
+    weight: Mapped[float] = mapped_column(sa.Double(), server_default="1")
+    pin_budget_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    store_rate_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
+    on_exceed: Mapped[Name] = mapped_column(server_default="evict_self")
+    mode: Mapped[Name] = mapped_column(server_default="enforce")
+    note: Mapped[str] = mapped_column(sa.Text())
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    selector: Mapped[Labels]
+    generation: Mapped[Whole]
+    """Generation that last changed this record."""
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+SPEC_COLUMNS = (
+    "tenant",
+    "limit_bytes",
+    "floor_bytes",
+    "weight",
+    "pin_budget_bytes",
+    "store_rate_bytes",
+    "on_exceed",
+    "mode",
+)
+"""Columns that nodes receive, named as in `QuotaSpec`."""
+
+
+BY_KEY = KeyedRead(QuotaRow)
+
+
+async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:
+    return await session.get(QuotaRow, tenant)
+
+
+class TenantShare(NamedTuple):
+    """Quota of one tenant as plain values, for long lists: the session does not track it."""
+
+    tenant: str
+    limit_bytes: int | None
+    floor_bytes: int
+    weight: float
+    pin_budget_bytes: int | None
+    store_rate_bytes: int | None
+    on_exceed: str
+    mode: str
+    note: str
+
+
+SHARES_AT_ONCE = 2000
+
+
+async def shares(session: AsyncSession, salts: Collection[str] | None = None) -> list[TenantShare]:
+    """Return the quotas of all tenants, or of the tenants `salts`, by tenant.
+
+    Reads in parts, so that other tasks can run in between.
+    """
+    columns = [getattr(QuotaRow, name) for name in TenantShare._fields]
+    query = sa.select(*columns).order_by(QuotaRow.tenant).limit(SHARES_AT_ONCE)
+    if salts is not None:
+        query = query.where(QuotaRow.tenant.in_(salts))
+    found: list[TenantShare] = []
+    while True:
+        after = query.where(QuotaRow.tenant > found[-1].tenant) if found else query
+        part = (await session.execute(after)).all()
+        found += [TenantShare(*row) for row in part]
+        if len(part) < SHARES_AT_ONCE:
+            return found
+
+
+@dataclass(frozen=True)
+class QuotaFilters:
+    """Filters; None matches everything."""
+
+    mode: str | None = None
+    managed_by: str | None = None
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "tenant": QuotaRow.tenant,
+    "limit_bytes": sa.func.coalesce(QuotaRow.limit_bytes, LAST),
+    "floor_bytes": QuotaRow.floor_bytes,
+    "weight": QuotaRow.weight,
+    "generation": QuotaRow.generation,
+    "created_at": QuotaRow.created_at,
+    "updated_at": QuotaRow.updated_at,
+}
+
+
+async def page(
+    session: AsyncSession, wanted: PageRequest, filters: QuotaFilters, salts: Collection[str] | None
+) -> ListPage[QuotaRow]:
+    """Return one page, sorted by tenant by default, optionally only of the tenants `salts`. Raise Invalid."""
+    where: list[sa.ColumnElement[bool]] = [] if salts is None else [QuotaRow.tenant.in_(salts)]
+    if filters.mode is not None:
+        where.append(QuotaRow.mode == filters.mode)
+    if filters.managed_by is not None:
+        where.append(QuotaRow.managed_by == filters.managed_by)
+    return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
+
+
+async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
+    """Return selector and `SPEC_COLUMNS` of all quotas, for snapshots. Plain values, because there may be many."""
+    columns = [getattr(QuotaRow, name) for name in SPEC_COLUMNS]
+    rows = await session.execute(sa.select(QuotaRow.selector, *columns))
+    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
+
+
+async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:
+    """Return selector and floor, in bytes, of the enforced quotas with a floor, by tenant."""
+    query = sa.select(QuotaRow.tenant, QuotaRow.selector, QuotaRow.floor_bytes).where(
+        QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce"
+    )
+    return {row[0]: (row[1], row[2]) for row in await session.execute(query)}

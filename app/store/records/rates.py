@@ -1,0 +1,66 @@
+"""Rates: the speed of a model's prefill without the cache, to estimate the savings."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import listing
+from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Whole
+from app.store.base.keyed_read import KeyedRead
+from app.store.base.listing import ListPage, PageRequest
+
+
+class RateRow(Base):
+    __tablename__ = "rates"
+
+    name: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[LongName]
+    space: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """One space of the model, 32 hex digits; empty: all spaces."""
+    prefill_tokens_per_s: Mapped[float] = mapped_column(sa.Double())
+    note: Mapped[str] = mapped_column(sa.Text())
+    revision: Mapped[Whole]
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+MAX = 10_000
+"""Maximum number of rates."""
+_SORTABLE: dict[str, listing.Expression] = {
+    "name": RateRow.name,
+    "model": RateRow.model,
+    "prefill_tokens_per_s": RateRow.prefill_tokens_per_s,
+    "created_at": RateRow.created_at,
+    "updated_at": RateRow.updated_at,
+}
+
+
+BY_KEY = KeyedRead(RateRow)
+
+
+async def get(session: AsyncSession, name: str) -> RateRow | None:
+    return await session.get(RateRow, name)
+
+
+async def page(session: AsyncSession, wanted: PageRequest, model: str | None) -> ListPage[RateRow]:
+    """Return one page, sorted by name by default. Raise Invalid."""
+    where = [] if model is None else [RateRow.model == model]
+    return await listing.page(session, RateRow, RateRow.name, _SORTABLE, wanted, *where)
+
+
+async def same(session: AsyncSession, model: str, space: str, besides: str) -> RateRow | None:
+    """Return another rate of the same model and space, if there is one, ignoring the name `besides`."""
+    found: RateRow | None = await session.scalar(
+        sa.select(RateRow).where(RateRow.model == model, RateRow.space == space, RateRow.name != besides)
+    )
+    return found
+
+
+async def count(session: AsyncSession) -> int:
+    return await session.scalar(sa.select(sa.func.count()).select_from(RateRow)) or 0
+
+
+async def all_rates(session: AsyncSession) -> Sequence[RateRow]:
+    return (await session.scalars(sa.select(RateRow).order_by(RateRow.name))).all()

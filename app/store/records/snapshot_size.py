@@ -1,0 +1,64 @@
+"""Size of the records of a type in a snapshot, computed by the database. An upper bound of what is sent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.store.records.pins import PinRow
+from app.store.records.policies import PolicyRow
+from app.store.records.quotas import QuotaRow
+from dataplane.protocol.control import SnapshotType
+
+RECORD_BYTES = 192
+"""Maximum bytes of a quota or a policy besides its name: field names, numbers and words."""
+PIN_BYTES = 192
+"""Maximum bytes of a pin besides its name, model and tenant."""
+
+
+@dataclass(frozen=True)
+class SnapshotSize:
+    """Size of records of a type."""
+
+    records: int
+    bytes: int
+    keys: int = 0
+    """Number of keys of pins. Keys shared by several pins are counted for each."""
+
+
+async def pins_of(session: AsyncSession, salt: str) -> SnapshotSize:
+    """Return the size of one tenant's pins."""
+    return await weight(session, "pins", PinRow.tenant == salt)
+
+
+async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnElement[bool]) -> SnapshotSize:
+    """Return the size of the matching records, as seen by the transaction."""
+    texts = {
+        "quotas": (QuotaRow.tenant,),
+        "pins": (PinRow.name, PinRow.model, PinRow.tenant),
+        "policies": (PolicyRow.name,),
+    }[kind]
+    dialect = session.get_bind().dialect.name
+    wanted: list[Any] = [sa.func.count(), *(sa.func.sum(_bytes(text, dialect)) for text in texts)]
+    if kind == "pins":
+        wanted.append(sa.func.sum(PinRow.key_count))
+    count, *sums = (await session.execute(sa.select(*wanted).where(*where))).one()
+    numbers = [int(each or 0) for each in sums]
+    keys = numbers.pop() if kind == "pins" else 0
+    return SnapshotSize(count, sum(numbers) + count * (PIN_BYTES if kind == "pins" else RECORD_BYTES), keys)
+
+
+async def distinct_keys(session: AsyncSession) -> int:
+    """Return the number of keys of all pins. Keys shared by several pins count once, as on nodes."""
+    chains = (
+        sa.select(PinRow.model, PinRow.tenant, PinRow.keys_digest, PinRow.key_count).distinct().subquery()
+    )
+    return int((await session.scalar(sa.select(sa.func.sum(chains.c.key_count)))) or 0)
+
+
+def _bytes(text: Any, dialect: str) -> sa.ColumnElement[int]:
+    """Return the length of a text in UTF-8 bytes."""
+    if dialect == "sqlite":
+        return sa.func.length(sa.cast(text, sa.LargeBinary))
+    return sa.func.octet_length(text)

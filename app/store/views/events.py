@@ -1,0 +1,59 @@
+"""Events that are kept in the database, such as nodes that join, leave, refuse or drift."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.base import listing
+from app.store.base.declarative import Base, Name, RowNumber, Seconds
+from app.store.base.listing import ListPage, PageRequest
+
+
+class EventRow(Base):
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(RowNumber, primary_key=True, autoincrement=True)
+    at: Mapped[Seconds] = mapped_column(index=True)
+    name: Mapped[Name]
+    node: Mapped[Name]
+    fields: Mapped[dict[str, Any]] = mapped_column(sa.JSON())
+
+
+@dataclass(frozen=True)
+class EventFilters:
+    """Filters; None matches everything."""
+
+    name: str | None = None
+    """One name, or a prefix such as `push.*` for all names that begin with `push.`."""
+    node: str | None = None
+    since: float | None = None
+    """Earliest time in Unix seconds."""
+
+
+_SORTABLE: dict[str, listing.Expression] = {
+    "at": EventRow.at,
+    "id": EventRow.id,
+    "name": EventRow.name,
+    "node": EventRow.node,
+}
+
+
+async def append(session: AsyncSession, rows: Sequence[EventRow]) -> None:
+    session.add_all(rows)
+
+
+async def page(session: AsyncSession, wanted: PageRequest, filters: EventFilters) -> ListPage[EventRow]:
+    """Return one page. Raise Invalid."""
+    where: list[sa.ColumnElement[bool]] = []
+    if filters.name is not None:
+        begins, name = filters.name.removesuffix("*"), EventRow.name
+        where.append(name == begins if begins == filters.name else name.startswith(begins, autoescape=True))
+    if filters.node is not None:
+        where.append(EventRow.node == filters.node)
+    if filters.since is not None:
+        where.append(EventRow.at >= filters.since)
+    return await listing.page(session, EventRow, EventRow.id, _SORTABLE, wanted, *where)

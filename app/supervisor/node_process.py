@@ -1,0 +1,177 @@
+"""A data plane process from its supervisor's view: started by it or adopted, its end, and the memory that it sends."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from struct import calcsize, unpack
+
+from app.supervisor.fd_store import FdReceiver, FdStore
+
+SEND_BUFFER_BYTES = 1 << 20
+ANSWER_POLL_S = 0.002
+_PR_SET_PDEATHSIG = 1
+_SO_PEERPIDFD = 77
+_CREDENTIALS = "iII"
+
+
+class NodeProcess:
+    """A data plane process. `holder` is the connection over which it sends its memory."""
+
+    def __init__(
+        self, pid: int, holder: FdReceiver, process: asyncio.subprocess.Process | None, pidfd: int = -1
+    ) -> None:
+        self.pid = pid
+        self.holder = holder
+        self._process = process
+        self._pidfd = pidfd
+        """pidfd of a process that is not a child of this one, otherwise -1."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether this supervisor started it."""
+        return self._process is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
+
+    async def wait(self) -> int | None:
+        """Wait for its end and return the exit code; None if it is not a child of this process."""
+        if self._process is not None:
+            return await self._process.wait()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+        return _reap(self._pidfd)
+
+    def signal(self, number: int) -> None:
+        """Send a signal. Does nothing if the process has ended."""
+        with suppress(ProcessLookupError):
+            if self._process is not None:
+                self._process.send_signal(number)
+            else:
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def take_pidfd(self) -> int:
+        """Return the pidfd of an adopted process and give up its ownership."""
+        pidfd, self._pidfd = self._pidfd, -1
+        return pidfd
+
+    def close(self) -> None:
+        self.holder.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+async def start(
+    command: tuple[str, ...], environ: Mapping[str, str], kept: FdStore, *, survives: bool
+) -> NodeProcess:
+    """Start a process that waits until it is given its memory (see `give`). Raise OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        for each in (ours, theirs):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                "--supervisor-fd",
+                str(theirs.fileno()),
+                env=environ,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+                preexec_fn=None if survives else _die_with(os.getpid()),
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return NodeProcess(process.pid, FdReceiver(ours, kept), process)
+
+
+async def give(child: NodeProcess, kept: FdStore) -> None:
+    """Send all kept memory to a waiting process, which then begins to serve. Ignores the end of the process."""
+    connection = child.holder.connection
+    with suppress(BrokenPipeError, ConnectionResetError):
+        for data, fds in list(kept.messages()):
+            while True:
+                try:
+                    socket.send_fds(connection, [data], fds, socket.MSG_NOSIGNAL)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(0.001)
+
+
+async def answers(child: NodeProcess, heard: int, timeout_s: float) -> bool:
+    """Return whether a process that was given its memory answers, or ends, in time.
+
+    `heard` is the value of the holder's counter before that.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while child.holder.read() and child.holder.heard == heard:
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(ANSWER_POLL_S)
+    return True
+
+
+def meet(path: str, kept: FdStore) -> NodeProcess | None:
+    """Connect to the data plane on an engine socket and ask it for its memory. Return None if there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    connection.setblocking(False)
+    holder = FdReceiver(connection, kept)
+    try:
+        connection.connect(path)
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
+        pid: int = unpack(_CREDENTIALS, raw)[0]
+        pidfd = _pidfd_of(connection, pid)
+        holder.ask()
+    except OSError:
+        holder.close()
+        return None
+    return NodeProcess(pid, holder, None, pidfd)
+
+
+def _reap(pidfd: int) -> int | None:
+    """Return the exit code of an ended child; None if it is not a child of this process.
+
+    `larder restart` keeps the process id, and thus the children.
+    """
+    try:
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _pidfd_of(connection: socket.socket, pid: int) -> int:
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        return os.pidfd_open(pid)
+    os.set_inheritable(pidfd, False)
+    return pidfd
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return a function to run between fork and exec that makes the child end with this process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the prctl call
+            os._exit(1)
+
+    return prepare

@@ -1,0 +1,429 @@
+"""Keeps a data plane running on this machine: adopts a running one or starts one, and restarts it with its memory.
+
+The data plane outlives this process: it continues to serve after a `kill -9` of its supervisor. The next supervisor
+finds it through the lock of its state directory and its engine socket. While the supervisor runs, it holds duplicates
+of the data plane's memory, so that nothing is lost if the data plane is killed: the next one continues with that
+memory. A spare process waits with all modules imported, so that a restart takes milliseconds instead of the start of an
+interpreter on a busy machine.
+"""
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from app.supervisor.descriptors import allow_descriptors
+from app.supervisor.fd_store import FdStore
+from app.supervisor.node_process import NodeProcess, answers, give, meet, start
+from dataplane.protocol.codes import Code
+from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, RELEASE_SIGNAL
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MAX_S = 10.0
+MANY_EXITS, MANY_EXITS_S = 8, 5.0
+"""A data plane that served is restarted without a pause, except after MANY_EXITS ends in MANY_EXITS_S seconds."""
+WARM_TRIES = 3
+"""Number of data planes that may end before they serve until the next one starts without the memory."""
+SPARE_ANSWERS_S = 1.0
+"""Seconds after which a spare that does not answer, or does not end when asked to, is killed."""
+MEET_POLL_S = 0.02
+HOLD_AGAIN_S = 0.2
+"""Seconds between attempts to get all memory of a data plane that could not send it."""
+KEEPER_S = 7.0
+"""Seconds beyond the grace time in which a data plane hands its memory to the keeper on a busy machine."""
+SPARE_READY_S = 60.0
+"""Seconds in which a new process must import all modules before the old one is stopped."""
+CHECK_S = 60.0
+SERVES_S = 60.0
+"""Seconds in which a data plane that takes over must begin to serve."""
+SILENT_S = 10.0
+"""Seconds between warnings about a data plane that is running but does not answer."""
+REPLACED_S = 30.0
+"""Seconds in which a data plane of another version must stop before it is killed."""
+KILLED_S = 10.0
+"""Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
+COMMAND = (sys.executable, "-m", "dataplane")
+
+
+class CannotReplace(Exception):
+    """The data plane cannot be replaced by a new process. The message says why."""
+
+
+class Supervisor:
+    """Supervises one data plane at a time. Call `run` until it is cancelled, then `stop`."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        on_exit: Callable[[int | None, float], None],
+        command: tuple[str, ...] = COMMAND,
+        on_start: Callable[[int], None] = lambda _pid: None,
+        *,
+        engine_socket: str = "",
+        state_dir: Path | None = None,
+        survives: bool = True,
+        spare: bool = True,
+    ) -> None:
+        """Create the supervisor.
+
+        `on_exit` gets the exit code (None if another process started the data plane) and the seconds until the next
+        start; `on_start` gets the pid. With `survives`, the data plane outlives this process. With `spare`, a spare
+        process waits to take over.
+        """
+        self._environ = dict(environ)
+        self._on_exit = on_exit
+        self._on_start = on_start
+        self._command = command
+        self._engine_socket = engine_socket
+        self._state_dir = state_dir
+        self._survives = survives
+        self._with_spare = spare
+        self._log = structlog.get_logger()
+        self._kept = FdStore()
+        self._child: NodeProcess | None = None
+        self._spare: NodeProcess | None = None
+        self._served_at: float | None = None
+        self._serving = asyncio.Event()
+        """Set while the data plane serves and has sent the descriptors of all its memory."""
+        self._releasing = False
+        """Whether the data plane was asked to end and release its memory."""
+        self._restarting = asyncio.Lock()
+        self._failures = 0
+        self._ends: deque[float] = deque(maxlen=MANY_EXITS)
+        self.restarts = 0
+
+    async def run(self) -> None:
+        """Adopt or start a data plane, wait for its end, and restart it."""
+        pause_s = 0.0
+        allow_descriptors()
+        child = await self._meet()
+        while True:
+            self._child = child = child or await self._start()
+            self._served_at = None
+            self._serving.clear()
+            self._listen(child)
+            self._log.info("dataplane.started" if child.ours else "dataplane.met", pid=child.pid)
+            self._on_start(child.pid)
+            self._heard(child)  # all messages may have arrived during the wait
+            code = await child.wait()
+            self._ended(child)
+            if self._served() and not self._ends_often():
+                pause_s = 0.0
+            if code == 0 or self._releasing:  # the keeper has the memory, or it was released
+                self._kept.clear()
+            self._releasing = False
+            self._log.warning("dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._kept))
+            self._on_exit(code, pause_s)
+            child = None
+            await asyncio.sleep(pause_s)
+            pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
+            self.restarts += 1
+
+    async def _start(self) -> NodeProcess:
+        """Return the spare, or a new process, which takes over all memory that is kept."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
+            if await self._takes_over(spare):
+                return spare
+        child = await start(self._command, self._environ, self._kept, survives=self._survives)
+        await give(child, self._kept)
+        return child
+
+    async def _takes_over(self, spare: NodeProcess) -> bool:
+        """Return whether the spare begins to serve. Kill a spare that does not answer."""
+        if not spare.ended:
+            heard = spare.holder.heard
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SPARE_ANSWERS_S):
+                    await give(spare, self._kept)
+                    if await answers(spare, heard, SPARE_ANSWERS_S):
+                        return True
+            self._log.warning("dataplane.spare_given_up", pid=spare.pid, timeout_s=SPARE_ANSWERS_S)
+            spare.signal(signal.SIGKILL)
+            await self._end(spare, KILLED_S, "dataplane.spare_killed")
+        spare.close()
+        return False
+
+    def _ended(self, child: NodeProcess) -> None:
+        """Process the last messages of a data plane that has ended."""
+        asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
+        child.holder.read()
+        child.holder.settle()
+        self._child = None
+        self._serving.clear()
+        child.close()
+        self._failures = 0 if self._served_at is not None else self._failures + 1
+        if self._failures >= WARM_TRIES and len(self._kept):
+            self._log.error("dataplane.memory_given_up", reason=f"{self._failures} starts with it failed")
+            self._kept.clear()
+
+    def _served(self) -> bool:
+        return self._served_at is not None
+
+    def _ends_often(self) -> bool:
+        """Return whether exits have become too frequent, counting this one."""
+        now = time.monotonic()
+        self._ends.append(now)
+        return len(self._ends) == MANY_EXITS and now - self._ends[0] < MANY_EXITS_S
+
+    # ---- memory of the data plane
+
+    def _listen(self, child: NodeProcess) -> None:
+        holder = child.holder
+        asyncio.get_running_loop().add_reader(holder.connection.fileno(), self._heard, child)
+
+    def _heard(self, child: NodeProcess) -> None:
+        holder = child.holder
+        goes_on = holder.read()
+        if holder.complete and self._served_at is None:
+            self._served_at = time.monotonic()
+            self._serving.set()
+            if self._with_spare and self._spare is None:
+                asyncio.get_running_loop().create_task(self._prepare(), name="spare")
+        if not goes_on:
+            asyncio.get_running_loop().remove_reader(holder.connection.fileno())
+            # The data plane may be alive, and have dropped a slow supervisor or failed to send all memory.
+            pause_s = 0.0 if holder.complete else HOLD_AGAIN_S
+            asyncio.get_running_loop().create_task(self._hold_again(child, pause_s), name="hold again")
+
+    async def _hold_again(self, child: NodeProcess, pause_s: float) -> None:
+        """Connect to the data plane's engine socket to get its memory, as long as it lives."""
+        await asyncio.sleep(pause_s)
+        while self._child is child:
+            met = meet(self._engine_socket, self._kept) if self._engine_socket else None
+            if met is not None and met.pid == child.pid:
+                child.holder.close()
+                child.holder = met.holder
+                os.close(met.take_pidfd())
+                self._log.info("dataplane.held_again", pid=child.pid)
+                self._listen(child)
+                return
+            if met is not None:
+                met.close()
+            await asyncio.sleep(MEET_POLL_S)
+
+    async def _prepare(self) -> None:
+        """Start the spare process."""
+        with suppress(OSError):
+            spare = await start(self._command, self._environ, self._kept, survives=self._survives)
+            if self._spare is not None or not self._with_spare:
+                spare.close()
+                return
+            self._spare = spare
+            connection = spare.holder.connection.fileno()
+            asyncio.get_running_loop().add_reader(connection, self._heard_spare, spare)
+
+    def _heard_spare(self, spare: NodeProcess) -> None:
+        if not spare.holder.read():
+            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
+        elif spare.holder.ready:
+            self._log.info("dataplane.spare_ready", pid=spare.pid)
+
+    # ---- adopting a running data plane
+
+    async def _meet(self) -> NodeProcess | None:
+        """Return the running data plane of the state directory, after it has sent its memory; None if there is none."""
+        told = time.monotonic()
+        child: NodeProcess | None = None
+        while self._engine_socket and self._state_dir is not None and _is_locked(self._state_dir):
+            child = child or meet(self._engine_socket, self._kept)
+            if child is not None:
+                goes_on = child.holder.read()
+                refused = child.holder.refused
+                if child.holder.complete:
+                    return child
+                if refused is not None and refused.code == Code.VERSION_MISMATCH:
+                    self._log.warning("dataplane.replaced", pid=child.pid, reason=refused.message)
+                    child.signal(signal.SIGTERM)
+                    await self._end(child, REPLACED_S)
+                if refused is not None or not goes_on:
+                    child.close()
+                    child = None
+            if time.monotonic() - told >= SILENT_S:
+                told = time.monotonic()
+                self._log.warning("dataplane.silent", state_dir=str(self._state_dir))
+            await asyncio.sleep(MEET_POLL_S)
+        if child is not None:
+            child.close()
+        return None
+
+    # ---- a planned restart
+
+    async def why_not_adoptable(self, environ: Mapping[str, str]) -> str:
+        """Return why a new process with this environment cannot adopt the memory; empty if it can.
+
+        The check runs the code on disk, which may be of another release. Raises CannotReplace when no data plane
+        serves, the check does not answer, or a new process would not start.
+        """
+        if not self._serving.is_set():
+            raise CannotReplace("no data plane serves now; try again when one does")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            ours.settimeout(CHECK_S)
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--check-memory",
+                "--supervisor-fd",
+                str(theirs.fileno()),
+                env=dict(environ),
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+            )
+            theirs.close()
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    for data, fds in list(self._kept.messages()):
+                        # A process that has ended reports the reason by its exit code.
+                        with suppress(BrokenPipeError, ConnectionResetError):
+                            socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
+                    _, errors = await process.communicate()
+            except TimeoutError:
+                process.kill()
+                await asyncio.wait_for(process.wait(), KILLED_S)
+                raise CannotReplace(f"a new data plane process did not answer within {CHECK_S:g} s") from None
+        if process.returncode == 0:
+            return ""
+        lines = errors.decode(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else f"exit code {process.returncode}"
+        if process.returncode == CANNOT_ADOPT_EXIT_CODE:
+            return said
+        raise CannotReplace(f"a new data plane process would not start: {said}")
+
+    async def replace(self, environ: Mapping[str, str], *, keep: bool, grace_s: float) -> float:
+        """Replace the data plane by a new process with this environment, which takes over the memory if `keep` is set.
+
+        Returns the seconds from the stop of the old process until the new one serves. Raises CannotReplace; the old
+        process then continues to serve unless the message says otherwise.
+        """
+        async with self._restarting:
+            child = self._child
+            if child is None or not self._serving.is_set():
+                raise CannotReplace("no data plane serves now; try again when one does")
+            environ_before, self._environ = self._environ, dict(environ)
+            try:
+                await self._new_spare()
+            except CannotReplace:
+                self._environ = environ_before
+                raise
+            began = time.monotonic()
+            self._releasing = not keep
+            self._serving.clear()
+            child.signal(HAND_OVER_SIGNAL if keep else RELEASE_SIGNAL)
+            killer = asyncio.get_running_loop().call_later(grace_s, child.signal, signal.SIGKILL)
+            try:
+                async with asyncio.timeout(SERVES_S):
+                    await self._serving.wait()
+            except TimeoutError:
+                raise CannotReplace(
+                    f"the old data plane was stopped, and the new one did not serve within {SERVES_S:g} s; see the log"
+                ) from None
+            finally:
+                killer.cancel()
+            return time.monotonic() - began
+
+    async def _new_spare(self) -> None:
+        """Replace the spare by a process that runs the code that is now on disk. Raise CannotReplace."""
+        await self._end_spare()
+        try:
+            spare = await start(self._command, self._environ, self._kept, survives=self._survives)
+        except OSError as error:
+            raise CannotReplace(f"a new data plane process cannot be started: {error.strerror}") from None
+        deadline = time.monotonic() + SPARE_READY_S
+        while spare.holder.read() and not spare.holder.ready:
+            if time.monotonic() >= deadline:
+                spare.signal(signal.SIGKILL)
+                break
+            await asyncio.sleep(MEET_POLL_S)
+        if not spare.holder.ready:
+            code = await self._end(spare, SPARE_ANSWERS_S, "dataplane.spare_killed")
+            spare.close()
+            raise CannotReplace(
+                f"a new data plane process ended before it could serve, with code {code}; see the log"
+            )
+        await self._end_spare()  # a spare that was prepared meanwhile
+        self._spare = spare
+        asyncio.get_running_loop().add_reader(spare.holder.connection.fileno(), self._heard_spare, spare)
+
+    # ---- stopping
+
+    async def leave(self) -> None:
+        """Stop supervising. The data plane continues to serve, and the process that replaces this one adopts it.
+
+        Cancel `run` first.
+        """
+        self._with_spare = False
+        await self._end_spare()
+        child, self._child = self._child, None
+        if child is not None:
+            with suppress(OSError, ValueError):
+                asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
+            child.close()
+        self._kept.clear()
+
+    async def _end_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
+            spare.close()  # the spare ends when its connection is closed
+            await self._end(spare, SPARE_ANSWERS_S, "dataplane.spare_killed")
+
+    def kill(self) -> None:
+        """Kill the data plane and the spare at once, from any thread, when there is no time for `stop`."""
+        for child in (self._spare, self._child):
+            if child is not None and not child.ended:
+                child.signal(signal.SIGKILL)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask the data plane to end, and kill it if it does not. Cancel `run` first."""
+        self._with_spare = False
+        await self._end_spare()
+        child, self._child = self._child, None
+        if child is not None and not child.ended:
+            child.signal(signal.SIGTERM)
+            self._log.info("dataplane.stopped", code=await self._end(child, grace_s + KEEPER_S))
+        if child is not None:
+            with suppress(OSError, ValueError):
+                asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
+            child.close()
+        self._kept.clear()
+
+    async def _end(self, child: NodeProcess, grace_s: float, killed: str = "dataplane.killed") -> int | None:
+        """Wait for a process that was asked to end, and kill it after `grace_s` seconds.
+
+        Returns its exit code, or None if it has none or the kernel does not end it.
+        """
+        try:
+            return await asyncio.wait_for(child.wait(), grace_s)
+        except TimeoutError:
+            self._log.warning(killed, pid=child.pid, grace_s=grace_s)
+            child.signal(signal.SIGKILL)
+        try:
+            return await asyncio.wait_for(child.wait(), KILLED_S)
+        except TimeoutError:
+            self._log.error("dataplane.not_ended", pid=child.pid, timeout_s=KILLED_S)
+            return None
+
+
+def _is_locked(state_dir: Path) -> bool:
+    """Return whether a running data plane uses the directory."""
+    try:
+        fd = os.open(state_dir / "dataplane.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

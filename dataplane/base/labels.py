@@ -1,0 +1,44 @@
+"""Labels of nodes, by which records can select nodes.
+
+Syntax as in Kubernetes: a key is a name of at most 63 characters, optionally after `prefix/`; a value has at most 63
+characters. Both consist of letters, digits, `-`, `_` and `.`, with a letter or digit at both ends; a value may be
+empty.
+"""
+
+import re
+from collections.abc import Mapping
+
+MAX_LABELS = 32
+MAX_PART_CHARACTERS = 63
+MAX_PREFIX_CHARACTERS = 253
+_PART = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
+_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?\Z", re.ASCII)
+
+
+def fault(labels: Mapping[str, str]) -> str:
+    """Return one sentence that says what is wrong with these labels; "" if they are valid."""
+    if len(labels) > MAX_LABELS:
+        return f"expected at most {MAX_LABELS} labels, got {len(labels)}"
+    for key, value in labels.items():
+        prefix, slash, name = key.rpartition("/")
+        if slash and (len(prefix) > MAX_PREFIX_CHARACTERS or not _PREFIX.match(prefix)):
+            return f"label {key[:80]!r}: expected a DNS name of at most {MAX_PREFIX_CHARACTERS} characters before '/'"
+        if not _fits(name):
+            return f"label {key[:80]!r}: expected a name of {_EXPECTED}"
+        if value and not _fits(value):
+            return f"label {key[:80]!r}: expected a value of {_EXPECTED}, got {value[:80]!r}"
+    return ""
+
+
+_EXPECTED = (
+    f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+)
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= MAX_PART_CHARACTERS and _PART.match(text) is not None
+
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str] | None) -> bool:
+    """Return whether the selector matches a node with these labels; None matches every node."""
+    return selector is None or all(labels.get(key) == value for key, value in selector.items())

@@ -1,0 +1,258 @@
+"""Settings that both planes share, and the reader of settings: `larder.toml`, then the environment.
+
+The top level of `larder.toml` holds the settings of `Common`; each process has a table of its own (`[dataplane]`,
+`[app]`). The environment takes precedence: `LARDER_POOL_BYTES=4GiB`, `LARDER_DATAPLANE__SEGMENT_BYTES=128MiB`. An
+unknown name is an error, because otherwise a typing mistake would silently select a default.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+
+from dataplane.base.error_path import split_path
+from dataplane.base.units import parse_size
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+PREFIX = "LARDER_"
+SECTIONS = ("dataplane", "app")
+CONFIG_VARIABLE = "LARDER_CONFIG"
+MAX_SOCKET_PATH_BYTES = 103
+URL_VARIABLE = "LARDER_URL"
+"""URL of the API for the command line; not a setting of a process."""
+TOKEN_VARIABLE = "LARDER_TOKEN"
+"""API token of the command line; not a setting of a process."""
+SETUP_VARIABLE = "LARDER_SETUP_TOKEN"
+"""Setup token of `larder login --setup`; not a setting of a process."""
+TIMEOUT_VARIABLE = "LARDER_TIMEOUT"
+"""Time for which the command line waits for an answer."""
+_NO_SETTINGS = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, SETUP_VARIABLE, TIMEOUT_VARIABLE})
+TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
+"""Names under these prefixes belong to test and benchmark runs and are not settings."""
+DEFAULT_LMCACHE_PORT = 5555
+RENAMED = {
+    "keep_events_days": "events_retention_days",
+    "keep_pushes": "max_kept_pushes",
+    "keep_usage_days": "usage_retention_days",
+    "lmcache_never_pinged_s": "lmcache_first_ping_timeout_s",
+    "lmcache_silent_s": "lmcache_idle_timeout_s",
+    "open_health": "anonymous_health",
+    "open_metrics": "anonymous_metrics",
+    "spare_data_plane": "standby",
+    "usage_read_s": "usage_poll_interval_s",
+    "usage_write_s": "usage_write_interval_s",
+}
+"""New names of renamed settings, by old name."""
+
+
+class SettingsError(Exception):
+    """An invalid setting: the message names the setting, its source and the expected value."""
+
+
+class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Settings that both planes share and that scripts rely on; see the table in the README."""
+
+    http_host: str = "127.0.0.1"
+    """Address of the API, the dashboard, `/metrics`, `/healthz` and `/readyz`."""
+    http_port: int = 8470
+    """Port of the HTTP server; 0 takes a free one."""
+    engine_socket: str = ""
+    """Path of the engine socket; default `$XDG_RUNTIME_DIR/larder/engine.sock`, or under the state directory."""
+    control_url: str = ""
+    """ZeroMQ endpoint of the control socket; default ipc under the state directory."""
+    events_url: str = ""
+    """ZeroMQ endpoint of the events; default ipc under the state directory."""
+    database_url: str = ""
+    """SQLAlchemy URL; default SQLite under the state directory."""
+    state_dir: str = ""
+    """State directory; default `~/.local/state/larder`."""
+    lmcache_port: int | None = None
+    """Port of the LMCache gateway, to which vLLM's LMCacheMPConnector and similar clients connect; default 5555, 0 for
+    no gateway. If the default port is in use, the node runs without a gateway; an explicitly set port must be free."""
+    pool_bytes: int | None = None
+    """Size of the L1 pool in bytes (`4GiB` is accepted); default 1 GiB, at most half of the free memory."""
+
+
+_SIZE_SUFFIX = "_bytes"
+_SECRET_PARAMETER = re.compile("pass|secret|token|key", re.IGNORECASE)
+"""Names of parameters in a URL's query that may be secret."""
+
+
+def read(
+    section: str,
+    kind: type[T],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Common, T]:
+    """Return the shared settings and those of one section, from the file named by `config` or LARDER_CONFIG (or
+    ./larder.toml if it exists), overridden by the environment. Fills in defaults that depend on the machine.
+
+    Raises SettingsError.
+    """
+    environ = os.environ if environ is None else environ
+    tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
+    variables: dict[str, str] = {}
+    for name, text in environ.items():
+        if not name.startswith(PREFIX) or name in _NO_SETTINGS or name.startswith(TEST_VARIABLES):
+            continue
+        path = name.removeprefix(PREFIX).lower().split("__")
+        if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
+            raise SettingsError(f"{name}: unknown setting")
+        if len(path) == 2:
+            table = tree.setdefault(path[0], {})
+            if not isinstance(table, dict):
+                raise SettingsError(f"{path[0]}: expected a table in {source}")
+            table[path[1]] = text
+        else:
+            tree[path[0]] = text
+        variables[".".join(path)] = name
+    own = tree.get(section, {})
+    shared = {name: value for name, value in tree.items() if name not in SECTIONS}
+    origin = _Origin(source, variables)
+    common = with_defaults(_convert(shared, Common, "", origin), environ)
+    _check_sockets(common)
+    return common, _convert(own, kind, f"{section}.", origin)
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """Sources of settings, for error messages."""
+
+    file: str
+    variables: dict[str, str]
+    """Environment variable of each dotted name that was set in the environment."""
+
+    def of(self, name: str) -> str:
+        return self.variables.get(name) or f"{name} in {self.file}"
+
+
+def _check_sockets(common: Common) -> None:
+    """Raise SettingsError if a socket path is too long. The limit is 107 bytes, of which the engine socket needs four
+    for its temporary name."""
+    for name in ("engine_socket", "control_url", "events_url"):
+        path = getattr(common, name)
+        if name != "engine_socket" and not path.startswith("ipc://"):
+            continue
+        size = len(os.fsencode(path.removeprefix("ipc://")))
+        if size > MAX_SOCKET_PATH_BYTES:
+            raise SettingsError(
+                f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes, got {size}: {path}; "
+                "set a shorter state_dir (LARDER_STATE_DIR)"
+            )
+
+
+def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
+    """Return the settings with every path and URL filled in."""
+    state = (
+        Path(common.state_dir).expanduser()
+        if common.state_dir
+        else Path("~/.local/state/larder").expanduser()
+    )
+    state = state.absolute()
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    sockets = Path(runtime) / "larder" if runtime and not common.state_dir else state
+    return msgspec.structs.replace(
+        common,
+        state_dir=str(state),
+        engine_socket=common.engine_socket or str(sockets / "engine.sock"),
+        control_url=common.control_url or f"ipc://{state / 'control.sock'}",
+        events_url=common.events_url or f"ipc://{state / 'events.sock'}",
+        database_url=common.database_url or f"sqlite+aiosqlite:///{state / 'larder.db'}",
+    )
+
+
+def to_environ(common: Common) -> dict[str, str]:
+    """Return the shared settings as environment variables, for a child process that must use the same."""
+    return {
+        PREFIX + name.upper(): str(value)
+        for name, value in msgspec.structs.asdict(common).items()
+        if value is not None
+    }
+
+
+def without_password(url: str) -> str:
+    """Return a URL for display and logs, with every part that may be a password replaced by three stars."""
+    base, mark, query = url.partition("?")
+    scheme, slashes, rest = base.partition("://")
+    if not slashes:  # not a URL, so any part of it may be secret
+        return "***" if url else ""
+    user, at, place = rest.rpartition("@")
+    name, colon, _ = user.partition(":")
+    pairs = [
+        f"{key}{equals}***" if _SECRET_PARAMETER.search(key) else f"{key}{equals}{value}"
+        for key, equals, value in (pair.partition("=") for pair in query.split("&"))
+    ]
+    hidden = f"{name}{colon}{'***' if colon else ''}"
+    return f"{scheme}://{hidden}{at}{place}{mark}{'&'.join(pairs)}"
+
+
+def without_secrets(common: Common) -> Common:
+    """Return the settings for display, without secrets."""
+    return msgspec.structs.replace(common, database_url=without_password(common.database_url))
+
+
+def default_pool_bytes(free_bytes: int) -> int:
+    """Return 1 GiB, or half of the free memory if that is less."""
+    return min(1 << 30, free_bytes // 2)
+
+
+def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str]:
+    path = Path(config) if config else Path("larder.toml")
+    if not config and not path.exists():
+        return {}, "larder.toml"
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file), str(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+
+
+def _pairs(text: str, name: str) -> dict[str, str]:
+    """Parse text such as `gpu=h200,zone=a`. Raises SettingsError."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or key.strip() in pairs:
+            raise SettingsError(
+                f"{name}: expected key=value pairs between commas, each key once, got {part!r}"
+            )
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) -> T:
+    if not isinstance(tree, dict):
+        raise SettingsError(f"{prefix.rstrip('.')}: expected a table in {origin.file}")
+    values = dict(tree)
+    for name, value in tree.items():
+        if name.endswith(_SIZE_SUFFIX) and name in kind.__struct_fields__:
+            try:
+                values[name] = parse_size(value)
+            except ValueError as error:
+                raise SettingsError(f"{origin.of(prefix + name)}: {error}") from None
+    for field in msgspec.structs.fields(kind):
+        text = values.get(field.name)
+        if not isinstance(text, str):
+            continue
+        if get_origin(field.type) is list:  # lists and tables come as text from the environment only
+            values[field.name] = [part.strip() for part in text.split(",") if part.strip()]
+        elif get_origin(field.type) is dict:
+            values[field.name] = _pairs(text, origin.of(prefix + field.name))
+    unknown = values.keys() - set(kind.__struct_fields__)
+    if unknown:
+        name = min(unknown)
+        new = RENAMED.get(name)
+        problem = "unknown setting" if new is None else f"this setting is called {new} now"
+        raise SettingsError(f"{origin.of(prefix + name)}: {problem}")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        path, message = split_path(str(error))
+        raise SettingsError(f"{origin.of((prefix + path).rstrip('.'))}: {message}") from None

@@ -1,0 +1,288 @@
+"""Memory of one attachment as this process maps it: index, own area, segments.
+
+An attachment outlives its connection: leases and views keep it alive, even after the client has attached to another
+data plane. This module raises and lowers the counters, by the rules in `dataplane.protocol.layout`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+
+import numpy as np
+
+from dataplane.client.memory import SharedMapping
+from dataplane.protocol.engine import SegmentGrant
+from dataplane.protocol.layout import (
+    A_EXPELLED,
+    A_RING_DROPPED,
+    A_RING_HEAD,
+    A_RING_TAIL,
+    H_CLOSED,
+    HOT_NBYTES,
+    HOT_OFFSET,
+    HOT_SPACE_SEGMENT,
+    I64,
+    RING_COUNT_BITS,
+    RING_COUNT_MASK,
+    RING_KIND_SHIFT,
+    RING_LOOKUP,
+    RING_POSITION_SHIFT,
+    RING_TOUCH,
+    U64,
+    AreaMemory,
+    IndexMemory,
+    LayoutError,
+    is_ready,
+    leading,
+)
+
+_TOUCH = np.uint64(RING_TOUCH << RING_KIND_SHIFT)
+_ONE = np.uint32(1)
+_SHIFT32 = np.uint64(32)
+_LAST_HEAD = 1 << 62
+_largest = np.maximum.reduce
+
+
+class Attachment:
+    """Memory of one attachment."""
+
+    def __init__(
+        self,
+        index: SharedMapping,
+        area: SharedMapping,
+        spaces: list[int],
+        client: int,
+        epoch: int,
+        *,
+        membarrier: bool,
+    ) -> None:
+        self.index = IndexMemory.attach(index.view())
+        self.area = AreaMemory.attach(area.view())
+        self._header_cells = self.area.header.data
+        self._head = int(self.area.header[A_RING_HEAD])
+        if self.area.max_blocks != self.index.max_blocks:
+            raise LayoutError(
+                f"an area of {self.area.max_blocks} blocks for an index of {self.index.max_blocks}"
+            )
+        if self.area.ring_entries < 1 or self._head > _LAST_HEAD:
+            raise LayoutError(f"an access ring of {self.area.ring_entries} entries at {self._head}")
+        self.spaces = spaces
+        self.client = client
+        self.epoch = epoch
+        self.membarrier = membarrier
+        self.segments: dict[int, SharedMapping] = {}
+        """Segments available for new reads and writes. Leases and reservations keep their own references."""
+        self.distrusted = False
+        """Whether a block was found outside its segment."""
+        self.alive = True
+        """False in a forked child, where this memory is not mapped."""
+        self._asking = False
+        """Whether a lease was requested by message. Then only the data plane may write the counters."""
+        self._lock = threading.Lock()
+        self._drops: deque[I64] = deque()
+        self._held = 0
+        self._dropped = 0
+        self._beyond = np.uint64(self.index.max_blocks)
+        _worlds.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the data plane stopped cleanly."""
+        return int(self.index.header[H_CLOSED]) != 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no lease or view of this attachment is left."""
+        self._settle()
+        return self._held == 0
+
+    def resume(self, epoch: int, *, membarrier: bool) -> None:
+        """Continue with a data plane that has adopted this memory."""
+        self.epoch = epoch
+        self.membarrier = membarrier
+
+    def add_segments(self, grants: list[SegmentGrant], fds: list[int]) -> None:
+        """Map granted segments. The caller closes the file descriptors. Raise ProtocolError."""
+        for grant, fd in zip(grants, fds, strict=True):
+            known = self.segments.get(grant.segment)
+            if known is None or (grant.writable and not known.writable):
+                self.segments[grant.segment] = SharedMapping.map(fd, grant.nbytes, writable=grant.writable)
+
+    def retire_segments(self, numbers: list[int]) -> None:
+        """Drop segments that the data plane gave up. Their numbers are never reused."""
+        for number in numbers:
+            self.segments.pop(number, None)
+
+    # ---- reading
+
+    def hits(self, words: U64, space: int) -> int:
+        """Return the number of leading READY blocks of a chain in a space at this moment."""
+        numbers, control, rows = self.index.find_rows(words, space)
+        good = (numbers >= 0) & is_ready(control)
+        valid = self.index.valid(numbers, rows)
+        return leading(good if valid is None else good & valid)
+
+    def unmapped(self, rows: U64) -> list[int]:
+        """Return the segments of held blocks that are not mapped yet."""
+        wanted = set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+        return sorted(wanted - self.segments.keys())
+
+    def places(self, rows: U64) -> dict[int, SharedMapping] | None:
+        """Return the segments of held blocks, or None unless all blocks clearly lie in mapped segments."""
+        if not len(rows):
+            return {}
+        segments = self.segments
+        try:
+            found = {
+                number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+            }
+        except KeyError:
+            return None
+        room = min([segment.nbytes for segment in found.values()])
+        # Floats do not wrap around, and are exact up to the size of any address space.
+        ends = np.add(rows[:, HOT_OFFSET], rows[:, HOT_NBYTES], dtype=np.float64)
+        return found if _largest(ends) <= room else None
+
+    def placed(self, rows: U64) -> tuple[int, dict[int, SharedMapping]]:
+        """Return the number of leading held blocks that lie within mapped segments, and those segments."""
+        found: dict[int, SharedMapping] = {}
+        for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
+            number = place >> 32
+            segment = self.segments.get(number)
+            if segment is None:
+                return at, found
+            if offset + nbytes > segment.nbytes:
+                self.distrusted = True
+                return at, found
+            found[number] = segment
+        return len(rows), found
+
+    def hold(self, words: U64, space: int) -> tuple[I64, U64]:
+        """Raise counters on the leading hits of a chain and confirm them. Return descriptors and hot rows."""
+        numbers, control = self.index.find(words, space)
+        # As an unsigned number, a miss (-1) is beyond the index too.
+        hits = leading((numbers.view(np.uint64) < self._beyond) & is_ready(control))
+        raised = numbers[:hits]
+        self._raise(raised)
+        kept, rows = self._confirm(raised, words[:hits], space)
+        if kept < hits:
+            self.drop(raised[kept:])
+        return raised[:kept], rows[:kept]
+
+    def begin_asking(self) -> None:
+        """Prepare to request a lease by message: counters are not lowered until `end_asking`."""
+        with self._lock:
+            self._asking = True
+
+    def end_asking(self) -> None:
+        """Allow counters to be lowered again: no answer is outstanding."""
+        self._asking = False
+        self._settle()
+
+    def release(self, descriptors: I64) -> None:
+        """Release blocks that the data plane leased in an answer that arrived too late."""
+        with self._lock:
+            self._held += len(descriptors)
+        self.drop(descriptors)
+
+    def take_over(self, descriptors: I64, words: U64, space: int) -> tuple[I64, U64]:
+        """Hold blocks as `hold` does, but for blocks whose counters the data plane has already raised."""
+        with self._lock:
+            self._held += len(descriptors)
+        kept, rows = self._confirm(descriptors, words[: len(descriptors)], space)
+        if kept < len(descriptors):
+            self.drop(descriptors[kept:])
+        return descriptors[:kept], rows[:kept]
+
+    def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[int, U64]:
+        """Return how many leading held blocks are still those that were looked up, and all rows."""
+        control, rows, same = self.index.confirm(descriptors, words, space)
+        good = same & is_ready(control)
+        valid = self.index.valid(descriptors, rows)
+        kept = leading(good if valid is None else good & valid)
+        if self._header_cells[A_EXPELLED]:  # after raising: an expelled client's do not count
+            kept = 0
+        return kept, rows
+
+    def _raise(self, descriptors: I64) -> None:
+        self._settle()
+        with self._lock:
+            np.add.at(self.area.counters, descriptors, _ONE)
+            self._held += len(descriptors)
+
+    def drop(self, descriptors: I64) -> None:
+        """Lower counters. Never waits: the garbage collector may call this in any thread, even inside `_raise`."""
+        self._drops.append(descriptors)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._drops and self.alive and self._lock.acquire(blocking=False):
+            try:
+                if self._asking:
+                    return
+                with suppress(IndexError):
+                    descriptors = self._drops.popleft()
+                    np.subtract.at(self.area.counters, descriptors, _ONE)
+                    self._held -= len(descriptors)
+            finally:
+                self._lock.release()
+
+    # ---- the access ring
+
+    def note_touches(self, descriptors: I64, rows: U64) -> None:
+        """Report to the data plane which blocks were read; tail first, so that ancestors stay newest."""
+        entries = np.empty((len(descriptors), 2), np.uint64)
+        positions = np.arange(len(descriptors) - 1, -1, -1, dtype=np.int64) << RING_POSITION_SHIFT
+        entries[:, 0] = (descriptors[::-1] | positions).astype(np.uint64) | _TOUCH
+        entries[:, 1] = rows[::-1, 0]
+        self._append(entries)
+
+    def note_lookup(self, fingerprint: int, requested: int, hits: int) -> None:
+        """Report the result of a look-up to the data plane."""
+        first = (
+            RING_LOOKUP << RING_KIND_SHIFT
+            | min(requested, RING_COUNT_MASK) << RING_COUNT_BITS
+            | min(hits, requested)
+        )
+        with self._lock:
+            header = self.area.header
+            if self._head - int(header[A_RING_TAIL]) >= self.area.ring_entries:
+                self._count_dropped(1)
+                return
+            self.area.ring[self._head % self.area.ring_entries] = (first, fingerprint)
+            self._head += 1
+            header[A_RING_HEAD] = self._head
+
+    def _append(self, entries: U64) -> None:
+        with self._lock:
+            header = self.area.header
+            used = max(0, self._head - int(header[A_RING_TAIL]))
+            fits = max(0, min(self.area.ring_entries - used, len(entries)))
+            if fits < len(entries):
+                self._count_dropped(len(entries) - fits)
+            first = self._head % self.area.ring_entries
+            ends = min(fits, self.area.ring_entries - first)
+            self.area.ring[first : first + ends] = entries[:ends]
+            if ends < fits:
+                self.area.ring[: fits - ends] = entries[ends:fits]
+            self._head += fits
+            header[A_RING_HEAD] = self._head
+
+    def _count_dropped(self, entries: int) -> None:
+        self._dropped += entries
+        self.area.header[A_RING_DROPPED] = self._dropped
+
+
+_worlds: weakref.WeakSet[Attachment] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for world in list(_worlds):
+        world.alive = False
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,289 @@
+"""Stores and loads of a paged cache in progress. They end with `finish`, `abort`, or their `with` block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dataplane.client.extents import OpenExtent
+from dataplane.client.gpu_copies import GpuCopy
+from dataplane.client.leases import Lease
+from dataplane.client.memory import SharedMapping
+from dataplane.client.reservations import CommitResult, Reservation
+from dataplane.devices.paged import GroupForm
+from dataplane.devices.runtime import I64, DeviceError, DeviceEvent, DeviceStream
+from dataplane.protocol.codes import Code
+
+_EVERYTHING = slice(None)
+
+
+class BlockSource(NamedTuple):
+    """Blocks whose chunks lie in one mapping, or in one extent of GPU copies."""
+
+    memory: SharedMapping | OpenExtent
+    numbers: I64
+    positions: I64
+    """Position of each block in its chunk."""
+    begins: I64
+    """Start of each block's chunk, in bytes from the start of the mapping or extent."""
+
+
+class CopyingCache(Protocol):
+    """What a store or load needs of the paged cache that it copies from or to."""
+
+    form: GroupForm
+
+    @property
+    def layers(self) -> int: ...
+
+    def enqueue(
+        self,
+        places: Sequence[BlockSource],
+        tensors: slice,
+        *,
+        to_device: bool,
+        after: DeviceEvent | None = None,
+    ) -> None:
+        """Enqueue copies of some layers of some blocks. Raise DeviceError."""
+
+    def record(self) -> DeviceEvent:
+        """Return an event that is recorded after all enqueued copies. Raise DeviceError."""
+
+    def synchronize(self) -> None:
+        """Wait for all enqueued copies. Raise DeviceError."""
+
+    def find(self, lease: Lease, first: int, end: int, space: int) -> list[GpuCopy | None]:
+        """Return the GPU copies of leased chunks. Give them back with `ended`."""
+
+    def ended(self, extents: Collection[OpenExtent] = ()) -> None:
+        """Record that a copy is no longer under way. It read from `extents`."""
+
+    def release(self, extents: Collection[OpenExtent]) -> None:
+        """Record that nothing reads any more from these extents."""
+
+    def tell(self, what: str, error: DeviceError) -> None:
+        """Log a failure."""
+
+
+class _Places:
+    """Blocks of many chunks, grouped by mapping or extent: each group is one batch of copies."""
+
+    def __init__(self) -> None:
+        self._columns: dict[int, tuple[SharedMapping | OpenExtent, list[int], list[int], list[int]]] = {}
+
+    def add(
+        self, memory: SharedMapping | OpenExtent, address: int, numbers: Sequence[int], first: int
+    ) -> None:
+        _, known, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
+        known += numbers
+        positions += range(first, first + len(numbers))
+        begins += [address - memory.address] * len(numbers)
+
+    def made(self) -> list[BlockSource]:
+        return [
+            BlockSource(memory, *(np.array(column, np.int64) for column in columns))
+            for memory, *columns in self._columns.values()
+        ]
+
+
+class _Copy(ABC):
+    """Common part of stores and loads."""
+
+    def __init__(self, cache: CopyingCache) -> None:
+        self._cache = cache
+        self._failed: DeviceError | None = None
+        self._ended = False
+        self._extents: set[OpenExtent] = set()
+        """Extents of the GPU copies that are read."""
+
+    @property
+    def failed(self) -> DeviceError | None:
+        """Failure of this copy, if one is known by now."""
+        return self._failed
+
+    def _fail(self, error: DeviceError) -> None:
+        if self._failed is None:
+            # The traceback's frames refer to views of blocks, which would live as long as this object.
+            self._failed = error.with_traceback(None)
+            self._cache.tell("a copy failed", error)
+
+    def _settle(self) -> bool:
+        """Wait until nothing is under way. Return whether all copies succeeded; False if it had ended before."""
+        if self._ended:
+            return False
+        self._ended = True
+        try:
+            self._cache.synchronize()
+        except DeviceError as error:
+            self._fail(error)
+        finally:
+            extents, self._extents = self._extents, set()
+            self._cache.ended(extents)
+        return self._failed is None
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Wait for copies that are under way, and give up the reservation or lease."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+class DeviceStore(_Copy):
+    """A reservation that is being filled from a device."""
+
+    def __init__(self, cache: CopyingCache, reservation: Reservation, blocks: Sequence[int]) -> None:
+        super().__init__(cache)
+        self._reservation = reservation
+        per_chunk = cache.form.blocks_per_chunk
+        self._arrays = [reservation.array(at) for at in reservation.writable]
+        """Arrays that keep the memory alive, even if another thread ends the reservation."""
+        places = _Places()
+        for at, array in zip(reservation.writable, self._arrays, strict=True):
+            own = blocks[at * per_chunk : (at + 1) * per_chunk]
+            places.add(reservation.memory(at), int(array.ctypes.data), own, 0)
+        self._places = places.made()
+        self._copied: set[int] = set()
+
+    def layer(self, number: int, after: DeviceEvent | None = None) -> None:
+        """Enqueue one layer of all chunks, behind an event of the engine's stream."""
+        if not 0 <= number < self._cache.layers:
+            raise ValueError(f"expected a layer from 0 to {self._cache.layers - 1}, got {number}")
+        self._enqueue(slice(number, number + 1), after)
+
+    def all(self, after: DeviceEvent | None = None) -> DeviceStore:
+        """Enqueue all layers of all chunks, behind an event of the engine's stream."""
+        self._enqueue(_EVERYTHING, after)
+        return self
+
+    def _enqueue(self, tensors: slice, after: DeviceEvent | None) -> None:
+        if self._ended:
+            raise ValueError("the store has ended")
+        if self._failed is not None:
+            return
+        try:
+            self._cache.enqueue(self._places, tensors, to_device=False, after=after)
+            self._copied |= set(range(*tensors.indices(self._cache.layers)))
+        except DeviceError as error:
+            self._fail(error)
+
+    def finish(self) -> CommitResult:
+        """Wait, then publish. After a failure, or if a layer is missing, publish nothing and end the reservation."""
+        whole = len(self._copied) == self._cache.layers or not self._arrays
+        if not self._settle() or not whole:
+            self._give_up()
+            return CommitResult(0, Code.UNAVAILABLE)
+        self._arrays = []
+        return self._reservation.commit()
+
+    def abort(self) -> None:
+        """Wait for copies that are under way, and end the reservation. Does nothing after `finish`."""
+        if not self._ended:
+            self._settle()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._arrays = []
+        self._reservation.abort()
+
+
+class DeviceLoad(_Copy):
+    """A lease whose blocks are being copied to a device."""
+
+    def __init__(
+        self,
+        cache: CopyingCache,
+        lease: Lease,
+        blocks: Sequence[int],
+        first: int,
+        space: int,
+        after: DeviceEvent | None,
+    ) -> None:
+        super().__init__(cache)
+        self._lease = lease
+        self._arrived: list[DeviceEvent] = []
+        per_chunk = cache.form.blocks_per_chunk
+        last = first + len(blocks) - 1
+        chunks = range(first // per_chunk, last // per_chunk + 1) if len(blocks) else range(0)
+        self._arrays = [lease.array(chunk, space) for chunk in chunks]
+        """Arrays that hold the blocks, even if another thread releases the lease."""
+        memories = [lease.memory(chunk, space) for chunk in chunks]
+        found = cache.find(lease, chunks.start, chunks.stop, space)
+        self._extents = {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}
+        self._gpu_copies = sum(gpu_copy is not None for gpu_copy in found)
+        try:
+            places = _Places()
+            for chunk, array, memory, gpu_copy in zip(chunks, self._arrays, memories, found, strict=True):
+                begin = chunk * per_chunk - first
+                own = blocks[max(0, begin) : begin + per_chunk]
+                within = max(0, -begin)
+                if gpu_copy is None:
+                    places.add(memory, int(array.ctypes.data), own, within)
+                else:
+                    places.add(gpu_copy.extent, gpu_copy.address, own, within)
+            made = places.made()
+            for number in range(cache.layers):
+                layer = slice(number, number + 1)
+                cache.enqueue(made, layer, to_device=True, after=after if number == 0 else None)
+                self._arrived.append(cache.record())
+        except DeviceError as error:
+            self._fail(error)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """Undo a load whose construction failed: some of its copies may be under way."""
+        try:
+            self._cache.synchronize()
+        except DeviceError as error:
+            self._fail(error)
+        finally:
+            self._cache.release(self._extents)
+
+    @property
+    def gpu_copies(self) -> int:
+        """Chunks that are read from GPU copies on the device; the others come from the pool."""
+        return self._gpu_copies
+
+    def wait_layer(self, number: int, stream: DeviceStream) -> bool:
+        """Make an engine stream wait, on the device, until a layer is copied. Return False if the copy has failed."""
+        if self._failed is not None or not 0 <= number < len(self._arrived):
+            return False
+        stream.wait(self._arrived[number])
+        return True
+
+    def arrived(self, number: int) -> bool:
+        """Return whether a layer is copied."""
+        return self._failed is None and number < len(self._arrived) and self._arrived[number].query()
+
+    def finish(self) -> bool:
+        """Wait, and release the lease. Return False if the blocks are unusable."""
+        well = self._settle()
+        self._release()
+        return well
+
+    def abort(self) -> None:
+        """Wait for copies that are under way, and release the lease. Does nothing after `finish`."""
+        if not self._ended:
+            self._settle()
+            self._release()
+
+    def _release(self) -> None:
+        self._arrays = []
+        self._lease.release()
+        arrived, self._arrived = self._arrived, []
+        for event in arrived:
+            try:
+                event.close()
+            except DeviceError as error:
+                self._fail(error)

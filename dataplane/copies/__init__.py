@@ -1,0 +1,1 @@
+"""Copies between the pool and device memory, for the engine socket and the gateways."""

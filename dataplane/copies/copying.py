@@ -1,0 +1,152 @@
+"""Threads that run copies, and report their results on the loop.
+
+Copies that wait for their engine's device run on one thread per engine, in the order in which they were requested, so
+that a slow forward pass of one engine does not delay the copies of others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from dataplane.devices.runtime import Device, DeviceRuntime
+from dataplane.io.loop import Loop
+
+THREADS = 2
+MAX_WAITING = 1024
+"""Limit of copies that wait or run. Further copies are refused, except the first one of a lane, so that engines that
+wait forever do not keep others from copying."""
+EVENT_WAIT_S = 30.0
+"""Time that an engine's forward pass may take after the engine asked for a copy."""
+_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.02
+_LOOK_RATIO = 0.05
+"""Fraction of the time waited so far that a copy sleeps before it polls its event again. It keeps many long waits from
+using much CPU time."""
+
+log = structlog.stdlib.get_logger()
+
+
+class CopyFailed(Exception):
+    """A copy that failed or is incomplete; the message says why."""
+
+
+def wait_for_engine(
+    runtime: DeviceRuntime,
+    device: Device,
+    event: bytes,
+    ended: Callable[[], bool],
+    close: Callable[[Callable[[], None]], None],
+) -> None:
+    """Wait until an engine's interprocess event has completed. The wait is on the host, so nothing is enqueued for an
+    event that never completes.
+
+    `close` closes the opened event. Raises CopyFailed, also if `ended` returns that the copy is no longer wanted, and
+    DeviceError.
+    """
+    opened = runtime.open_event(device, event)
+    try:
+        began = time.monotonic()
+        while not opened.query():
+            if ended():
+                raise CopyFailed("the engine is gone")
+            waited = time.monotonic() - began
+            if waited > EVENT_WAIT_S:
+                raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
+            time.sleep(min(max(_LOOK_S, _LOOK_RATIO * waited), _LONGEST_LOOK_S))
+    finally:
+        close(opened.close)
+
+
+Work = Callable[[], None]
+Done = Callable[[CopyFailed | None], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """Work that runs in order."""
+
+    pool: ThreadPoolExecutor
+    running: int = 0
+
+
+class CopyThreads:
+    """Runs copies on threads, and calls back on the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._pool: _Lane | None = None
+        """Work without a lane."""
+        self._lanes: WeakKeyDictionary[object, _Lane] = WeakKeyDictionary()
+        self._closing = threading.Event()
+        self._ended: deque[tuple[_Lane, Done, CopyFailed | None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._running = 0
+        loop.register(self._wake, self._hear)
+
+    @property
+    def closing(self) -> bool:
+        """Whether the data plane is closing, so that the results of running copies are not needed."""
+        return self._closing.is_set()
+
+    def submit(self, work: Work, done: Done, lane: object | None = None) -> bool:
+        """Run `work` off the loop, then `done` on the loop with the failure, if any. Return False if too much work is
+        waiting; then neither is called.
+
+        All work of one `lane` runs on one thread, which ends when the lane is garbage-collected.
+        """
+        chosen = self._pool if lane is None else self._lanes.get(lane)
+        if self._running >= MAX_WAITING and (lane is None or (chosen is not None and chosen.running)):
+            return False
+        if chosen is None:
+            threads, name = (THREADS, "copy") if lane is None else (1, "device-copy")
+            chosen = _Lane(ThreadPoolExecutor(threads, name))
+        try:
+            chosen.pool.submit(self._run, chosen, work, done)
+        except RuntimeError as error:  # the machine refuses to start another thread
+            if not chosen.running:
+                chosen.pool.shutdown(wait=False, cancel_futures=True)
+                log.warning("copy.no_thread", reason=str(error), effect="a copy is refused")
+                return False
+        if lane is None:
+            self._pool = chosen
+        else:
+            self._lanes[lane] = chosen
+        chosen.running += 1
+        self._running += 1
+        return True
+
+    def _run(self, lane: _Lane, work: Work, done: Done) -> None:
+        failed: CopyFailed | None = None
+        try:
+            work()
+        except CopyFailed as error:
+            failed = error
+        except Exception as error:  # a bug here must not keep the engine waiting for its answer
+            log.exception("copy.crashed")
+            failed = CopyFailed(f"{type(error).__name__}: {error}")
+        self._ended.append((lane, done, failed))
+        os.eventfd_write(self._wake, 1)
+
+    def _hear(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._ended:
+            lane, done, failed = self._ended.popleft()
+            self._running -= 1
+            lane.running -= 1
+            done(failed)
+
+    def close(self) -> None:
+        """Wait for the copies that run; waiting ones are not started."""
+        self._closing.set()
+        for each in filter(None, (self._pool, *self._lanes.values())):
+            each.pool.shutdown(wait=True, cancel_futures=True)
+        self._loop.unregister(self._wake)
+        os.close(self._wake)

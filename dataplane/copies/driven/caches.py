@@ -1,0 +1,137 @@
+"""One engine's cache, opened in this process, and copies between it and the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataplane.copies.copying import CopyFailed
+from dataplane.copies.device_memory import DeviceMemory
+from dataplane.copies.devices import Devices
+from dataplane.copies.driven.registrations import Registration
+from dataplane.devices.paged import I64
+from dataplane.devices.pinning import PinnedMemory
+from dataplane.devices.runtime import DeviceError, OpenedMemory, plain_uuid
+from dataplane.protocol.codes import Code, ProtocolError
+
+PIECES_PER_STEP = 1 << 20
+"""Number of byte runs that are computed at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """Chunks of a copy that lie in one segment, or that come from GPU copies."""
+
+    memory: PinnedMemory | None
+    """None for GPU copies."""
+    chunks: I64
+    """Positions of the chunks in the request."""
+    offsets: I64
+    """Start of each chunk: bytes from the segment's start, or addresses of GPU copies."""
+
+
+class EngineCache:
+    """An engine's open cache: opened on one thread, used by one other thread at a time, closed when unused."""
+
+    def __init__(self, registration: Registration, devices: Devices) -> None:
+        """Open the cache. Raises ProtocolError; then nothing stays open."""
+        self.space = registration.space
+        self.form = registration.form
+        self.device_uuid = plain_uuid(registration.device_uuid)
+        try:
+            devices.runtime()
+        except DeviceError as error:
+            raise ProtocolError(Code.UNSUPPORTED, f"no device can be used here: {error}", "device") from None
+        field = "device"
+        try:
+            with ExitStack() as opening:
+                self._memory = DeviceMemory(devices, registration.device_uuid)
+                opening.callback(self._memory.close)
+                allocations = []
+                for at, body in enumerate(registration.allocations):
+                    field = f"allocations[{at}]"
+                    allocations.append(self._memory.open(body))
+                field = "device"
+                self._bases = [
+                    _place(at, allocations[allocation], offset, nbytes)
+                    for at, (allocation, offset, nbytes) in enumerate(registration.places)
+                ]
+                self._memory.ready()
+                opening.pop_all()
+        except DeviceError as error:
+            devices.failed(error)
+            raise ProtocolError(Code.DEVICE_REFUSED, str(error), field) from None
+
+    # ---- copies, on a separate thread
+
+    def wait(self, event: bytes, ended: Callable[[], bool]) -> None:
+        """Wait until the engine's event has completed. Raises CopyFailed, also if `ended` returns that the copy is no
+        longer wanted."""
+        self._memory.wait(event, ended)
+
+    def copy(
+        self,
+        parts: Sequence[CachePart],
+        blocks: I64,
+        wanted: range,
+        ended: Callable[[], bool],
+        *,
+        to_device: bool,
+    ) -> None:
+        """Copy chunks, whose blocks are the rows of `blocks`. Of all these blocks, in order, copy only the range
+        `wanted`. No copy is in progress when this returns or raises CopyFailed."""
+        try:
+            for part in parts:
+                self._copy_part(part, blocks, wanted, ended, to_device=to_device)
+        finally:
+            self._memory.synchronize()
+
+    def _copy_part(
+        self,
+        part: CachePart,
+        blocks: I64,
+        wanted: range,
+        ended: Callable[[], bool],
+        *,
+        to_device: bool,
+    ) -> None:
+        """Enqueue the copies of one part. Raises CopyFailed."""
+        per_chunk = self.form.blocks_per_chunk
+        pieces = per_chunk * sum(len(each.starts) for each in self.form.tensors)
+        step = max(1, PIECES_PER_STEP // pieces)
+        for low in range(0, len(part.chunks), step):
+            if ended():
+                raise CopyFailed("the engine is gone")
+            chunks, offsets = part.chunks[low : low + step], part.offsets[low : low + step]
+            positions = np.tile(np.arange(per_chunk, dtype=np.int64), len(chunks))
+            begins = np.repeat(offsets, per_chunk)
+            numbers = blocks[chunks].ravel()
+            if len(wanted) < blocks.size:
+                places = np.repeat(chunks * per_chunk, per_chunk) + positions
+                kept = (places >= wanted.start) & (places < wanted.stop)
+                positions, begins, numbers = positions[kept], begins[kept], numbers[kept]
+            if not len(numbers):
+                continue
+            runs = self.form.runs(numbers, bases=self._bases, places=(positions, begins))
+            if part.memory is None:
+                self._memory.copy_within(runs, 0)
+            else:
+                self._memory.copy(runs, part.memory, 0, to_device=to_device)
+
+    def close(self) -> None:
+        """Close all opened memory. No copy may be in progress."""
+        self._memory.close()
+
+
+def _place(at: int, opened: OpenedMemory, offset: int, nbytes: int) -> int:
+    """Return the address of a tensor in this process. Raises ProtocolError."""
+    if offset + nbytes > opened.nbytes:
+        raise ProtocolError(
+            Code.BAD_CACHE,
+            f"it ends at {offset + nbytes} of an allocation of {opened.nbytes} bytes",
+            f"tensors[{at}].offset",
+        )
+    return opened.address + offset

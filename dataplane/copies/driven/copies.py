@@ -1,0 +1,482 @@
+"""Stores and loads that the data plane drives, from the request to the end. This module runs on the loop; the copies do
+not.
+
+A store combines reserve, copy and commit: only this module ends its reservation, and publishes it only if its engine is
+still there. When an engine ends, its running copies are told to stop, and the end waits for them: until they have
+stopped, this process itself is accessing the engine's bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dataplane.copies.copying import CopyFailed, CopyThreads
+from dataplane.copies.devices import Devices
+from dataplane.copies.driven.caches import CachePart, EngineCache
+from dataplane.copies.driven.registrations import Registration, check
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.driven import DrivenCore
+from dataplane.core.engines.storing import check_keys
+from dataplane.devices.paged import I64
+from dataplane.devices.runtime import DeviceError
+from dataplane.io.loop import Loop
+from dataplane.io.peers import Peer, has_exited
+from dataplane.protocol.checksums import checksum
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
+from dataplane.protocol.engine import (
+    HANDLE_BYTES,
+    CacheRegistered,
+    CacheUnregistered,
+    CopyEnded,
+    EngineReply,
+    LoadBegun,
+    LoadInto,
+    Refused,
+    RegisterCache,
+    Reserve,
+    StoreBegun,
+    StoreFrom,
+    UnregisterCache,
+)
+
+MAX_CACHES = 64
+"""Limit per engine."""
+MAX_COPIES = 64
+"""Limit of copies in progress per engine."""
+_WRITE = int(ReserveOutcome.WRITE)
+
+
+class CopySession(Protocol):
+    """Interface of a session that its copies need."""
+
+    client: int
+    peer: Peer
+    open: bool
+
+    def send(self, reply: EngineReply) -> bool: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """One registered cache."""
+
+    cache: EngineCache
+    running: int = 0
+    leaving: Callable[[], None] | None = None
+    """Called when its last copy has ended."""
+
+
+class DrivenCopyService:
+    """State that all engines share: threads, devices, and the open caches."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        core: DrivenCore,
+        devices: Devices,
+        gpu_copies: GpuCopyService,
+        clock: Callable[[], float],
+    ) -> None:
+        self.core = core
+        self.devices = devices
+        self.gpu_copies = gpu_copies
+        self.clock = clock
+        self.copying = CopyThreads(loop)
+        self._caches: set[EngineCache] = set()
+        self._engines: dict[int, EngineCopies] = {}
+
+    def of(self, connection: CopySession) -> EngineCopies:
+        """Return the copies of an engine; they are created on first use."""
+        known = self._engines.get(connection.client)
+        if known is None:
+            known = self._engines[connection.client] = EngineCopies(self, connection)
+        return known
+
+    def known(self, client: int) -> EngineCopies | None:
+        return self._engines.get(client)
+
+    def ending(self, pid: int) -> EngineCopies | None:
+        """Return the copies that still run for a process whose connection is gone."""
+        for each in self._engines.values():
+            if each.over and not each.connection.open and each.connection.peer.pid == pid:
+                return each
+        return None
+
+    def drives(self, client: int, reservation: int) -> bool:
+        """Return whether this process fills a reservation."""
+        known = self._engines.get(client)
+        return known is not None and reservation in known.reservations
+
+    def end(self, client: int, then: Callable[[], None], *, gone: bool = False) -> None:
+        """End an engine: stop its copies, then call `then`. `gone`: the engine's process is gone."""
+        known = self._engines.get(client)
+        if known is None:
+            then()
+        else:
+            known.end(then, gone=gone)
+
+    def forget(self, client: int) -> None:
+        self._engines.pop(client, None)
+
+    def open(self, registration: Registration, done: Callable[[EngineCache | ProtocolError], None]) -> None:
+        """Open a cache off the loop. Raises ProtocolError if too much work is waiting."""
+        box: list[EngineCache | ProtocolError] = []
+
+        def work() -> None:
+            try:
+                box.append(EngineCache(registration, self.devices))
+            except ProtocolError as error:
+                box.append(error)
+
+        def ended(failed: CopyFailed | None) -> None:
+            made = box[0] if box else ProtocolError(Code.DEVICE_REFUSED, str(failed), "device")
+            if isinstance(made, EngineCache):
+                self._caches.add(made)
+            done(made)
+
+        if not self.copying.submit(work, ended, self.devices):
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later"
+            )
+
+    def close_cache(self, cache: EngineCache, then: Callable[[], None]) -> None:
+        """Close an unused cache off the loop."""
+
+        def ended(failed: CopyFailed | None) -> None:
+            self._caches.discard(cache)
+            then()
+
+        if not self.copying.submit(cache.close, ended, self.devices):
+            cache.close()
+            ended(None)
+
+    def close(self) -> None:
+        """Wait for running copies, and close all caches."""
+        for each in self._engines.values():
+            each.over = True
+        self.copying.close()
+        for cache in self._caches:
+            cache.close()
+        self._caches.clear()
+
+
+@dataclass(eq=False)
+class EngineCopies:
+    """Copies of one engine, for one of its connections."""
+
+    shared: DrivenCopyService
+    connection: CopySession
+    over: bool = False
+    """Ending: no copy is started, and running ones stop soon."""
+    reservations: set[int] = field(default_factory=set)
+    """Reservations that are being filled."""
+    _gone: bool = False
+    _caches: dict[int, _Open] = field(default_factory=dict)
+    _last_cache: int = 0
+    _last_copy: int = 0
+    _running: int = 0
+    _opening: int = 0
+    _when_idle: list[Callable[[], None]] = field(default_factory=list)
+
+    # ---- caches
+
+    def register(self, message: RegisterCache) -> None:
+        """Open a cache, then answer. Copies for an earlier connection of the process have ended by then.
+
+        Raises ProtocolError.
+        """
+        shared, connection = self.shared, self.connection
+        self._check_open()
+        if len(self._caches) + self._opening >= MAX_CACHES:
+            raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_CACHES} caches of one engine are served")
+        before = shared.ending(connection.peer.pid)
+        if before is not None:
+            self._opening += 1
+            before.end(lambda: self._register_later(message), gone=False)
+            return
+        registration = check(message, shared.core.space(connection.client, message.space))
+
+        def done(made: EngineCache | ProtocolError) -> None:
+            self._opening -= 1
+            if isinstance(made, ProtocolError):
+                connection.send(Refused(message.id, int(made.code), made.message, made.field))
+            elif self.over:
+                shared.close_cache(made, lambda: None)
+            else:
+                self._last_cache += 1
+                self._caches[self._last_cache] = _Open(made)
+                form = made.form
+                shared.gpu_copies.read_by(connection.client, made.device_uuid, made.space)
+                connection.send(
+                    CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
+                )
+            self._settle()
+
+        shared.open(registration, done)
+        self._opening += 1
+
+    def _register_later(self, message: RegisterCache) -> None:
+        self._opening -= 1
+        try:
+            self.register(message)
+        except ProtocolError as error:
+            self.connection.send(Refused(message.id, int(error.code), error.message, error.field))
+            self._settle()
+
+    def unregister(self, message: UnregisterCache) -> None:
+        """Close a cache when its copies have ended, then answer. Raises ProtocolError."""
+        known = self._cache(message.cache)
+        del self._caches[message.cache]
+
+        def answer() -> None:
+            self.connection.send(CacheUnregistered(message.id))
+
+        known.leaving = lambda: self.shared.close_cache(known.cache, answer)
+        self._leave(known)
+
+    def _cache(self, number: int) -> _Open:
+        known = self._caches.get(number)
+        if known is None:
+            raise ProtocolError(
+                Code.UNKNOWN_CACHE, f"no cache {number} is registered on this connection", "cache"
+            )
+        return known
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise ProtocolError(Code.NOT_ATTACHED, "this engine is leaving")
+
+    # ---- stores
+
+    def store(self, message: StoreFrom, now: float) -> None:
+        """Reserve, answer, and start the copy. Raises ProtocolError; then nothing was done."""
+        core, client = self.shared.core, self.connection.client
+        known, blocks, wanted_blocks = self._asked(message)
+        space, chunk_bytes = known.cache.space, known.cache.form.chunk_bytes
+        granted = core.reserve(
+            client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
+        )
+        number = granted.reservation
+        outcomes = granted.outcomes.tobytes()
+        if not number:
+            self.connection.send(StoreBegun(message.id, 0, outcomes))
+            return
+        wanted: I64 = np.flatnonzero(granted.outcomes == _WRITE)
+        self.reservations.add(number)
+        sums: list[bytes] = []
+
+        def end(failed: str) -> tuple[int, int, str]:
+            self.reservations.discard(number)
+            at = self.shared.clock()
+            if not failed and not self._there():
+                failed = "the engine is gone"
+            if failed:
+                self._give_up(number, at)
+                return 0, Code.COPY_FAILED, failed
+            return core.publish(client, number, b"".join(sums), at), 0, ""
+
+        try:
+            parts = self._parts(
+                wanted,
+                granted.segments[wanted].astype(np.int64),
+                granted.offsets[wanted].astype(np.int64),
+            )
+            copy = self._begin(
+                known,
+                message,
+                parts,
+                blocks,
+                range(wanted_blocks),
+                end,
+                lambda: sums.extend(_sums(parts, chunk_bytes)) if message.checksums else None,
+            )
+        except ProtocolError:
+            self.reservations.discard(number)
+            self._give_up(number, now)
+            raise
+        self.connection.send(StoreBegun(message.id, copy, outcomes))
+
+    def _there(self) -> bool:
+        """Return whether the engine is known to be alive."""
+        return self.connection.open and not self._gone and not has_exited(self.connection.peer.pidfd)
+
+    def _give_up(self, reservation: int, now: float) -> None:
+        try:
+            self.shared.core.give_up(self.connection.client, reservation, now)
+        except ProtocolError as error:
+            if error.code is not Code.UNKNOWN_RESERVATION:
+                raise
+
+    # ---- loads
+
+    def load(self, message: LoadInto, now: float) -> None:
+        """Lease the leading cached blocks, answer, and start the copy. Raises ProtocolError; then nothing was done."""
+        core, client = self.shared.core, self.connection.client
+        known, blocks, count = self._asked(message)
+        if not 0 <= message.skip_blocks <= count:
+            raise ProtocolError(
+                Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks"
+            )
+        chunk_bytes = known.cache.form.chunk_bytes
+        held = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
+        hits = len(held)
+        if not hits:
+            self.connection.send(LoadBegun(message.id, 0, 0))
+            return
+
+        def end(failed: str) -> tuple[int, int, str]:
+            core.release(held.descriptors)
+            return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
+
+        try:
+            near = self.shared.gpu_copies.places(known.cache.device_uuid, held.descriptors)
+            there = near != 0
+            parts = self._parts(
+                np.flatnonzero(~there),
+                np.array(held.segments, np.int64)[~there],
+                np.array(held.offsets, np.int64)[~there],
+            )
+            if there.any():
+                parts.append(CachePart(None, np.flatnonzero(there), near[there]))
+            copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
+        except ProtocolError:
+            core.release(held.descriptors)
+            raise
+        self.connection.send(LoadBegun(message.id, copy, hits))
+
+    # ---- both
+
+    def _asked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64, int]:
+        """Return the cache of a request, its blocks (one row per chunk), and the number of given blocks. Raises
+        ProtocolError."""
+        self._check_open()
+        known = self._cache(message.cache)
+        if len(message.event) not in (0, HANDLE_BYTES):
+            raise ProtocolError(
+                Code.BAD_EVENT, f"expected {HANDLE_BYTES} bytes, or none, got {len(message.event)}", "event"
+            )
+        if self._running >= MAX_COPIES:
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way"
+            )
+        chunks = len(check_keys(message.keys))
+        form = known.cache.form
+        wanted = chunks * form.blocks_per_chunk
+        count, rest = divmod(len(message.blocks), 4)
+        # A load may end inside its last chunk.
+        least = wanted - form.blocks_per_chunk + 1 if isinstance(message, LoadInto) else wanted
+        if rest or not least <= count <= wanted:
+            raise ProtocolError(
+                Code.BAD_BLOCKS,
+                f"expected {4 * wanted} bytes of {form.blocks_per_chunk} blocks for each of {chunks} keys, "
+                f"got {len(message.blocks)}",
+                "blocks",
+            )
+        blocks = np.zeros(wanted, np.int64)
+        blocks[:count] = np.frombuffer(message.blocks, "<u4")
+        highest = int(blocks.max())
+        if highest >= form.blocks:
+            raise ProtocolError(
+                Code.BAD_BLOCKS, f"expected blocks from 0 to {form.blocks - 1}, got {highest}", "blocks"
+            )
+        return known, blocks.reshape(chunks, form.blocks_per_chunk), count
+
+    def _parts(self, chunks: I64, segments: I64, offsets: I64) -> list[CachePart]:
+        """Group chunks by segment. Raises ProtocolError."""
+        parts = []
+        try:
+            for number in np.unique(segments).tolist():
+                at = np.flatnonzero(segments == number)
+                parts.append(CachePart(self.shared.devices.segment(number), chunks[at], offsets[at]))
+        except DeviceError as error:
+            raise ProtocolError(Code.COPY_FAILED, str(error)) from None
+        return parts
+
+    def _begin(
+        self,
+        known: _Open,
+        message: StoreFrom | LoadInto,
+        parts: Sequence[CachePart],
+        blocks: I64,
+        wanted: range,
+        end: Callable[[str], tuple[int, int, str]],
+        after: Callable[[], None] | None,
+    ) -> int:
+        """Start a copy off the loop and return its number. `end` settles it on the loop: it takes the failure, or "",
+        and returns the number of blocks, a code and a message. `after` runs on the thread when all bytes are copied.
+        Raises ProtocolError."""
+        cache, to_device = known.cache, isinstance(message, LoadInto)
+
+        def stop() -> bool:
+            return self.over or self.shared.copying.closing
+
+        def work() -> None:
+            if message.event:
+                cache.wait(message.event, stop)
+            cache.copy(parts, blocks, wanted, stop, to_device=to_device)
+            if after is not None:
+                after()
+
+        self._last_copy += 1
+        copy = self._last_copy
+
+        def ended(failed: CopyFailed | None) -> None:
+            try:
+                done, code, sentence = end("" if failed is None else str(failed) or "the copy failed")
+            except ProtocolError as error:
+                done, code, sentence = 0, error.code, error.message
+            self.connection.send(CopyEnded(message.id, copy, done, int(code), sentence))
+            self._running -= 1
+            known.running -= 1
+            self._leave(known)
+            self._settle()
+
+        if not self.shared.copying.submit(work, ended, cache):
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later"
+            )
+        self._running += 1
+        known.running += 1
+        return copy
+
+    # ---- the end
+
+    def end(self, then: Callable[[], None], *, gone: bool) -> None:
+        """Stop, and call `then` when no copy runs."""
+        self._gone = self._gone or gone
+        self.over = True
+        self._when_idle.append(then)
+        self._settle()
+
+    @staticmethod
+    def _leave(known: _Open) -> None:
+        if known.leaving is not None and not known.running:
+            leaving, known.leaving = known.leaving, None
+            leaving()
+
+    def _settle(self) -> None:
+        """If this engine is ending and its last copy has ended, close its caches and continue its end."""
+        if not self.over or self._running or self._opening or not self._when_idle:
+            return
+        caches, self._caches = self._caches, {}
+        for known in caches.values():
+            self.shared.close_cache(known.cache, lambda: None)
+        self.shared.forget(self.connection.client)
+        waiting, self._when_idle = self._when_idle, []
+        for call in waiting:
+            call()
+
+
+def _sums(parts: Sequence[CachePart], nbytes: int) -> list[bytes]:
+    """Return the checksums of the chunks, in their order."""
+    found: dict[int, bytes] = {}
+    for part in parts:
+        assert part.memory is not None  # stores always go to the pool
+        for chunk, offset in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
+            found[chunk] = checksum((ctypes.c_uint8 * nbytes).from_address(part.memory.address + offset))
+    return [found[chunk] for chunk in sorted(found)]

@@ -1,0 +1,142 @@
+"""Numbers of spaces: engines attach with full identities, and all later messages use a small number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from dataplane.core.blocks.slabs import SpaceUse
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.events import SpaceStats
+from dataplane.protocol.spaces import Space, check_space
+
+MAX_SPACES = 65_536
+MAX_GONE = 4096
+
+
+@dataclass(slots=True)
+class Spaces:
+    """Spaces that have engines or blocks. Numbers are never reused."""
+
+    by_number: dict[int, Space] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _by_model: dict[str, list[int]] = field(default_factory=dict)
+    _by_gateway: dict[str, set[int]] = field(default_factory=dict)
+    _last: int = 0
+    _gone: dict[int, str] = field(default_factory=dict)
+    """Models of recently forgotten spaces, to which hot prefixes and the trace may still refer."""
+
+    def check(self, space: Space, field_name: str) -> None:
+        """Raise ProtocolError when the space is invalid or contradicts one that is already attached."""
+        check_space(space, field_name)
+        number = self._numbers.get(space.identity())
+        if number is None:
+            if len(self.by_number) >= MAX_SPACES:
+                raise ProtocolError(Code.BAD_SPACE, f"expected at most {MAX_SPACES} spaces", field_name)
+            return
+        known = self.by_number[number]
+        for name, unit in (("block_bytes", "bytes"), ("block_tokens", "tokens")):
+            wanted, got = getattr(known, name), getattr(space, name)
+            if got != wanted:
+                raise ProtocolError(
+                    Code.SPACE_CONFLICT,
+                    f"this space is attached with blocks of {wanted} {unit}, got {got}",
+                    f"{field_name}.{name}",
+                )
+
+    def known(self, space: Space) -> int | None:
+        """Return the space's number, or None when it has none."""
+        return self._numbers.get(space.identity())
+
+    def number(self, space: Space) -> int:
+        """Return the number of a checked space; assign one on first use."""
+        identity = space.identity()
+        number = self._numbers.get(identity)
+        if number is None:
+            self._last += 1
+            number = self._last
+            self._add(number, identity, space)
+        return number
+
+    def restore(self, number: int, space: Space) -> None:
+        """Add a space with the number that it had before a restart."""
+        self._last = max(self._last, number)
+        self._add(number, space.identity(), space)
+
+    def _add(self, number: int, identity: str, space: Space) -> None:
+        self._numbers[identity] = number
+        self.by_number[number] = space
+        self._by_model.setdefault(space.model, []).append(number)
+        if space.gateway:
+            self._by_gateway.setdefault(space.gateway, set()).add(number)
+
+    def never_below(self, number: int) -> None:
+        """Do not assign numbers up to this one."""
+        self._last = max(self._last, number)
+
+    def leads(self, number: int) -> bool:
+        """Return whether a space has rank, stage and group 0. One request uses all ranks, stages and groups of a model,
+        so counts per request use only this space."""
+        space = self.by_number.get(number)
+        return space is not None and not (space.rank or space.pipeline_stage or space.kv_group)
+
+    def leading(self, numbers: Iterable[int]) -> int:
+        """Return the first of these spaces that leads; 0 when none does."""
+        return next((number for number in numbers if self.leads(number)), 0)
+
+    def forget(self, number: int) -> None:
+        """Forget a space without engines and blocks."""
+        space = self.by_number.pop(number)
+        self._gone[number] = space.model
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        del self._numbers[space.identity()]
+        numbers = self._by_model[space.model]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_model[space.model]
+        if space.gateway:
+            self._by_gateway[space.gateway].discard(number)
+
+    def of_model(self, model: str) -> list[int]:
+        """Return the numbers of a model's spaces."""
+        return self._by_model.get(model, [])
+
+    def named(self, number: int) -> bool:
+        """Return whether a space's bytes are in the named segment, which the clients of a gateway map."""
+        return bool(self.by_number[number].gateway)
+
+    def of_gateway(self, gateway: str) -> Set[int]:
+        """Return the numbers of a gateway's spaces."""
+        return self._by_gateway.get(gateway) or frozenset()
+
+    def models(self) -> dict[int, str]:
+        """Return models by space number, including those of recently forgotten spaces."""
+        return self._gone | {number: space.model for number, space in self.by_number.items()}
+
+    def model(self, number: int) -> str:
+        return self.by_number[number].model
+
+    def stats(self, number: int, use: SpaceUse) -> SpaceStats:
+        """Return the statistics of a space with its usage of the arena."""
+        space = self.by_number[number]
+        return SpaceStats(
+            space=_identity(space),
+            model=space.model,
+            revision=space.revision,
+            dtype=space.dtype,
+            world_size=space.world_size,
+            rank=space.rank,
+            block_bytes=space.block_bytes,
+            blocks=use.slots,
+            bytes=use.bytes,
+            padding_bytes=use.padding_bytes,
+            segments=len(use.segments),
+            gateway=space.gateway,
+        )
+
+
+@lru_cache(4096)
+def _identity(space: Space) -> str:
+    return space.identity()

@@ -1,0 +1,187 @@
+"""The access trace: the requests of the last hour, in bounded memory.
+
+The trace has one record per request: the chain that an engine acquired, or the longer chain that the engine then
+stored. A request that hit nothing and stored nothing leaves no record. A block is identified by 53 bits of its key:
+enough to tell blocks apart, and few enough for any JSON reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+from dataplane.protocol.layout import U64
+from dataplane.protocol.salts import shown
+
+if TYPE_CHECKING:
+    from dataplane.core.tenants.quotas import Tenant
+
+RETAINED_S = 3600.0
+MAX_DROPPED = 1024
+"""Maximum number of old requests that are dropped when one request is added."""
+MAX_RECORDS = 262_144
+_SHIFT = np.uint64(11)
+_ROW = np.dtype(
+    [
+        ("at", np.float64),
+        ("first", np.int64),
+        ("nbytes", np.int64),
+        ("tenant", np.int64),
+        ("space", np.int64),
+        ("blocks", np.int32),
+        ("hits", np.int32),
+        ("replaced", np.bool_),
+    ]
+)
+"""One request. `first` is the position of its first block, counted over all blocks ever recorded. `replaced` means that
+a longer record of the same request follows."""
+
+
+class AccessQueue(msgspec.Struct):
+    """One exported request. The first four fields are those of Mooncake's trace format."""
+
+    timestamp: int
+    """Milliseconds since the data plane started."""
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+    tenant: str
+    model: str
+    block_bytes: int
+    hit_blocks: int
+
+
+class AccessQueues:
+    """A ring of requests and a ring of their blocks. Requests are numbered from 0."""
+
+    def __init__(self, started_at: float, capacity_blocks: int, capacity_records: int = MAX_RECORDS) -> None:
+        self._started_at = started_at
+        self._marks = np.zeros(capacity_blocks, np.uint64)
+        self._rows = np.zeros(capacity_records, _ROW)
+        self._written = 0
+        """Number of blocks ever recorded."""
+        self._oldest = self._next = 0
+        """Number of the oldest request that is kept, and of the next request."""
+        self._acquired: dict[int, int] = {}
+        """Number of each engine's last acquire that no store has followed yet, by client number."""
+        self._salts: dict[int, str] = {}
+
+    def served(self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, now: float) -> None:
+        """Record that an engine acquired a chain. `words` are the first words of its keys, in chain order."""
+        if len(words):
+            self._append(tenant, space, nbytes, words >> _SHIFT, len(words), now)
+            self._acquired[client] = self._next - 1
+
+    def forget(self, client: int) -> None:
+        """Drop the state of an engine that is gone."""
+        self._acquired.pop(client, None)
+
+    def stored(
+        self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, hits: int, now: float
+    ) -> None:
+        """Record that an engine asked to store a chain whose `hits` leading blocks were present.
+
+        When the engine's last acquire is the start of this chain, the new record replaces that of the acquire.
+        """
+        marks = words >> _SHIFT
+        last = self._acquired.pop(client, -1)
+        if last >= self._oldest:
+            row = self._rows[last % len(self._rows)]
+            if self._is_whole(row) and self._is_start(row, space, marks):
+                row["replaced"] = True
+                hits = int(row["hits"])
+        if len(marks):
+            self._append(tenant, space, nbytes, marks, hits, now)
+
+    def _is_start(self, last: np.void, space: int, marks: U64) -> bool:
+        count = int(last["blocks"])
+        if last["space"] != space or not 0 < count <= len(marks):
+            return False
+        return bool(np.array_equal(self._marks_of(last), marks[:count]))
+
+    def _marks_of(self, row: np.void) -> U64:
+        first = int(row["first"])
+        return self._marks.take(np.arange(first, first + int(row["blocks"])), mode="wrap")
+
+    def _append(self, tenant: Tenant, space: int, nbytes: int, marks: U64, hits: int, now: float) -> None:
+        ring = self._marks
+        count = min(len(marks), len(ring))
+        start = self._written % len(ring)
+        whole = min(count, len(ring) - start)
+        ring[start : start + whole] = marks[:whole]
+        if whole < count:
+            ring[: count - whole] = marks[whole:count]
+        self._rows[self._next % len(self._rows)] = (
+            now,
+            self._written,
+            nbytes,
+            tenant.number,
+            space,
+            count,
+            min(hits, count),
+            False,
+        )
+        if tenant.number not in self._salts:
+            self._name(tenant)
+        self._written += count
+        self._next += 1
+        self._drop_old(now)
+
+    def _name(self, tenant: Tenant) -> None:
+        if len(self._salts) >= 2 * len(self._rows):  # most belong to requests that are no longer kept
+            kept = set(self._rows["tenant"].tolist())
+            self._salts = {number: salt for number, salt in self._salts.items() if number in kept}
+        self._salts[tenant.number] = tenant.salt
+
+    def _drop_old(self, now: float) -> None:
+        rows, last = self._rows, self._next - 1
+        self._oldest = max(self._oldest, self._next - len(rows))
+        for _ in range(MAX_DROPPED):
+            row = rows[self._oldest % len(rows)]
+            if self._oldest == last or (self._is_whole(row) and now - row["at"] <= RETAINED_S):
+                return
+            self._oldest += 1
+
+    def _is_whole(self, row: np.void) -> bool:
+        """Return whether the blocks of a request have not been overwritten."""
+        return bool(row["first"] >= self._written - len(self._marks))
+
+    def _kept(self, after: int, since: float) -> list[int]:
+        """Return the numbers of the requests that an export includes."""
+        numbers = np.arange(min(max(after, self._oldest), self._next), self._next)
+        rows = self._rows[numbers % len(self._rows)]
+        if len(rows):
+            since = max(since, float(rows["at"][-1]) - RETAINED_S)
+        whole = rows["first"] >= self._written - len(self._marks)
+        shown: list[int] = numbers[whole & (rows["at"] >= since) & ~rows["replaced"]].tolist()
+        return shown
+
+    def part(self, since: float, after: int, max_bytes: int, model_of: dict[int, str]) -> tuple[bytes, int]:
+        """Return requests from number `after` on as JSON lines, and the number to continue with (0 at the end)."""
+        encoder = msgspec.json.Encoder()
+        lines: list[bytes] = []
+        size = 0
+        for number in self._kept(after, since):
+            row = self._rows[number % len(self._rows)]
+            line = encoder.encode(self._line(row, model_of))
+            if lines and size + len(line) > max_bytes:
+                return b"\n".join([*lines, b""]), number
+            lines.append(line)
+            size += len(line) + 1
+        return b"\n".join([*lines, b""]), 0
+
+    def _line(self, row: np.void, model_of: dict[int, str]) -> AccessQueue:
+        blocks = int(row["blocks"])
+        return AccessQueue(
+            timestamp=int((row["at"] - self._started_at) * 1000),
+            input_length=blocks * DEFAULT_CHUNK_TOKENS,
+            output_length=0,
+            hash_ids=self._marks_of(row).tolist(),
+            tenant=shown(self._salts.get(int(row["tenant"]), "")),
+            model=model_of.get(int(row["space"]), ""),
+            block_bytes=int(row["nbytes"]),
+            hit_blocks=int(row["hits"]),
+        )

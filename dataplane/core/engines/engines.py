@@ -1,0 +1,268 @@
+"""Attached processes, their engine groups, and the reservations they hold.
+
+An engine group is one scheduler plus its workers: the scheduler takes leases, the workers copy. Therefore the blocks of
+a lost process stay charged until that process and every process that was in its group at that time are proven gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from dataplane.core.blocks.blocks import Block, name_of_segment
+from dataplane.core.engines.rings import RingReader
+from dataplane.core.journal.id_journal import EngineName, Record, SpaceName, TenantName
+from dataplane.core.tenants.quotas import Tenant
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import Attach
+from dataplane.protocol.events import EngineStats
+from dataplane.protocol.layout import H_MEMORY
+from dataplane.protocol.spaces import Space
+
+if TYPE_CHECKING:
+    from dataplane.core.pool.pool import Pool
+
+MAX_GROUP_CHARACTERS = 128
+MAX_SPACES_PER_ENGINE = 1024
+MAX_SPACES_PER_PROCESS = 4096
+"""Maximum number of spaces over all attachments of one process."""
+MAX_SHOWN_MODELS = 8
+MAX_SHOWN_CHARACTERS = 64
+MAX_SHOWN_PIDS = 8
+
+
+@dataclass(eq=False, slots=True)
+class OpenReservation:
+    """Blocks that one engine is writing, and the chain they belong to."""
+
+    number: int
+    tenant: Tenant
+    space: int
+    writing: dict[int, Block]
+    """Blocks that are being written, by position in the request's keys."""
+    chain: list[tuple[Block, int]]
+    """READY blocks of the same request with their control words at that time. Commit touches them again."""
+    positions: list[int]
+    """Positions of `chain`."""
+    deadline: float
+    keys: bytes = b""
+    """The request's keys, packed."""
+    stamp: int = 0
+    """Stamp of its blocks."""
+    invalid: bool = False
+    """Whether an invalidation covers the reservation, so that none of its blocks may be published."""
+
+
+class Expulsion(IntEnum):
+    """Whether an operator expelled an attachment. The journal stores the numbers."""
+
+    NONE = 0
+    BARRED = 1
+    """Its lease counters are ignored, and its process must not attach."""
+    READMITTED = 2
+    """Its lease counters are ignored; its process may attach again."""
+
+
+@dataclass(eq=False, slots=True)
+class Engine:
+    """One attached process."""
+
+    client: int
+    pid: int
+    group: str
+    name: str
+    attached_at: float
+    spaces: dict[int, bool]
+    """Whether the engine may write to a space, by space number."""
+    space_list: list[Space]
+    ring: RingReader
+    started: int = 0
+    """Start time of its process in clock ticks since boot; 0 when unknown."""
+    gateway: str = ""
+    """Gateway that attached the engine; empty for an engine of the engine socket."""
+    leading: int | None = None
+    """Space in which its look-ups count, 0 for none; None until it is determined."""
+    resumed: bool = False
+    """Whether its last attach resumed the attachment, with the same client number, area and counters."""
+    connected: bool = True
+    alive: bool = True
+    """False once its process is proven gone."""
+    expelled: Expulsion = Expulsion.NONE
+    reservations: dict[int, OpenReservation] = field(default_factory=dict)
+    expired: dict[int, OpenReservation] = field(default_factory=dict)
+    """Reservations past their deadline. Their blocks are quarantined until the engine commits or aborts, or is gone."""
+    last_run: frozenset[int] = frozenset()
+    """Descriptors of the last acquired chain that no store has followed yet."""
+    waits_for: set[int] = field(default_factory=set)
+    """Clients, itself included, whose processes must be gone before its bytes are released. Set when its connection
+    closes."""
+
+    @property
+    def counted_spaces(self) -> Collection[int] | None:
+        """Return the spaces in which its lease counters count.
+
+        None means all spaces: only this process writes the counters of a gateway.
+        """
+        return None if self.gateway else self.spaces
+
+    def is_of(self, pid: int, started: int) -> bool:
+        """Return whether the given process made this attachment.
+
+        A process of another pid namespace has no pid and never matches.
+        """
+        return pid > 0 and (self.pid, self.started) == (pid, started)
+
+    def stats(self, leased_blocks: int, engines: Mapping[int, Engine]) -> EngineStats:
+        waits = {engines[client].pid for client in self.waits_for if client in engines}
+        return EngineStats(
+            client=self.client,
+            pid=self.pid,
+            group=self.group,
+            engine=self.name,
+            attached_at=self.attached_at,
+            spaces=sorted({space.model[:MAX_SHOWN_CHARACTERS] for space in self.space_list})[
+                :MAX_SHOWN_MODELS
+            ],
+            connected=self.connected,
+            reserved_bytes=charge_of(self.reservations),
+            quarantined_bytes=charge_of(self.expired),
+            ring_dropped=self.ring.dropped,
+            ring_entries_rejected=self.ring.invalid,
+            leased_blocks=leased_blocks,
+            alive=self.alive,
+            waits_for_pids=sorted(waits)[:MAX_SHOWN_PIDS],
+            expelled=self.expelled.name.lower() if self.expelled else "",
+        )
+
+
+def charge_of(reservations: dict[int, OpenReservation]) -> int:
+    """Return the charged bytes of the blocks that the reservations are writing."""
+    return sum(block.charge for held in reservations.values() for block in held.writing.values())
+
+
+# ---- checks of attach requests
+
+
+def check_gateway(message: Attach, gateway: str) -> None:
+    """Raise ProtocolError unless all requested spaces belong to `gateway`.
+
+    Only the engines that a gateway attaches may use the gateway's spaces.
+    """
+    for at, request in enumerate(message.spaces):
+        if request.space.gateway == gateway:
+            continue
+        of = f"the {gateway} gateway's engines" if gateway else "engines of the engine socket"
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {of} have spaces of their own",
+            f"spaces[{at}].space.gateway",
+        )
+
+
+def check_newcomer(
+    message: Attach,
+    pid: int,
+    engines: Mapping[int, Engine],
+    pool: Pool,
+    max_clients: int,
+    gateway: str = "",
+) -> None:
+    """Raise ProtocolError for an attachment that exceeds a limit, or whose group or spaces cannot be served."""
+    if len(engines) >= max_clients:
+        raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {max_clients} engines are served")
+    share = max(64, max_clients // 2)
+    if sum(engine.pid == pid for engine in engines.values()) >= share:
+        raise ProtocolError(
+            Code.TOO_MANY_CLIENTS,
+            f"at most {share} attachments of one process are served, lost ones included",
+        )
+    if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
+        raise ProtocolError(
+            Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
+        )
+    _check_spaces(message, pid, engines, pool, least=0 if gateway else 1)
+    refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))
+    if refusal is not None:
+        raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
+
+
+def _check_spaces(
+    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int
+) -> None:
+    if not least <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
+            "spaces",
+        )
+    for at, request in enumerate(message.spaces):
+        pool.spaces.check(request.space, f"spaces[{at}].space")
+    identities = {request.space.identity() for request in message.spaces}
+    if len(identities) != len(message.spaces):
+        raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
+    own = [engine.spaces for engine in engines.values() if engine.pid == pid]
+    if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
+        return
+    numbers = [pool.spaces.known(request.space) for request in message.spaces]
+    known = set().union(*own, filter(None, numbers))
+    if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
+        raise ProtocolError(
+            Code.BAD_SPACE,
+            f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",
+            "spaces",
+        )
+
+
+# ---- state that outlives a restart
+
+
+def name_of_engine(engine: Engine) -> EngineName:
+    """Return the journal record of an attachment, which lies in memory that no engine can write."""
+    return EngineName(
+        engine.client,
+        engine.pid,
+        engine.started,
+        engine.group,
+        engine.name,
+        engine.attached_at,
+        list(engine.spaces.items()),
+        engine.gateway,
+        engine.expelled,
+    )
+
+
+def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
+    """Yield the record of every space, tenant, segment and engine that is still in use."""
+    for number, space in pool.spaces.by_number.items():
+        yield SpaceName(number, space)
+    for tenant in pool.tenants.by_salt.values():
+        if tenant.blocks:
+            yield TenantName(tenant.number, tenant.salt)
+    for segment in pool.slabs.segments.values():
+        yield name_of_segment(segment)
+    for engine in engines.values():
+        yield name_of_engine(engine)
+
+
+def resumable(
+    engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = ""
+) -> Engine | None:
+    """Return `engine` if the attach resumes it (same process, memory, group and spaces), else None.
+
+    A process without a pid cannot prove that it is the same process, unless it comes through a gateway: the gateway
+    runs in this process and is trusted.
+    """
+    if engine is None or engine.connected or engine.expelled or not engine.alive or not (pid or gateway):
+        return None
+    if engine.gateway != gateway:
+        return None
+    memory = pool.table.memory.cells[H_MEMORY]
+    wanted = [(request.space.identity(), request.writes) for request in message.spaces]
+    had = [
+        (space.identity(), writes)
+        for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)
+    ]
+    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, wanted)
+    return engine if same and memory else None

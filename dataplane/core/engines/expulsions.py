@@ -1,0 +1,117 @@
+"""Expel engines: an operator ends the claims of a process that still runs.
+
+The leases of an expelled process no longer count, so the blocks that it held can be evicted, and the process cannot
+attach again. Blocks that it was writing stay quarantined until the process is proven gone, as for every lost engine,
+because it still maps its segments. All attachments of one process are expelled together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dataplane.core.engines.engines import MAX_SHOWN_PIDS, Engine, Expulsion, charge_of, name_of_engine
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import Expelled
+from dataplane.protocol.events import EngineExpelled, EngineKilled, EngineReadmitted, Event
+
+if TYPE_CHECKING:
+    from dataplane.core.pool.pool import Pool
+
+
+class Expulsions:
+    """Expel engines and let their processes attach again."""
+
+    def __init__(self, pool: Pool, engines: dict[int, Engine], emit: Callable[[Event], None]) -> None:
+        self._pool = pool
+        self._engines = engines
+        self._emit = emit
+
+    def check(self, pid: int, started: int) -> None:
+        """Raise ProtocolError(EXPELLED) if the process is expelled and not readmitted."""
+        for engine in self._engines.values():
+            if engine.expelled is Expulsion.BARRED and engine.is_of(pid, started):
+                raise ProtocolError(
+                    Code.EXPELLED,
+                    f"an operator expelled process {pid}: it may attach again once the operator readmits it, "
+                    "or after it is started again",
+                )
+
+    def attachments(self, client: int) -> list[Engine]:
+        """Return all attachments of the process that attached as `client`. Raise ProtocolError on failure."""
+        asked = self._engines.get(client)
+        if asked is None:
+            raise ProtocolError(Code.UNKNOWN_ENGINE, f"no engine has the client number {client}", "client")
+        if asked.gateway:
+            raise ProtocolError(
+                Code.UNSUPPORTED,
+                f"engine {client} belongs to the {asked.gateway} gateway, which holds its leases itself: end the "
+                "worker's process, or clear the gateway",
+                "client",
+            )
+        kin = [
+            each
+            for each in self._engines.values()
+            if not each.gateway and each.is_of(asked.pid, asked.started)
+        ]
+        return kin or [asked]
+
+    def expel(self, client: int, now: float, *, force: bool) -> int:
+        """Drop the leases of a process, and return the number of blocks that it held. Raise ProtocolError on failure.
+
+        Without `force`, a process that holds blocks is not expelled. The caller ends the connections of the process.
+        """
+        pool = self._pool
+        engines = self.attachments(client)
+        clients = [engine.client for engine in engines]
+        pool.leases.close_to(clients)
+        held = pool.leases.held_by(clients, pool.table.space_of)
+        if held and not force:
+            pool.leases.close_to(clients, closed=False)
+            raise ProtocolError(
+                Code.HOLDS_LEASES,
+                f"process {engines[0].pid} holds {held} blocks: with force it may read bytes of blocks that replace "
+                "them; kill it instead where that can be done",
+                "force",
+            )
+        for engine in engines:
+            pool.leases.remove(engine.client)
+            engine.expelled = Expulsion.BARRED
+            pool.table.names.append(name_of_engine(engine))
+            self._emit(EngineExpelled(now, engine.client, engine.pid, engine.group, held))
+        return held
+
+    def readmit(self, client: int, now: float) -> None:
+        """Let an expelled process attach again. Its old attachments stay expelled. Raise ProtocolError on failure."""
+        for engine in self.attachments(client):
+            if engine.expelled is Expulsion.BARRED:
+                engine.expelled = Expulsion.READMITTED
+                self._pool.table.names.append(name_of_engine(engine))
+                self._emit(EngineReadmitted(now, engine.client, engine.pid, engine.group))
+
+    def killed(self, client: int, now: float) -> None:
+        """Publish that SIGKILL was sent to a process."""
+        for engine in self.attachments(client):
+            self._emit(EngineKilled(now, engine.client, engine.pid, engine.group))
+
+    def held(self, client: int) -> int:
+        """Return the number of blocks that a process holds now. Raise ProtocolError on failure."""
+        clients = [engine.client for engine in self.attachments(client)]
+        return self._pool.leases.held_by(clients, self._pool.table.space_of)
+
+    def state(self, nonce: str, engines: list[Engine], leased_blocks: int, *, killed: bool) -> Expelled:
+        """Return the state of the attachments of a process."""
+        groups = {engine.group for engine in engines}
+        waits = {each.pid for each in self._engines.values() if each.alive and each.group in groups}
+        return Expelled(
+            nonce=nonce,
+            pid=engines[0].pid,
+            clients=[engine.client for engine in engines],
+            leased_blocks=leased_blocks,
+            dropped=all(engine.expelled for engine in engines),
+            killed=killed,
+            quarantined_bytes=sum(
+                charge_of(engine.expired) + charge_of(engine.reservations) for engine in engines
+            ),
+            waits_for_pids=sorted(waits)[:MAX_SHOWN_PIDS],
+        )

@@ -1,0 +1,221 @@
+"""Hot prefixes: the prompt prefixes that were served most over the last hour, in bounded memory.
+
+Every acquired chain credits its last block and the blocks with several children, because shared prompts end where
+chains branch. When a chain has too many such blocks, only those near its two ends are credited. Counts live in
+space-saving sketches, one per tenant, measure and five-minute window. A sketch keeps its heaviest entries and starts a
+new entry with the weight of the heaviest dropped entry, which bounds the error.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dataplane.core.blocks.blocks import Block
+    from dataplane.core.tenants.quotas import Tenant
+
+WINDOW_S = 300.0
+WINDOWS = 12
+KEPT = 64
+"""Maximum number of entries in one sketch after a cleanup; a sketch may grow to twice as many before the next one."""
+KEPT_AFTER = 2048
+"""Maximum number of entries in all sketches of a closed window, divided evenly."""
+MAX_TENANTS = 128
+"""Maximum number of tenants with sketches in one window; further tenants are not counted."""
+MAX_DEPTH = 4096
+MAX_POINTS = 16
+"""Maximum number of blocks that one chain credits."""
+MAX_KEYS = 500_000
+"""Maximum number of keys over all remembered chains."""
+Measure = Literal["hits", "bytes"]
+_Chain = tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class PrefixCount:
+    """One prefix in one sketch."""
+
+    weight: int
+    error: int
+    """Maximum part of `weight` that may come from dropped entries."""
+    space: int
+    depth: int
+    last_used: float
+
+
+@dataclass(slots=True)
+class CountSketch:
+    """The heaviest prefixes by one measure, keyed by their last keys (space-saving with lazy cleanup)."""
+
+    counts: dict[bytes, PrefixCount] = field(default_factory=dict)
+    dropped: int = 0
+    """Maximum weight of any prefix that is not in the sketch."""
+
+    def add(self, end: Block, depth: int, weight: int, now: float) -> None:
+        """Credit the prefix of `depth` blocks that ends at a block."""
+        count = self.counts.get(end.key)
+        if count is not None:
+            count.weight += weight
+            count.last_used = now
+            return
+        self.counts[end.key] = PrefixCount(self.dropped + weight, self.dropped, end.space, depth, now)
+        if len(self.counts) > 2 * KEPT:
+            self.keep(KEPT)
+
+    def keep(self, most: int) -> None:
+        """Drop all but the `most` heaviest entries."""
+        if len(self.counts) > most:
+            ranked = sorted(self.counts.items(), key=lambda item: item[1].weight, reverse=True)
+            self.dropped = ranked[most][1].weight
+            self.counts = dict(ranked[:most])
+
+
+class RecentChains:
+    """Keys of the most recently credited prefixes, with a bound on the total number of keys."""
+
+    def __init__(self) -> None:
+        self._chains: OrderedDict[bytes, _Chain] = OrderedDict()
+        self._keys = 0
+
+    def note(self, keys: _Chain, depth: int) -> None:
+        """Remember the first `depth` keys of a chain."""
+        end = keys[depth - 1]
+        if end in self._chains:
+            self._chains.move_to_end(end)
+            return
+        self._chains[end] = keys[:depth]
+        self._keys += depth
+        while self._keys > MAX_KEYS:
+            _, old = self._chains.popitem(last=False)
+            self._keys -= len(old)
+
+    def get(self, end: bytes) -> _Chain | None:
+        """Return all keys of the prefix with this last key, or None if they are no longer known."""
+        return self._chains.get(end)
+
+
+@dataclass(slots=True)
+class SketchWindow:
+    """The sketches of one five-minute window."""
+
+    since: float
+    sketches: dict[Tenant, dict[Measure, CountSketch]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Shrink the sketches of a window that is over. With many tenants, fewer entries of each are kept."""
+        share = max(1, KEPT_AFTER // max(1, 2 * len(self.sketches)))
+        for sketches in self.sketches.values():
+            for sketch in sketches.values():
+                sketch.keep(min(KEPT, share))
+
+
+@dataclass(slots=True)
+class HotPrefix:
+    """One prefix, summed over the last hour."""
+
+    tenant: Tenant
+    space: int
+    end: bytes
+    """Last key."""
+    depth: int
+    hits: int = 0
+    bytes: int = 0
+    error: int = 0
+    last_used: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """Return a label that is stable as long as the prefix is listed."""
+        return f"p-{self.end.hex()[:16]}"
+
+
+class PrefixSketches:
+    """The sketches of the last hour."""
+
+    def __init__(self) -> None:
+        self._windows: deque[SketchWindow] = deque(maxlen=WINDOWS)
+        self._chains = RecentChains()
+
+    def served(self, run: Sequence[Block], now: float) -> None:
+        """Credit an acquired chain. `run` holds its blocks, last block first, all of one tenant and space."""
+        length = len(run)
+        sketches = self._sketches(run[0].tenant, now) if length <= MAX_DEPTH else None
+        if sketches is None:
+            return
+        hits, heavy = sketches["hits"], sketches["bytes"]
+        points = [at for at, end in enumerate(run) if end.children > 1 or at == 0]
+        if len(points) > MAX_POINTS:
+            points[MAX_POINTS // 2 : -MAX_POINTS // 2] = []
+        keys = tuple([block.key for block in reversed(run)])
+        for at in points:
+            end, depth = run[at], length - at
+            hits.add(end, depth, 1, now)
+            heavy.add(end, depth, depth * end.nbytes, now)
+            self._chains.note(keys, depth)
+
+    def _sketches(self, tenant: Tenant, now: float) -> dict[Measure, CountSketch] | None:
+        windows = self._windows
+        if not windows or now - windows[-1].since >= WINDOW_S:
+            if windows:
+                windows[-1].close()
+            windows.append(SketchWindow(now))
+        sketches = windows[-1].sketches
+        own = sketches.get(tenant)
+        if own is None and len(sketches) < MAX_TENANTS:
+            own = sketches[tenant] = {"hits": CountSketch(), "bytes": CountSketch()}
+        return own
+
+    def top(self, by: Measure, tenant: Tenant | None, limit: int, now: float) -> list[HotPrefix]:
+        """Return the heaviest prefixes by one measure, heaviest first, of one tenant or of all (None)."""
+        merged: dict[tuple[int, bytes], HotPrefix] = {}
+        for owner, sketches in self._live(now):
+            if tenant is None or owner is tenant:
+                _merge(merged, owner, sketches)
+        return nlargest(limit, merged.values(), key=lambda each: each.bytes if by == "bytes" else each.hits)
+
+    def find(self, label: str, now: float) -> HotPrefix | None:
+        """Return the listed prefix with a label, or None."""
+        merged: dict[tuple[int, bytes], HotPrefix] = {}
+        try:
+            start = bytes.fromhex(label.removeprefix("p-"))
+        except ValueError:
+            return None
+        for owner, sketches in self._live(now):
+            _merge(merged, owner, sketches, start)
+        found = [each for each in merged.values() if each.label == label]
+        return max(found, key=lambda each: each.hits, default=None)
+
+    def _live(self, now: float) -> Iterator[tuple[Tenant, dict[Measure, CountSketch]]]:
+        for window in self._windows:
+            if now - window.since < WINDOWS * WINDOW_S:
+                yield from window.sketches.items()
+
+    def keys(self, prefix: HotPrefix) -> _Chain | None:
+        """Return all keys of a prefix in chain order, or None if they are no longer known."""
+        return self._chains.get(prefix.end)
+
+
+def _merge(
+    merged: dict[tuple[int, bytes], HotPrefix],
+    owner: Tenant,
+    sketches: dict[Measure, CountSketch],
+    start: bytes = b"",
+) -> None:
+    """Add the counts of one window to `merged`; with `start`, only of prefixes whose last key begins with it."""
+    for measure, sketch in sketches.items():
+        for key, count in sketch.counts.items():
+            if start and not key.startswith(start):
+                continue
+            found = merged.get((count.space, key))
+            if found is None:
+                found = merged[count.space, key] = HotPrefix(owner, count.space, key, count.depth)
+            if measure == "hits":
+                found.hits += count.weight
+                found.error += count.error
+            else:
+                found.bytes += count.weight
+            found.last_used = max(found.last_used, count.last_used)

@@ -1,0 +1,511 @@
+"""Reserve, commit and abort: store blocks, and clean up blocks that were only partly written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dataplane.core.blocks.blocks import Block, IndexSlots
+from dataplane.core.blocks.slabs import Slot, slot_bytes
+from dataplane.core.engines.engines import Engine, OpenReservation
+from dataplane.core.eviction.reclaimer import Reclaimer
+from dataplane.core.journal.recovery_table import B_RESERVATION
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.quotas import Tenant
+from dataplane.policies.admission import Admission
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
+from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, Reserve
+from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAborted, ReservationExpired
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import U64, pack_keys
+from dataplane.protocol.salts import check_salt, shown
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES
+from dataplane.protocol.states import STATE_MASK, BlockStep, State
+
+MAX_OPEN_RESERVATIONS = 256
+_READY = int(State.READY)
+
+
+class GrantResult:
+    """Answer to a reservation, with one entry per key."""
+
+    __slots__ = ("offsets", "outcomes", "reservation", "segments")
+
+    def __init__(self, keys: int) -> None:
+        self.reservation = 0
+        self.outcomes = np.zeros(keys, np.uint8)
+        self.segments = np.zeros(keys, np.uint32)
+        self.offsets = np.zeros(keys, np.uint64)
+
+
+class StoreService:
+    """The writing side of the pool."""
+
+    def __init__(
+        self, pool: Pool, room: Reclaimer, reservation_ttl_s: float, refused: Callable[[Code, int], None]
+    ) -> None:
+        self._pool = pool
+        self._room = room
+        self._ttl_s = reservation_ttl_s
+        self._count_refused = refused
+        self.draining = False
+        """Whether all new blocks are refused."""
+        self.on_asked: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
+        """Callback for every chain that an engine wants to store, with its packed keys and the number of leading
+        blocks that were present."""
+
+    # ---- reserve
+
+    def reserve(self, engine: Engine, message: Reserve, now: float) -> GrantResult:
+        """Reserve room for the missing blocks of a chain.
+
+        Raise ProtocolError, and change nothing, if the request is invalid.
+        """
+        pool = self._pool
+        words = self._check(engine, message)
+        tenant = pool.tenants.get(message.tenant)
+        found, places = pool.table.look(words, message.space)
+        found = self._without_invalid(found)
+        granted = GrantResult(len(words))
+        missing, chain = _sorted_out(found, granted)
+        self._use(engine, [block for _, block in reversed(chain)], now)
+        self._room.spare([block for _, block in chain])
+        there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
+        self.on_asked(engine, message, tenant, words, there, now)
+        if not missing:
+            return granted
+        writing, refusal = self._grant(engine, message, words, places, missing, tenant, now)
+        for at in missing[len(writing) :]:
+            assert refusal is not None
+            granted.outcomes[at] = refusal
+        if refusal is not None:
+            self._refuse(engine, tenant, message, refusal, len(missing) - len(writing), now)
+        if writing:
+            self._open_reservation(engine, message, granted, tenant, found, writing, chain, now)
+        return granted
+
+    def _use(self, engine: Engine, blocks: Sequence[Block], now: float) -> None:
+        """Note the use of the READY blocks of a chain that is about to be stored, last block first."""
+        pool = self._pool
+        acquired = engine.last_run  # the acquire of this request already counted as their use
+        for block in blocks:
+            if block.number in acquired:
+                pool.refresh(block, now)
+            else:
+                pool.touch(block, now)
+        if blocks:
+            pool.table.used(blocks, now)
+
+    def _open_reservation(
+        self,
+        engine: Engine,
+        message: Reserve,
+        granted: GrantResult,
+        tenant: Tenant,
+        found: Sequence[Block | None],
+        writing: dict[int, Block],
+        chain: Sequence[tuple[int, Block]],
+        now: float,
+    ) -> None:
+        stamp = self._pool.sweeps.stamp(now)
+        keys = message.keys
+        at_once = list(writing)
+        granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
+        granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
+        for at, block in writing.items():
+            block.stamp = stamp
+            if at:
+                block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at]
+                before = block.before = writing.get(at - 1) or found[at - 1]
+                if before is not None:
+                    before.children += 1
+            elif message.parent:
+                block.parent = message.parent
+                parent = self._pool.table.find(pack_keys([message.parent]), message.space)[0]
+                block.before = parent
+                if parent is not None:
+                    parent.children += 1
+        granted.reservation = self._pool.table.books.highest(B_RESERVATION)
+        engine.reservations[granted.reservation] = OpenReservation(
+            number=granted.reservation,
+            tenant=tenant,
+            space=message.space,
+            writing=writing,
+            chain=[(block, block.control) for _, block in chain],
+            positions=[at for at, _ in chain],
+            deadline=now + self._ttl_s,
+            keys=keys,
+            stamp=stamp,
+        )
+
+    def _without_invalid(self, found: list[Block | None]) -> list[Block | None]:
+        """Treat blocks that an invalidation covers as missing, even before the sweep has reached them."""
+        pool = self._pool
+        if not pool.sweeps.active:
+            return found
+        covered = [
+            block
+            for block in found
+            if block is not None and block.state is State.READY and pool.invalid(block)
+        ]
+        if not covered:
+            return found
+        pool.totals.invalidated_blocks += pool.mark_dead(covered)
+        return [None if block is not None and block.doomed else block for block in found]
+
+    def _check(self, engine: Engine, message: Reserve) -> U64:
+        if message.tenant not in self._pool.tenants.by_salt:
+            check_salt(message.tenant)
+        writes = engine.spaces.get(message.space)
+        if writes is None:
+            raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
+        if not writes:
+            raise ProtocolError(Code.READ_ONLY_SPACE, f"space {message.space} is attached read-only", "space")
+        block_bytes = self._pool.spaces.by_number[message.space].block_bytes
+        most = block_bytes or MAX_BLOCK_BYTES
+        if not 1 <= message.nbytes <= most:
+            raise ProtocolError(
+                Code.BAD_SIZE,
+                f"expected 1 to {most} bytes, got {message.nbytes}",
+                "nbytes",
+            )
+        if message.parent and len(message.parent) != KEY_BYTES:
+            raise ProtocolError(
+                Code.BAD_KEYS, f"expected {KEY_BYTES} bytes, or none, got {len(message.parent)}", "parent"
+            )
+        return check_keys(message.keys)
+
+    def _grant(
+        self,
+        engine: Engine,
+        message: Reserve,
+        words: U64,
+        places: IndexSlots,
+        missing: list[int],
+        tenant: Tenant,
+        now: float,
+    ) -> tuple[dict[int, Block], Code | None]:
+        """Return blocks for a leading part of the missing keys, by position, and why the rest is refused."""
+        pool = self._pool
+        size = slot_bytes(message.nbytes, pool.spaces.by_number[message.space].block_bytes)
+        wanted = len(missing)
+        if self.draining:
+            return {}, Code.DRAINING
+        if size > pool.slabs.most_bytes(named=pool.spaces.named(message.space)):
+            return {}, Code.TOO_LARGE
+        if len(engine.reservations) + len(engine.expired) >= MAX_OPEN_RESERVATIONS:
+            return {}, Code.TOO_MANY_RESERVATIONS
+        if not tenant.blocks and not pool.table.names.takes_tenant(tenant.number, tenant.salt):
+            return {}, Code.TOO_MANY_TENANTS
+        allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
+        wanted = min(wanted, allowed)
+        described = self._room.free_descriptors(tenant, wanted, now)
+        if described < wanted:
+            full = pool.used_bytes + size > pool.slabs.capacity_bytes
+            wanted, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
+        slots, reason = self._room.take_slots(tenant, message.space, size, wanted, now)
+        if reason is not None:
+            refusal = reason
+        chosen = missing[: len(slots)]
+        writing, placed = self._place(engine, message, words, places, chosen, slots, tenant, now)
+        if placed is not None:
+            refusal = placed
+        if tenant.rate is not None:
+            tenant.rate.spend(size * len(writing))
+        return writing, refusal
+
+    def _allowed(
+        self, tenant: Tenant, space: int, words: U64, missing: list[int], size: int, now: float
+    ) -> tuple[int, Code | None]:
+        """Return how many missing blocks admission and the tenant's quota allow, and why the next one is refused."""
+        wanted = len(missing)
+        refusal: Code | None = None
+        if self._pool.admission is not None:
+            admitted = self._admitted(self._pool.admission, words, missing, space, now)
+            if admitted < wanted:
+                wanted, refusal = admitted, Code.NOT_ADMITTED
+        if tenant.spec is None:
+            return wanted, refusal
+        paced = wanted if tenant.rate is None else tenant.rate.granted(size, wanted, now)
+        within = self._within_limit(tenant, size, paced, now)
+        if not tenant.enforced:
+            tenant.would_refuse_blocks += wanted - within
+            return wanted, refusal
+        if within < paced:
+            return within, Code.OVER_LIMIT
+        return within, Code.RATE_LIMITED if paced < wanted else refusal
+
+    def _admitted(self, admission: Admission, words: U64, missing: list[int], space: int, now: float) -> int:
+        """Return how many leading missing blocks the admission filter admits. The filter sees all of them."""
+        resident = len(self._pool.table.blocks)
+        marks: list[int] = (words[missing, 0] ^ np.uint64(space)).tolist()
+        seen = [admission.admits(mark, resident, now) for mark in marks]
+        return seen.index(False) if False in seen else len(seen)
+
+    def _within_limit(self, tenant: Tenant, size: int, wanted: int, now: float) -> int:
+        """Return how many slots the tenant's limit allows.
+
+        With `on_exceed` set to `evict_self`, the tenant's own oldest blocks are evicted first.
+        """
+        assert tenant.spec is not None
+        limit = tenant.spec.limit_bytes
+        if limit is None:
+            return wanted
+        most = min(wanted, limit // size)
+        if tenant.spec.on_exceed == "evict_self":
+            if not tenant.enforced:  # an observed limit evicts nothing
+                return most
+            if most > 0 and tenant.bytes + most * size > limit:
+                self._room.shrink_tenant(tenant, limit - most * size, now)
+        return max(0, min(most, (limit - tenant.bytes) // size))
+
+    def _place(
+        self,
+        engine: Engine,
+        message: Reserve,
+        words: U64,
+        places: IndexSlots,
+        chosen: list[int],
+        slots: Sequence[Slot],
+        tenant: Tenant,
+        now: float,
+    ) -> tuple[dict[int, Block], Code | None]:
+        pool = self._pool
+        writing: dict[int, Block] = {}
+        refusal: Code | None = None
+        entries = pool.table.free_entries(places, chosen) if chosen else []
+        marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
+        for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
+            place = entry or self._room.make_entry(
+                tenant, places.buckets[at], set(filter(None, entries)), now
+            )
+            if place is None:
+                self._room.give_slots(slots[number:])
+                refusal = Code.INDEX_FULL
+                break
+            key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
+            writing[at] = pool.table.add(
+                key, message.space, tenant, slot, message.nbytes, place, places.tags[at], marks[number]
+            )
+        if writing:
+            blocks = list(writing.values())
+            books = pool.table.books
+            number = books.highest(B_RESERVATION) + 1
+            books.gave(B_RESERVATION, number)
+            pool.table.reserve(blocks, words[list(writing)], engine.client, number)
+            pool.charge(tenant, blocks)
+        return writing, refusal
+
+    def _refuse(
+        self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float
+    ) -> None:
+        tenant.refuse(code, blocks)
+        self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
+        self._pool.totals.refused_blocks += blocks
+        self._count_refused(code, blocks)
+        self._pool.emit(
+            BlocksRefused(
+                now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes
+            )
+        )
+
+    # ---- the end of a reservation
+
+    def commit(self, engine: Engine, message: Commit, now: float) -> int:
+        """Publish blocks of a reservation, abort the rest, and return the number published.
+
+        Raise ProtocolError on failure.
+        """
+        reservation = self._open(engine, message.reservation)
+        if reservation.invalid:
+            self.abort(engine, reservation.number, now)
+            raise ProtocolError(
+                Code.INVALIDATED,
+                "its blocks were invalidated while they were being written; nothing was published",
+                "reservation",
+            )
+        slots, checksums = self._check_commit(reservation, message)
+        del engine.reservations[reservation.number]
+        kept = [reservation.writing.pop(at) for at in slots]
+        self._pool.table.publish(kept, checksums, now)
+        self._line_up(reservation, dict(zip(slots, kept, strict=True)), now)
+        size = sum(block.nbytes for block in kept)
+        reservation.tenant.stored_blocks += len(kept)
+        self._pool.usage.stored(reservation.tenant, reservation.space, len(kept), size)
+        self._pool.totals.stored_blocks += len(kept)
+        self._pool.totals.stored_bytes += size
+        if kept:
+            self._pool.emit(
+                BlocksStored(
+                    now,
+                    engine.client,
+                    self._pool.spaces.model(reservation.space),
+                    shown(reservation.tenant.salt),
+                    len(kept),
+                    size,
+                )
+            )
+        self._drop(engine, reservation, now)
+        return len(kept)
+
+    def _open(self, engine: Engine, number: int) -> OpenReservation:
+        reservation = engine.reservations.get(number)
+        if reservation is not None:
+            return reservation
+        expired = engine.expired.pop(number, None)
+        if expired is None:
+            raise ProtocolError(
+                Code.UNKNOWN_RESERVATION,
+                f"reservation {number} is not open on this connection",
+                "reservation",
+            )
+        # The owner is back and no longer writes the bytes, so they need no quarantine.
+        self.release_quarantined(expired)
+        raise ProtocolError(
+            Code.RESERVATION_EXPIRED,
+            f"reservation {number} passed its deadline; nothing was published",
+            "reservation",
+        )
+
+    def _check_commit(self, reservation: OpenReservation, message: Commit) -> tuple[list[int], U64 | None]:
+        if len(message.slots) % 4:
+            raise ProtocolError(
+                Code.BAD_SLOTS, f"expected u32 positions, got {len(message.slots)} bytes", "slots"
+            )
+        slots = (
+            np.frombuffer(message.slots, np.uint32).tolist() if message.slots else list(reservation.writing)
+        )
+        if len(set(slots)) != len(slots) or not all(at in reservation.writing for at in slots):
+            raise ProtocolError(
+                Code.BAD_SLOTS, "expected positions that were to be written, each once", "slots"
+            )
+        if not message.checksums:
+            return slots, None
+        if len(message.checksums) != CHECKSUM_BYTES * len(slots):
+            raise ProtocolError(
+                Code.BAD_CHECKSUMS,
+                f"expected {CHECKSUM_BYTES} bytes for each of {len(slots)} slots, got {len(message.checksums)}",
+                "checksums",
+            )
+        return slots, np.frombuffer(message.checksums, np.uint64).reshape(-1, 2)
+
+    def _line_up(self, reservation: OpenReservation, fresh: dict[int, Block], now: float) -> None:
+        """Put the whole chain into the eviction queue tail first, so that ancestors outlive descendants."""
+        pool = self._pool
+        present = dict(zip(reservation.positions, reservation.chain, strict=True))
+        lined_up: list[Block] = []
+        for at in sorted(fresh.keys() | present.keys(), reverse=True):
+            if at in fresh:
+                block = fresh[at]
+                pool.publish(block, now)
+            else:
+                block, control = present[at]
+                if pool.table.blocks.get(block.number) is not block or block.control != control:
+                    continue
+                pool.refresh(block, now)
+            lined_up.append(block)
+        if lined_up:
+            pool.table.used(lined_up, now)
+
+    def abort(self, engine: Engine, number: int, now: float) -> None:
+        """Abort a reservation, or release the quarantined bytes of an expired one. Raise ProtocolError if unknown."""
+        reservation = engine.reservations.pop(number, None)
+        if reservation is not None:
+            self._drop(engine, reservation, now)
+            return
+        expired = engine.expired.pop(number, None)
+        if expired is None:
+            raise ProtocolError(
+                Code.UNKNOWN_RESERVATION,
+                f"reservation {number} is not open on this connection",
+                "reservation",
+            )
+        self.release_quarantined(expired)
+
+    def _drop(self, engine: Engine, reservation: OpenReservation, now: float) -> None:
+        """Abort the blocks of a reservation that were not published."""
+        left = list(reservation.writing.values())
+        if not left:
+            return
+        size = sum(block.charge for block in left)
+        for block in left:
+            self._pool.release(block, BlockStep.ABORT)
+        reservation.writing.clear()
+        self._pool.totals.aborted_blocks += len(left)
+        self._pool.emit(
+            ReservationAborted(now, engine.client, shown(reservation.tenant.salt), len(left), size)
+        )
+
+    def expire(self, engine: Engine, now: float) -> None:
+        """Quarantine the blocks of reservations whose deadline has passed."""
+        for number in [number for number, held in engine.reservations.items() if held.deadline <= now]:
+            reservation = engine.reservations.pop(number)
+            size = self._pool.quarantine(reservation.writing.values())
+            engine.expired[number] = reservation
+            self._pool.emit(
+                ReservationExpired(
+                    now, engine.client, engine.pid, engine.group, len(reservation.writing), size
+                )
+            )
+
+    def lose_owner(self, engine: Engine) -> int:
+        """Quarantine all blocks that an engine was writing when its connection closed. Return their number."""
+        blocks = 0
+        for number, reservation in list(engine.reservations.items()):
+            self._pool.quarantine(reservation.writing.values())
+            engine.expired[number] = reservation
+            blocks += len(reservation.writing)
+        engine.reservations.clear()
+        return blocks
+
+    def release_all(self, engine: Engine) -> tuple[int, int]:
+        """Release all quarantined bytes of an engine, which no process can access any more. Return (blocks, bytes)."""
+        blocks = size = 0
+        for reservation in engine.expired.values():
+            blocks += len(reservation.writing)
+            size += self.release_quarantined(reservation)
+        engine.expired.clear()
+        return blocks, size
+
+    def release_quarantined(self, reservation: OpenReservation) -> int:
+        """Release the quarantined bytes of a reservation, and return their number."""
+        size = sum(block.charge for block in reservation.writing.values())
+        for block in reservation.writing.values():
+            self._pool.release(block, BlockStep.RELEASE)
+        reservation.writing.clear()
+        return size
+
+
+def _sorted_out(
+    found: Sequence[Block | None], granted: GrantResult
+) -> tuple[list[int], list[tuple[int, Block]]]:
+    """Return the positions of missing blocks, and the READY blocks with their positions.
+
+    Set the outcomes of the blocks that are present.
+    """
+    missing: list[int] = []
+    ready: list[tuple[int, Block]] = []
+    for at, block in enumerate(found):
+        if block is None:
+            missing.append(at)
+        elif block.control & STATE_MASK == _READY:
+            ready.append((at, block))
+            granted.outcomes[at] = ReserveOutcome.PRESENT
+        else:
+            granted.outcomes[at] = ReserveOutcome.BUSY
+    return missing, ready
+
+
+def check_keys(keys: bytes) -> U64:
+    """Return the packed keys of a request as words [n, 4]. Raise ProtocolError(BAD_KEYS) if they are malformed."""
+    number, rest = divmod(len(keys), KEY_BYTES)
+    if rest or not 1 <= number <= MAX_KEYS_PER_REQUEST:
+        raise ProtocolError(
+            Code.BAD_KEYS,
+            f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(keys)} bytes",
+            "keys",
+        )
+    if number > 1 and len({keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)}) != number:
+        raise ProtocolError(Code.BAD_KEYS, "expected each key once", "keys")
+    return pack_keys(keys)

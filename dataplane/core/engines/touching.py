@@ -1,0 +1,76 @@
+"""Find the open reservations that an invalidation of a prefix covers. None of their blocks may be published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataplane.core.engines.engines import OpenReservation
+from dataplane.core.pool.lineage import identities
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import I64, U64, pack_keys
+
+MAX_KEYS = 65_536
+"""Maximum number of reservation keys that one invalidation examines, shortest reservations first. Every reservation
+beyond this limit counts as covered."""
+
+
+def touching(reservations: Sequence[OpenReservation], keys: U64) -> list[OpenReservation]:
+    """Return the reservations whose chain contains one of `keys` [n, 4], or a block that a covered reservation writes.
+
+    The rule applies transitively.
+    """
+    looked: list[OpenReservation] = []
+    over: list[OpenReservation] = []
+    size = 0
+    for each in sorted(reservations, key=lambda each: len(each.keys)):
+        size += len(each.keys) // KEY_BYTES
+        (looked if size <= MAX_KEYS else over).append(each)
+    if sum(len(each.writing) for each in over) > MAX_KEYS:
+        return list(reservations)
+    parts = [keys, *map(_written, over), *map(_written, looked), *map(_through, looked)]
+    names, count = identities(np.concatenate(parts))
+    split = np.split(names, np.cumsum([len(part) for part in parts])[:-1])
+    first = 1 + len(over)
+    start = np.concatenate(split[:first])
+    written, through = split[first : first + len(looked)], split[first + len(looked) :]
+    return over + [looked[at] for at in _closure(start, written, through, count)]
+
+
+def _closure(start: I64, written: Sequence[I64], through: Sequence[I64], count: int) -> list[int]:
+    """Return the indexes of the reservations that are reachable from `start`.
+
+    A reservation is reached through any name in `through`, and leads on to the names that it writes. Names are numbers
+    below `count` that stand for keys.
+    """
+    begins = np.zeros(count, np.bool_)
+    begins[start] = True
+    leads = begins.copy()
+    for part in written:
+        leads[part] = True
+    # Most keys belong to a single reservation, so they lead to no other one.
+    passed = np.bincount(np.concatenate((*through, start[:0])), minlength=count)
+    leads &= begins | (passed > 1)
+    passing: dict[int, list[int]] = {}
+    for at, part in enumerate(through):
+        for name in part[leads[part]].tolist():
+            passing.setdefault(name, []).append(at)
+    reached: dict[int, None] = {}
+    todo = [name for name in passing if begins[name]]
+    while todo:
+        for at in passing.pop(todo.pop(), ()):
+            if at not in reached:
+                reached[at] = None
+                todo += written[at][leads[written[at]]].tolist()
+    return list(reached)
+
+
+def _written(reservation: OpenReservation) -> U64:
+    return pack_keys([block.key for block in reservation.writing.values()])
+
+
+def _through(reservation: OpenReservation) -> U64:
+    """Return the keys of a reservation and the parent of its first block."""
+    first = reservation.writing.get(0)
+    return pack_keys(reservation.keys + (b"" if first is None else first.parent))

@@ -1,0 +1,128 @@
+"""Credit the blocks that engines use and ask for: recency, hit totals, hot prefixes and the access trace.
+
+A timer drains the rings in turn. An engine's own ring is also drained before the engine stores, which keeps the order
+of uses exact. Ticks and drains have budgets, so that no engine starves the others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.engines.accesses import AccessQueues
+from dataplane.core.engines.engines import Engine
+from dataplane.core.engines.prefixes import PrefixSketches
+from dataplane.core.engines.rings import DrainBudget, drain
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.quotas import Tenant, wrapped
+from dataplane.protocol.engine import Reserve
+from dataplane.protocol.layout import HOT_KEY, U64
+
+TICK_ENTRIES = 8192
+"""Number of ring entries after which a tick gives no engine another turn."""
+TURN_ENTRIES = 4096
+"""Maximum number of ring entries that one engine's turn takes: the length of the longest chain."""
+DRAIN_RUNS = 256
+"""Maximum number of acquired chains per drain that count for hot prefixes and the trace. Of more chains, an evenly
+spaced sample counts."""
+TICK_RUNS = 512
+"""Maximum number of acquired chains per tick, over all engines, that count for hot prefixes and the trace."""
+
+
+class AccessReports:
+    """Credit the accesses that engines report."""
+
+    def __init__(
+        self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessQueues
+    ) -> None:
+        self._pool = pool
+        self._engines = engines
+        self._prefixes = prefixes
+        self._accesses = accesses
+        self._turn = 0
+        """Client that had the last turn when a tick's budget was used up."""
+        self.uncredited_runs = 0
+        """Number of acquired chains that hot prefixes and the trace left out because too many came at once."""
+
+    def drain_in_turn(self, now: float) -> None:
+        """Drain the rings of all engines within the budget of a tick. The next tick begins with those left out."""
+        budget = DrainBudget(TICK_ENTRIES, TICK_RUNS)
+        clients = sorted(self._engines)
+        begin = bisect_right(clients, self._turn)
+        for client in 2 * [*clients[begin:], *clients[:begin]]:
+            self.drain(self._engines[client], now, budget)
+            if budget.entries <= 0:
+                self._turn = client
+                return
+
+    def drain(self, engine: Engine, now: float, budget: DrainBudget | None = None) -> None:
+        """Drain an engine's ring and credit its uses: the whole ring, or one turn if a shared `budget` is given."""
+        if engine.expelled:
+            return
+        if budget is None:
+            budget, limit = DrainBudget(0, DRAIN_RUNS), engine.ring.area.ring_entries
+        else:
+            limit = TURN_ENTRIES
+        pool = self._pool
+        if engine.leading is None:
+            engine.leading = pool.spaces.leading(engine.spaces)
+        pool.usage.pass_to(now)
+        # The schedulers of a gateway hold blocks of all its spaces, including spaces created after they attached.
+        spaces = pool.spaces.of_gateway(engine.gateway) if engine.gateway else engine.spaces
+        found = drain(engine.ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
+        if found is None:
+            return
+        budget.entries -= found.entries
+        totals = pool.totals
+        totals.read_bytes = wrapped(totals.read_bytes + found.read_bytes)
+        totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
+        totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
+        blocks = pool.table.blocks
+        for run in found.runs:
+            first = blocks[run[-1]]
+            pool.usage.served(first.tenant, first.space, len(run))
+        pool.use([blocks[number] for number in found.touched], now)
+        self._credit(engine, found.runs, budget, now)
+
+    def read(self, engine: Engine, numbers: list[int], now: float) -> None:
+        """Credit the READY blocks of a chain, in chain order, that the data plane itself copies for an engine."""
+        pool = self._pool
+        pool.usage.pass_to(now)
+        blocks = [pool.table.blocks[number] for number in reversed(numbers)]
+        first = blocks[-1]
+        pool.totals.read_bytes = wrapped(pool.totals.read_bytes + sum(block.nbytes for block in blocks))
+        pool.usage.served(first.tenant, first.space, len(blocks))
+        pool.use(blocks, now)
+        self._served(engine, blocks, now)
+        engine.last_run = frozenset(numbers)
+
+    def _credit(self, engine: Engine, runs: list[list[int]], budget: DrainBudget, now: float) -> None:
+        """Credit acquired chains to hot prefixes and the trace: all, or a sample that includes the last one."""
+        if not runs:
+            return
+        most = max(1, min(budget.runs, DRAIN_RUNS))
+        chosen = runs[:: -1 - (len(runs) - 1) // most][::-1]
+        budget.runs -= len(chosen)
+        self.uncredited_runs += len(runs) - len(chosen)
+        blocks = self._pool.table.blocks
+        for numbers in chosen:
+            self._served(engine, [blocks[number] for number in numbers], now)
+        engine.last_run = frozenset(chosen[-1])
+
+    def _served(self, engine: Engine, run: list[Block], now: float) -> None:
+        """Record one acquired chain, last block first."""
+        first = run[-1]
+        if self._pool.spaces.leads(first.space):
+            self._prefixes.served(run, now)
+            words = self._pool.table.memory.hot[[block.number for block in reversed(run)], HOT_KEY]
+            self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now)
+
+    def asked(
+        self, engine: Engine, message: Reserve, tenant: Tenant, words: U64, hits: int, now: float
+    ) -> None:
+        """Record that an engine wants to store a chain whose `hits` leading blocks are present."""
+        engine.last_run = frozenset()
+        if self._pool.spaces.leads(message.space):
+            self._accesses.stored(
+                engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now
+            )

@@ -1,0 +1,43 @@
+"""Ancestors of held blocks: a process that holds a block depends on the chain before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from dataplane.core.blocks.blocks import Block, BlockTable
+from dataplane.protocol.layout import pack_keys
+
+MAX_ANCESTORS = 16_384
+"""Maximum number of ancestors that one call returns."""
+MAX_LOOKED_UP = 256
+"""Maximum number of ancestors that one call looks up in the index because no reference to them is known."""
+
+
+def with_ancestors(table: BlockTable, held: Sequence[Block], used: Set[Block]) -> list[Block]:
+    """Return held blocks and the chains before them, ancestors first, so that ancestors can be made as recent as the
+    blocks.
+
+    A block whose ancestors exceed the limits of one call is left out and keeps its place: if only the block became more
+    recent, its ancestors would be evicted before it.
+    """
+    lines: list[Block] = []
+    seen: set[Block] = set()
+    ancestors, to_look_up = MAX_ANCESTORS, MAX_LOOKED_UP
+    for block in reversed(held):
+        line: list[Block] = []
+        each: Block | None = block
+        while each is not None and each not in seen:
+            seen.add(each)
+            line.append(each)
+            if each not in used:
+                ancestors -= 1
+            before = each.before
+            if each.parent and (before is None or before.entry is None):
+                to_look_up -= 1
+                if to_look_up >= 0:
+                    before = each.before = table.find(pack_keys([each.parent]), each.space)[0]
+            if ancestors < 0 or to_look_up < 0:
+                return lines
+            each = before
+        lines += reversed(line)
+    return lines

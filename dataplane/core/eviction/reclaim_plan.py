@@ -1,0 +1,247 @@
+"""A walk along the eviction order that selects the first victims whose eviction makes usable room.
+
+The walk takes a block whose slot serves the request, or a slab or segment all of whose blocks were met on the way. It
+prefers a slab or segment of which half was met earlier to a block with a matching slot, because most of the container's
+bytes are older. A rare but busy slot size or space can thus grow at the cost of old blocks instead of cycling through
+its own few blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dataplane.core.blocks.ranges import Ranges
+from dataplane.core.blocks.slabs import Segment, Slab, Slabs
+
+if TYPE_CHECKING:
+    from dataplane.core.blocks.blocks import Block
+    from dataplane.core.eviction.victim_iterator import VictimIterator
+
+
+@dataclass(slots=True)
+class ReclaimPlan:
+    """One walk and the victims that it found."""
+
+    slabs: Slabs
+    search: VictimIterator
+    space: int
+    size: int
+    missing: int
+    skip: Callable[[Block], bool]
+    """Predicate for blocks that this search may not evict because they are leased or must be spared."""
+    room: int
+    """Bytes that a new segment could have after `_emptied` and the empty segments are retired; -1 when the machine has
+    no memory for new segments."""
+    ranges: Ranges | None = None
+    """Ranges of the named segment that are free after the already empty segments are retired; None when a new segment
+    would be a memfd."""
+    victims: list[list[Block]] = field(default_factory=list)
+    """Groups of blocks; a group makes room only if all of its blocks are evicted."""
+    evictable_bytes: int = 0
+    _met: dict[Slab, tuple[list[Block], int]] = field(default_factory=dict)
+    """For each slab of another slot size: the blocks met, and the number of slots that it would yield."""
+    _counts: dict[Segment, list[int]] = field(default_factory=dict)
+    """For each segment that makes room only as a whole: the number of blocks met, half of its blocks, all of them."""
+    _whole: dict[Slab, list[int]] = field(default_factory=dict)
+    """For each slab in such a segment, the counts of the segment."""
+    _ripe: list[Slab | Segment] = field(default_factory=list)
+    """Slabs and segments of which half was met, in the order in which they reached it."""
+    _emptied: list[Segment] = field(default_factory=list)
+    """Segments all of whose blocks were met and that are not among the victims."""
+    _vacant: Ranges | None = None
+    """`ranges` after the segments in `_emptied` are retired."""
+    _agreed: set[Segment] = field(default_factory=set)
+    """Segments in `_emptied` whose eviction the search has allowed."""
+    _taken: set[Block] = field(default_factory=set)
+    """Blocks among the victims."""
+    _gone: set[Slab] = field(default_factory=set)
+    """Slabs that were selected before all of their blocks were met."""
+
+    def along(self, candidates: Iterable[Block]) -> None:
+        """Walk along the candidates until there are enough victims or no more candidates."""
+        space, size, skip, take, taken = self.space, self.size, self.skip, self.search.take, self._taken
+        whole = self._whole
+        for block in candidates:
+            if skip(block) or block in taken:
+                continue
+            slab = block.slot.slab
+            if slab.slot_bytes == size and slab.segment.space == space:
+                self.evictable_bytes += block.charge
+                if not (self._ripe and self._take_ripe()) and take(block):
+                    taken.add(block)
+                    self.victims.append([block])
+                    self.missing -= 1
+            elif (counts := whole.get(slab)) is not None:
+                self.evictable_bytes += block.charge
+                counts[0] += 1
+                if counts[0] == counts[1] or counts[0] == counts[2]:
+                    self._meet_segment(slab.segment, counts)
+            elif slab not in self._gone:
+                self.evictable_bytes += block.charge
+                self._meet(block, slab)
+            if self.missing <= 0:
+                return
+
+    def _meet(self, block: Block, slab: Slab) -> None:
+        """Count a block of another size or space, which makes room only together with its whole slab or segment."""
+        found = self._met.get(slab)
+        if found is None:
+            slots = self.slabs.yields(slab, self.space, self.size)
+            if not slots:
+                self._meet_first(slab)
+                return
+            found = self._met[slab] = ([], slots)
+        blocks, slots = found
+        blocks.append(block)
+        if len(blocks) == len(slab.blocks):
+            self._take(blocks, slots)
+        elif len(blocks) == -(-len(slab.blocks) // 2):
+            self._ripe.append(slab)
+
+    def _meet_first(self, slab: Slab) -> None:
+        """Count the first block met of a slab that makes room only together with its whole segment."""
+        segment = slab.segment
+        counts = self._counts.get(segment)
+        if counts is None:
+            blocks = sum(len(each.blocks) for each in segment.slabs) if self.room >= 0 else 0
+            counts = self._counts[segment] = [0, -(-blocks // 2), blocks]
+        self._whole[slab] = counts
+        counts[0] += 1
+        if counts[0] == counts[1] or counts[0] == counts[2]:
+            self._meet_segment(segment, counts)
+
+    def _meet_segment(self, segment: Segment, counts: list[int]) -> None:
+        """Handle a segment of which half or all of the blocks were met."""
+        if counts[0] == counts[1]:
+            self._ripe.append(segment)
+        if counts[0] < counts[2]:
+            return
+        self._emptied.append(segment)
+        self.room += segment.nbytes
+        if self.ranges is not None:
+            if self._vacant is None:
+                self._vacant = self.ranges.copy()
+            if segment.base is not None:
+                self._vacant.give(segment.base, segment.nbytes)
+            if min(self.room, self._vacant.largest()) >= self.size:
+                self._take_neighbours(self.ranges, self._vacant)
+            return
+        if self.room < self.size:
+            return
+        group = [block for each in self._emptied for block in _blocks(each)]
+        if self.search.take_all(group):
+            self._go(group)
+        else:
+            self._without_protected()
+        if self.room >= self.size:
+            self.missing -= self.room // self.size
+            self.room %= self.size
+            self._emptied.clear()
+
+    def _take_neighbours(self, ranges: Ranges, vacant: Ranges) -> None:
+        """Select emptied segments that make one range of the named segment free: segments in adjacent ranges, and
+        others to make up for missing capacity.
+
+        One range is enough, because the caller searches again if it needs more.
+        """
+        while True:
+            side_by_side = [(each.base, each.nbytes, each) for each in self._emptied if each.base is not None]
+            going = ranges.cheapest(self.size, side_by_side)
+            if going is None:
+                return
+            lacking = self.size - self.room + sum(each.nbytes for each in self._emptied)
+            lacking -= sum(each.nbytes for each in going)
+            for each in self._emptied:
+                if lacking > 0 and each not in going:
+                    going.append(each)
+                    lacking -= each.nbytes
+            if lacking > 0:
+                return
+            if all(self._may_go(each, vacant) for each in going):
+                self._go([block for each in going for block in _blocks(each)])
+                self.missing = 0
+                return
+
+    def _may_go(self, segment: Segment, vacant: Ranges) -> bool:
+        """Return whether the floors of tenants allow the eviction of an emptied segment. If they do not, the segment
+        makes no room in this walk."""
+        if segment not in self._agreed:
+            if not self.search.take_all(_blocks(segment)):
+                self._emptied.remove(segment)
+                self.room -= segment.nbytes
+                if segment.base is not None:
+                    vacant.take(segment.base, segment.nbytes)
+                return False
+            self._agreed.add(segment)
+        return True
+
+    def _without_protected(self) -> None:
+        """Keep only the emptied segments whose eviction the floors of tenants allow, because not all may be evicted."""
+        kept: list[Segment] = []
+        for segment in reversed(self._emptied):
+            if self.search.take_all(_blocks(segment)):
+                kept.append(segment)
+            else:
+                self.room -= segment.nbytes
+        self._emptied = kept
+        if self.room >= self.size:
+            self._go([block for each in kept for block in _blocks(each)])
+
+    def _take_ripe(self) -> bool:
+        """Take the first half-met slab or segment all of whose blocks may be evicted; return whether there was one."""
+        while self._ripe:
+            container = self._ripe.pop(0)
+            if isinstance(container, Slab):
+                blocks, slots = list(container.blocks), self._met[container][1]
+                whole = len(blocks) == len(self._met[container][0])
+                gone = {container}
+            else:
+                blocks = _blocks(container)
+                whole = self._counts[container][0] == self._counts[container][2]
+                slots = self._slots_of(container)
+                gone = container.slabs
+            if whole or not slots or any(self._stays(block) for block in blocks):
+                continue
+            if self._take(blocks, slots):
+                self._gone |= gone
+                if isinstance(container, Segment):
+                    for slab in gone:
+                        self._whole.pop(slab, None)
+                    if self.ranges is None:
+                        self.room = (self.room + container.nbytes) % self.size
+                return True
+        return False
+
+    def _slots_of(self, segment: Segment) -> int:
+        """Return how many slots new segments would have if `segment` were emptied too."""
+        if self.ranges is None:
+            return (self.room + segment.nbytes) // self.size
+        room = self.room - sum(each.nbytes for each in self._emptied)
+        ranges = self.ranges
+        if segment.base is not None:
+            ranges = ranges.copy()
+            ranges.give(segment.base, segment.nbytes)
+        fits = min(room + segment.nbytes, ranges.largest()) >= self.size
+        return self.missing if fits else 0
+
+    def _take(self, blocks: list[Block], slots: int) -> bool:
+        if not self.search.take_all(blocks):
+            return False
+        self._go(blocks)
+        self.missing -= slots
+        return True
+
+    def _go(self, group: list[Block]) -> None:
+        self._taken.update(group)
+        self.victims.append(group)
+
+    def _stays(self, block: Block) -> bool:
+        """Return whether a block prevents the eviction of its container. A block that is already a victim does, because
+        it cannot make room twice."""
+        return block.queue is None or block in self._taken or self.skip(block)
+
+
+def _blocks(segment: Segment) -> list[Block]:
+    return [block for slab in segment.slabs for block in slab.blocks]

@@ -1,0 +1,352 @@
+"""The reclaimer: evict blocks to make room for a reservation, a limit or a watermark.
+
+A reservation makes its room itself, in bytes, by one rule: walk the eviction order and take the first victims that make
+usable room (`reclaim_plan`). A pool of one block size therefore evicts exactly in policy order, and a pool of mixed
+sizes does not get stuck: an allocation that fits the evictable bytes fails only if every slab that could serve it holds
+a block that may not be evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.blocks.slabs import Slot
+from dataplane.core.eviction.ancestors import with_ancestors
+from dataplane.core.eviction.reclaim_plan import ReclaimPlan
+from dataplane.core.eviction.refusals import FailedSearch, FailedSearches, Flags
+from dataplane.core.eviction.victim_iterator import VictimIterator
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.accounts import Account
+from dataplane.core.tenants.eviction_queues import Rank
+from dataplane.core.tenants.quotas import Tenant
+from dataplane.protocol.codes import Code
+from dataplane.protocol.events import BlocksEvicted
+from dataplane.protocol.salts import shown
+from dataplane.protocol.states import STATE_MASK, BlockStep, State
+
+_EVICTING = int(State.EVICTING)
+MAX_AT_ONCE = 4096
+"""Maximum number of blocks that are evicted at once for a limit or a watermark."""
+
+
+def _place(slot: Slot) -> int:
+    return slot.slab.segment.number << 44 | slot.offset
+
+
+@dataclass(slots=True)
+class SlotRequest:
+    """The slots that one reservation needs."""
+
+    space: int
+    size: int
+    count: int
+    slots: list[Slot] = field(default_factory=list)
+
+    def take(self, slot: Slot) -> bool:
+        """Take the slot of a block that was just evicted if it fits; return whether it was taken."""
+        slab = slot.slab
+        if slab.slot_bytes != self.size or slab.segment.space != self.space or len(self.slots) >= self.count:
+            return False
+        self.slots.append(slot)
+        return True
+
+
+class Reclaimer:
+    """Makes room in a pool, one search at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._table = pool.table
+        self._slabs = pool.slabs
+        self._leases = pool.leases
+        self._order = pool.order
+        self._search = 0
+        self._leased: bytes | None = None
+        """A byte for each descriptor, nonzero where it is leased; read when a search finds only leased blocks."""
+        self._passed: list[int] = []
+        """Descriptors that the current search passed over."""
+        self._refusals = FailedSearches()
+
+    def evict(self, victims: Sequence[Block], reason: str, now: float) -> int:
+        """Evict the READY blocks that are not leased and return their number. Leased blocks count as just used."""
+        return self._evict_groups([[block] for block in victims], reason, now)
+
+    def _evict_groups(
+        self,
+        groups: Sequence[Sequence[Block]],
+        reason: str,
+        now: float,
+        wanted: SlotRequest | None = None,
+    ) -> int:
+        """Evict groups of blocks as `evict` does. A group with a leased block stays whole, because without that block
+        it makes no room.
+
+        Slots that fit `wanted` go to that request instead of back to their slabs.
+        """
+        victims = [block for group in groups for block in group]
+        if not victims:
+            return 0
+        held = self._held(victims)
+        if any(held):
+            going: list[Block] = []
+            waiting = iter(held)
+            for group in groups:
+                kept = [next(waiting) for _ in group]
+                if any(kept):
+                    self._table.step(group, BlockStep.PUT_BACK)
+                else:
+                    going += group
+            self._pass_over([block for block, kept in zip(victims, held, strict=True) if kept], now)
+        else:
+            going = victims
+        if not going:  # all victims are leased: read all counters at once, since the whole pool may be leased
+            self._leased = self._leases.held_by_anybody(self._table.space_of)
+            return 0
+        admission = self._pool.admission if reason == "room" else None
+        freed: dict[Tenant, list[Block]] = {}
+        for block in going:
+            if admission is not None:
+                admission.victim(now - block.used_at, now)
+            if block.pins:
+                self._pool.pins.unmark(block)
+            if block.queue is not None:
+                block.queue.evict(block, now)
+            mine = freed.get(block.tenant)
+            if mine is None:
+                freed[block.tenant] = [block]
+            else:
+                mine.append(block)
+        self._table.free_all(going, BlockStep.FREE)
+        for block in going:
+            if wanted is None or not wanted.take(block.slot):
+                self._slabs.give(block.slot)
+        usage = self._pool.usage
+        usage.pass_to(now)
+        for tenant, blocks in freed.items():
+            size = sum([block.charge for block in blocks])
+            self._pool.uncharge(tenant, size, blocks)
+            usage.evicted(tenant, blocks, size)
+            tenant.evicted_blocks += len(blocks)
+            self._pool.totals.evicted_blocks += len(blocks)
+            self._pool.totals.evicted_bytes += size
+            self._pool.emit(BlocksEvicted(now, shown(tenant.salt), reason, len(blocks), size))
+        return len(going)
+
+    def _held(self, victims: Sequence[Block]) -> list[bool]:
+        """Move READY blocks to EVICTING and return for each whether it is leased. On an error, move all back to
+        READY."""
+        try:
+            self._table.step(victims, BlockStep.EVICT)
+            return self._leases.held(victims)
+        except BaseException:
+            for block in victims:
+                if block.control & STATE_MASK == _EVICTING:
+                    self._table.step((block,), BlockStep.PUT_BACK)
+            raise
+
+    def _pass_over(self, held: Sequence[Block], now: float) -> None:
+        """Count leased READY blocks and their ancestors as just used, and exclude the blocks from this search."""
+        self._pool.totals.evictions_cancelled += len(held)
+        for block in held:
+            block.passed_over = self._search
+            self._passed.append(block.number)
+        used = set(held)
+        for block in reversed(with_ancestors(self._table, held, used)):
+            if block.queue is None:
+                continue
+            if block in used:
+                block.queue.touch(block, now)
+            else:
+                block.queue.refresh(block, now)
+
+    def spare(self, blocks: Iterable[Block]) -> None:
+        """Start a search for room that must not evict these blocks."""
+        self._search += 1
+        self._leased = None
+        self._passed = []
+        for block in blocks:
+            block.passed_over = self._search
+            self._passed.append(block.number)
+
+    def _skip(self, block: Block) -> bool:
+        leased = self._leased
+        return block.passed_over == self._search or (leased is not None and leased[block.number] != 0)
+
+    def shrink_tenant(self, tenant: Tenant, target_bytes: int, now: float) -> None:
+        """Evict blocks of a tenant with an enforced quota, in its own order, until it is charged at most
+        `target_bytes`."""
+        request = (tenant.account, "limit")
+        if tenant.bytes <= target_bytes or self._refused_before(request, self._order.changes):
+            return
+        while (excess := tenant.bytes - target_bytes) > 0:
+            own = chain.from_iterable(tenant.account.queue.victims(rank, now) for rank in Rank)
+            victims = self._some(map(self._table.blocks.__getitem__, own), nbytes=excess, count=MAX_AT_ONCE)
+            if not victims:
+                self._remember_refusal(request, Code.POOL_FULL, self._order.changes)
+                return
+            self.evict(victims, "limit", now)
+
+    def keep_below(self, high: float, low: float, now: float) -> None:
+        """If use is above the fraction `high` of the capacity, evict ahead of need towards the fraction `low`. Each
+        call evicts a bounded number of blocks."""
+        capacity = self._slabs.capacity_bytes
+        excess = self._pool.used_bytes - int(low * capacity)
+        if self._pool.used_bytes <= high * capacity or excess <= 0:
+            return
+        self.spare(())
+        request = (None, "watermark")
+        if self._refused_before(request, self._stamp()):
+            return
+        while victims := self._first(None, now, nbytes=excess, count=MAX_AT_ONCE):
+            if self.evict(victims, "watermark", now):
+                return
+        self._remember_refusal(request, Code.POOL_FULL, self._stamp())
+
+    def take_slots(
+        self, tenant: Tenant, space: int, size: int, count: int, now: float
+    ) -> tuple[list[Slot], Code | None]:
+        """Return up to `count` slots for a tenant, evicting as needed, and the reason when there are fewer. Call
+        `spare` first."""
+        wanted = SlotRequest(space, size, count)
+        slots = wanted.slots
+        reason: Code | None = None
+        may_add = True
+        while len(slots) < count:
+            slot = self._slabs.take(space, size)
+            if slot is not None:
+                slots.append(slot)
+                continue
+            if self._pool.doomed and self._pool.reap(now):
+                continue
+            try:
+                if may_add and self._pool.segments.add(space, size, now):
+                    continue
+            except MemoryError:
+                may_add = False
+            request = (tenant.account, space, size)
+            reason = self._refused_before(request, self._stamp())
+            if reason is not None:
+                break
+            walk = self._walk(tenant.account, space, size, count - len(slots), now, may_add=may_add)
+            if walk.victims:
+                self._evict_groups(walk.victims, "room", now, wanted)
+                continue
+            if self._leased is None:  # search again with the leases known, so that the reason is correct
+                self._leased = self._leases.held_by_anybody(self._table.space_of)
+                continue
+            reason = Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL
+            if may_add:
+                self._remember_refusal(request, reason, self._stamp())
+            else:
+                reason = Code.OUT_OF_MEMORY
+            break
+        # Place neighbours in the chain next to each other in memory where possible, so that one copy covers them.
+        slots.sort(key=_place)
+        return slots, reason
+
+    def _stamp(self) -> Hashable:
+        """Return a value that changes when a refused request might succeed for a reason other than the end of a
+        lease."""
+        return self._slabs.given, self._order.changes, self._order.ranking.changes
+
+    def _blocked(self, leased: bytes | None) -> Flags:
+        """Return a mask of the descriptors that are leased or that this search passed over."""
+        blocked = np.zeros(self._table.max_blocks, np.bool_)
+        if leased is not None:
+            blocked |= np.frombuffer(leased, np.bool_)
+        blocked[self._passed] = True
+        return blocked
+
+    def _refused_before(self, request: Hashable, stamp: Hashable) -> Code | None:
+        """Return the code with which such a request was refused if a new search could not find more than the last one;
+        otherwise None."""
+        refusal = self._refusals.of(request, stamp)
+        if refusal is None:
+            return None
+        if refusal.code is Code.FRAGMENTED and refusal.evicted != self._pool.totals.evicted_blocks:
+            return None  # fewer evictable bytes may be left, so the code may have changed
+        leased = self._leases.held_by_anybody(self._table.space_of)
+        return refusal.code if self._refusals.stands(refusal, self._blocked(leased)) else None
+
+    def _remember_refusal(self, request: Hashable, code: Code, stamp: Hashable) -> None:
+        self._refusals.remember(
+            request, FailedSearch(code, stamp, self._blocked(self._leased), self._pool.totals.evicted_blocks)
+        )
+
+    def give_slots(self, slots: Iterable[Slot]) -> None:
+        """Give back slots that no block took."""
+        for slot in slots:
+            self._slabs.give(slot)
+
+    def free_descriptors(self, tenant: Tenant, count: int, now: float) -> int:
+        """Free descriptors by evicting as needed and return how many of `count` are available. Call `spare` first."""
+        while (missing := count - self._table.free_descriptors()) > 0:
+            if self._pool.doomed and self._pool.reap(now):
+                continue
+            victims = self._first(tenant.account, now, count=missing)
+            if not victims:
+                break
+            self.evict(victims, "room", now)
+        return min(count, self._table.free_descriptors())
+
+    def make_entry(
+        self, tenant: Tenant, buckets: Sequence[int], taken: Container[tuple[int, int]], now: float
+    ) -> tuple[int, int] | None:
+        """Free an index entry in one of two full buckets by evicting one of their blocks, and return it; None when none
+        may be evicted."""
+        while True:
+            search = VictimIterator(self._order, self._table.blocks, tenant.account, now)
+            candidates = [
+                block
+                for block in self._table.neighbours(buckets)
+                if block.queue is not None and not self._skip(block)
+            ]
+            candidates.sort(key=lambda block: (block.rank, block.used_at))
+            victim = next((block for block in candidates if search.take(block)), None)
+            if victim is None:
+                return None
+            self.evict([victim], "index", now)
+            entry = self._table.free_entry(buckets, taken)
+            if entry is not None:
+                return entry
+
+    def _first(
+        self, asking: Account | None, now: float, *, count: int = 1 << 60, nbytes: int = 1 << 60
+    ) -> list[Block]:
+        """Return the first victims, until `count` blocks or `nbytes` bytes are reached."""
+        search = VictimIterator(self._order, self._table.blocks, asking, now)
+        with closing(search.candidates()) as candidates:
+            return self._some(candidates, search, count=count, nbytes=nbytes)
+
+    def _some(
+        self, candidates: Iterable[Block], search: VictimIterator | None = None, *, count: int, nbytes: int
+    ) -> list[Block]:
+        """Return candidates that are not skipped and that the search may take, until `count` blocks or `nbytes` bytes
+        are reached."""
+        found: list[Block] = []
+        for block in candidates:
+            if not self._skip(block) and (search is None or search.take(block)):
+                found.append(block)
+                nbytes -= block.charge
+                if len(found) == count or nbytes <= 0:
+                    break
+        return found
+
+    def _walk(
+        self, asking: Account, space: int, size: int, missing: int, now: float, *, may_add: bool
+    ) -> ReclaimPlan:
+        """Return a plan that makes room for `missing` slots. `may_add` says whether the machine has memory for new
+        segments."""
+        search = VictimIterator(self._order, self._table.blocks, asking, now)
+        room = self._pool.segments.room_bytes() if may_add else -1
+        ranges = self._pool.segments.vacant_ranges(space)
+        walk = ReclaimPlan(self._slabs, search, space, size, missing, self._skip, room, ranges)
+        with closing(search.candidates()) as candidates:
+            walk.along(candidates)
+        return walk

@@ -1,0 +1,1 @@
+"""GPU copies: choose the pinned blocks that have a second copy in GPU memory, and manage that memory."""

@@ -1,0 +1,395 @@
+"""The id journal: an append-only log that maps the numbers in the index and the recovery table to names.
+
+The journal is a private memfd, which engines never get, in two halves. The header says which half is active. A record
+is an 8-byte head (length, CRC-32) and a MessagePack body. The head is stored last, in one store, so a kill may lose the
+last record but never leaves half of it. When a half is full, the live records are written into the other one, and a
+single store to the header makes that half active.
+
+The live records always fit a half: the journal bounds the records of spaces and engines (`refusal`) and those of
+tenants with blocks (`takes_tenant`). A fifth of a half stays free, so that compactions are rare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import msgspec
+
+from dataplane.protocol.layout import LAYOUT_VERSION, PAGE, LayoutError
+from dataplane.protocol.salts import MAX_SALT_CHARACTERS
+from dataplane.protocol.spaces import Space
+
+NAMES_MAGIC = int.from_bytes(b"LARDERNM", "little")
+N_MAGIC, N_VERSION, N_HALF, N_OVERFLOWED = range(4)
+MIN_HALF_BYTES = 32 << 20
+MAX_HALF_BYTES = 128 << 20
+"""Largest size of a half. Only written pages take memory."""
+RETRY_EVERY = 4096
+"""Number of records that an overflowed journal omits before it tries another compaction."""
+ATTACH_BYTES = 16 << 20
+"""Maximum bytes of the records of spaces and engines; the rest is for tenants and segments."""
+PROCESS_BYTES = 4 << 20
+"""Maximum bytes of the records of all attachments of one process."""
+_HEAD = 8
+
+
+class TenantName(msgspec.Struct, tag="tenant", array_like=True, frozen=True):
+    """Record of a tenant's number."""
+
+    number: int
+    salt: str
+
+
+class SpaceName(msgspec.Struct, tag="space", array_like=True, frozen=True):
+    """Record of a space's number."""
+
+    number: int
+    space: Space
+
+
+class SegmentName(msgspec.Struct, tag="segment", array_like=True, frozen=True):
+    """Record of a segment of the arena that has or had a block."""
+
+    number: int
+    space: int
+    nbytes: int
+    small: bool
+    base: int | None = None
+    """Offset in the named segment; None for a memfd."""
+
+
+class EngineName(msgspec.Struct, tag="engine", array_like=True, frozen=True):
+    """Record of an engine that attached."""
+
+    client: int
+    pid: int
+    started: int
+    """Start time of the process in clock ticks since boot, to detect a reused pid; 0 when unknown."""
+    group: str
+    name: str
+    attached_at: float
+    spaces: list[tuple[int, bool]]
+    """Number of each space and whether the engine writes there, in the order of the attach message."""
+    gateway: str = ""
+    """Name of the gateway that attached the engine; empty for none."""
+    expelled: int = 0
+    """Value of an `Expulsion`."""
+
+
+class EngineEnd(msgspec.Struct, tag="gone", array_like=True, frozen=True):
+    """Record of an engine that is gone or has detached."""
+
+    client: int
+
+
+class SpaceEnd(msgspec.Struct, tag="forgotten", array_like=True, frozen=True):
+    """Record of a space that was forgotten because it had no engines and no blocks."""
+
+    number: int
+
+
+class SegmentEnd(msgspec.Struct, tag="retired", array_like=True, frozen=True):
+    """Record of a segment that was given back."""
+
+    number: int
+
+
+Record = TenantName | SpaceName | SegmentName | EngineName | EngineEnd | SpaceEnd | SegmentEnd
+
+_decoder = msgspec.msgpack.Decoder(Record)
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(slots=True)
+class JournalContents:
+    """The state that all records of a journal describe together."""
+
+    tenants: dict[int, str] = field(default_factory=dict)
+    spaces: dict[int, Space] = field(default_factory=dict)
+    segments: dict[int, SegmentName] = field(default_factory=dict)
+    engines: dict[int, EngineName] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        if isinstance(record, TenantName):
+            self.tenants[record.number] = record.salt
+        elif isinstance(record, SpaceName):
+            self.spaces[record.number] = record.space
+        elif isinstance(record, SegmentName):
+            self.segments[record.number] = record
+        elif isinstance(record, EngineName):
+            self.engines[record.client] = record
+        elif isinstance(record, EngineEnd):
+            self.engines.pop(record.client, None)
+        elif isinstance(record, SpaceEnd):
+            self.spaces.pop(record.number, None)
+        else:
+            self.segments.pop(record.number, None)
+
+
+def half_bytes_for(max_blocks: int) -> int:
+    """Return the size of a half with room for a tenant with the longest salt and a segment for every block, up to
+    MAX_HALF_BYTES."""
+    tenant = _size_of(TenantName(2**32, "\U00020000" * MAX_SALT_CHARACTERS))
+    segment = _size_of(SegmentName(2**32, 2**32, 2**48, True, 2**48))
+    needed = (ATTACH_BYTES + max_blocks * (tenant + segment)) * 5 // 4
+    return min(max(needed, MIN_HALF_BYTES), MAX_HALF_BYTES) // PAGE * PAGE
+
+
+def names_bytes(half_bytes: int) -> int:
+    """Return the size of the journal in bytes."""
+    return PAGE + 2 * half_bytes
+
+
+class IdJournal:
+    """The id journal in a buffer. `live` returns all live records for a compaction."""
+
+    def __init__(
+        self, buffer: memoryview | bytearray, live: Callable[[], Iterable[Record]] | None = None
+    ) -> None:
+        self._bytes = memoryview(buffer).cast("B")
+        self._cells = self._bytes.cast("Q")
+        self._half_bytes = (len(self._bytes) - PAGE) // 2 // 8 * 8
+        if self._half_bytes < PAGE:
+            raise LayoutError(f"a journal of {len(self._bytes)} bytes")
+        self._end = 0
+        """Offset of the next head from the start of the active half, in bytes."""
+        self._left_out = 0
+        self.live = live
+        self.known: dict[tuple[type[Record], int], int] = {}
+        """Size in bytes of each live record, by kind and number."""
+        self._kind_bytes: Counter[type[Record]] = Counter()
+        """Bytes of the live records of each kind."""
+        self._unused: set[int] = set()
+        """Tenants that have a record but no block; the next compaction drops their records."""
+        self._unused_bytes = 0
+        self._bounded = True
+        self._engines: dict[int, tuple[int, int]] = {}
+        """Pid of each engine and bytes of its own record and those of its spaces, by client."""
+        self._process_bytes: Counter[int] = Counter()
+        """The sum of these bytes for each process, by pid."""
+
+    @classmethod
+    def private(cls) -> IdJournal:
+        """Return a journal in private memory, which no later data plane can read."""
+        names = cls(bytearray(names_bytes(PAGE * 16)))
+        names._bounded = False
+        names.format()
+        return names
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole journal."""
+        return len(self._bytes)
+
+    def format(self) -> None:
+        """Write the header of fresh (zeroed) memory, with the magic number last."""
+        self._cells[N_VERSION] = LAYOUT_VERSION
+        self._cells[N_MAGIC] = NAMES_MAGIC
+
+    @classmethod
+    def attach(cls, buffer: memoryview | bytearray) -> tuple[IdJournal, JournalContents]:
+        """Return the journal that a previous data plane wrote, and its contents. Raise LayoutError when it is
+        invalid."""
+        names = cls(buffer)
+        if names._cells[N_MAGIC] != NAMES_MAGIC:
+            raise LayoutError("not a journal of a Larder data plane")
+        if names._cells[N_VERSION] != LAYOUT_VERSION:
+            raise LayoutError(f"the journal has layout {names._cells[N_VERSION]}, expected {LAYOUT_VERSION}")
+        if names._cells[N_OVERFLOWED] or names._cells[N_HALF] > 1:
+            raise LayoutError(
+                "the journal overflowed" if names._cells[N_OVERFLOWED] else "the journal has no half"
+            )
+        return names, names._read()
+
+    def _read(self) -> JournalContents:
+        known = JournalContents()
+        start = self._start()
+        while self._end + _HEAD <= self._half_bytes:
+            head = self._cells[(start + self._end) // 8]
+            length = head & 0xFFFFFFFF
+            first = start + self._end + _HEAD
+            if not head:
+                break
+            if length > self._half_bytes - self._end - _HEAD:
+                raise LayoutError(f"the journal has a record of {length} bytes at {self._end}")
+            body = self._bytes[first : first + length]
+            if crc32(body) != head >> 32:
+                raise LayoutError(f"the journal has a corrupted record at {self._end}")
+            try:
+                record = _decoder.decode(body)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise LayoutError(f"the journal has an unknown record at {self._end}: {error}") from None
+            known.take(record)
+            self._note(record, _HEAD + _padded(length))
+            self._end += _HEAD + _padded(length)
+        return known
+
+    def _start(self) -> int:
+        return PAGE + self._half_bytes * self._cells[N_HALF]
+
+    def _note(self, record: Record, nbytes: int) -> None:
+        if isinstance(record, EngineName):
+            self._remember(EngineName, record.client, nbytes)
+            spaces = sum(self.known.get((SpaceName, number), 0) for number, _ in record.spaces)
+            self._engines[record.client] = record.pid, nbytes + spaces
+            self._process_bytes[record.pid] += nbytes + spaces
+        elif isinstance(record, EngineEnd):
+            self._forget(EngineName, record.client)
+        elif isinstance(record, SpaceEnd):
+            self._forget(SpaceName, record.number)
+        elif isinstance(record, SegmentEnd):
+            self._forget(SegmentName, record.number)
+        else:
+            self._remember(type(record), record.number, nbytes)
+
+    def _remember(self, kind: type[Record], number: int, nbytes: int) -> None:
+        self._forget(kind, number)
+        self.known[kind, number] = nbytes
+        self._kind_bytes[kind] += nbytes
+
+    def _forget(self, kind: type[Record], number: int) -> None:
+        nbytes = self.known.pop((kind, number), 0)
+        self._kind_bytes[kind] -= nbytes
+        if kind is EngineName and number in self._engines:
+            pid, brought = self._engines.pop(number)
+            self._process_bytes[pid] -= brought
+            if self._process_bytes[pid] <= 0:
+                del self._process_bytes[pid]
+
+    def refusal(self, pid: int, spaces: Iterable[Space]) -> str | None:
+        """Return the reason why a process may not attach with these spaces, or None when it may.
+
+        A process is refused when its records could make the journal overflow later.
+        """
+        nbytes = sum(_HEAD + _padded(len(_encoder.encode(SpaceName(2**32, space)))) for space in spaces)
+        if self._process_bytes[pid] + nbytes > PROCESS_BYTES:
+            return (
+                f"names of spaces may take {PROCESS_BYTES} bytes in all attachments of one process,"
+                " lost ones included"
+            )
+        if self._kind_bytes[SpaceName] + self._kind_bytes[EngineName] + nbytes > ATTACH_BYTES:
+            return f"names of spaces may take {ATTACH_BYTES} bytes on this data plane"
+        return None
+
+    # ---- tenants
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Maximum bytes of the records of segments and of tenants with blocks; 0 for no bound."""
+        if not self._bounded:
+            return 0
+        return self._half_bytes * 4 // 5 - min(ATTACH_BYTES, self._half_bytes // 2)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the records of segments and of tenants with blocks."""
+        return self._kind_bytes[TenantName] - self._unused_bytes + self._kind_bytes[SegmentName]
+
+    def takes_tenant(self, number: int, salt: str) -> bool:
+        """Return whether a tenant without blocks may store one, that is, whether its record fits beside all live
+        ones."""
+        return (
+            not self._bounded or self.used_bytes + _size_of(TenantName(number, salt)) <= self.capacity_bytes
+        )
+
+    def name_tenant(self, number: int, salt: str) -> None:
+        """Write the record of a tenant that is about to have blocks, unless there is one."""
+        if number in self._unused:
+            self._unused.remove(number)
+            self._unused_bytes -= self.known[TenantName, number]
+        elif (TenantName, number) not in self.known:
+            self.append(TenantName(number, salt))
+
+    def tenant_unused(self, number: int) -> None:
+        """Let the next compaction drop the record of a tenant that no longer has blocks."""
+        nbytes = self.known.get((TenantName, number))
+        if nbytes is not None and number not in self._unused:
+            self._unused.add(number)
+            self._unused_bytes += nbytes
+
+    def only_tenants(self, used: Container[int]) -> None:
+        """Mark the records of all tenants that are not in `used` as unused, after a restart."""
+        for kind, number in list(self.known):
+            if kind is TenantName and number not in used:
+                self.tenant_unused(number)
+
+    # ---- writing
+
+    def append(self, record: Record) -> None:
+        """Append a record. Call this before the number that it names is used."""
+        body = _encoder.encode(record)
+        if not self._fits(body) and self._left_out % RETRY_EVERY == 0:
+            self._compact()
+        self._note(record, _HEAD + _padded(len(body)))
+        if self._cells[N_OVERFLOWED] or not self._fits(body):
+            self._cells[N_OVERFLOWED] = 1
+            self._left_out += 1
+            return
+        self._end = self._write(self._start(), self._end, body)
+
+    def _fits(self, body: bytes) -> bool:
+        return self._end + 2 * _HEAD + _padded(len(body)) <= self._half_bytes
+
+    def _write(self, start: int, end: int, body: bytes) -> int:
+        first = start + end + _HEAD
+        size = _padded(len(body))
+        self._bytes[first : first + size] = body.ljust(size, b"\0")
+        self._cells[(first + size) // 8] = 0  # clear a stale head that an older journal left here
+        self._cells[(start + end) // 8] = len(body) | crc32(body) << 32
+        return end + _HEAD + size
+
+    def _compact(self) -> None:
+        """Write the live records into the other half, then make that half active."""
+        other = 1 - self._cells[N_HALF]
+        start, end = PAGE + self._half_bytes * other, 0
+        self._cells[start // 8] = 0
+        self._note_nothing()
+        for record in self.live() if self.live is not None else ():
+            body = _encoder.encode(record)
+            if end + 2 * _HEAD + _padded(len(body)) > self._half_bytes:
+                self._cells[N_OVERFLOWED] = 1
+                return
+            end = self._write(start, end, body)
+            self._note(record, _HEAD + _padded(len(body)))
+        self._cells[N_HALF] = other
+        self._cells[N_OVERFLOWED] = 0
+        self._end, self._left_out = end, 0
+
+    def _note_nothing(self) -> None:
+        self.known.clear()
+        self._engines.clear()
+        self._process_bytes.clear()
+        self._kind_bytes.clear()
+        self._unused.clear()
+        self._unused_bytes = 0
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the journal has no room for all live records; a restart would then be cold."""
+        return bool(self._cells[N_OVERFLOWED])
+
+
+def migrated(known: JournalContents, buffer: memoryview | bytearray) -> IdJournal:
+    """Return a journal in fresh (zeroed) memory with the records of a journal of another size."""
+    names = IdJournal(buffer)
+    names.format()
+    for number, space in known.spaces.items():
+        names.append(SpaceName(number, space))
+    for number, salt in known.tenants.items():
+        names.append(TenantName(number, salt))
+    for segment in known.segments.values():
+        names.append(segment)
+    for engine in known.engines.values():
+        names.append(engine)
+    return names
+
+
+def _size_of(record: Record) -> int:
+    """Return the bytes that a record takes."""
+    return _HEAD + _padded(len(_encoder.encode(record)))
+
+
+def _padded(length: int) -> int:
+    return -(-length // 8) * 8

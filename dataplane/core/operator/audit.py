@@ -1,0 +1,89 @@
+"""Check the data structures of a node for consistency with each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.protocol.layout import HOT_NBYTES
+from dataplane.protocol.states import State
+
+if TYPE_CHECKING:
+    from dataplane.core.pool.pool import Pool
+
+
+def contradictions(pool: Pool) -> list[str]:
+    """Return a sentence for each inconsistency; empty if there are none. O(blocks), so only for audits."""
+    blocks = list(pool.table.blocks.values())
+    return [*_charges(pool, blocks), *_order(pool, blocks), *_rows(pool, blocks)]
+
+
+def orphans(pool: Pool) -> int:
+    """Return the number of READY blocks whose known parent is not in the pool, so that no look-up reaches them."""
+    ready = {(block.space, block.key) for block in pool.table.blocks.values() if block.state is State.READY}
+    return sum(
+        bool(block.parent) and (block.space, block.parent) not in ready
+        for block in pool.table.blocks.values()
+        if block.state is State.READY
+    )
+
+
+def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
+    faults = []
+    charges = sum(block.charge for block in blocks)
+    by_tenant = sum(tenant.bytes for tenant in pool.tenants.by_salt.values())
+    by_account = sum(account.bytes for account in pool.order.accounts())
+    if not charges == by_tenant == by_account == pool.used_bytes:
+        faults.append(
+            f"bytes: blocks {charges}, tenants {by_tenant}, accounts {by_account}, pool {pool.used_bytes}"
+        )
+    used = sum(account.bytes for account in pool.usage.accounts())
+    if used != charges:
+        faults.append(f"bytes: blocks {charges}, usage {used}")
+    pinned = sum(block.charge for block in blocks if block.guaranteed)
+    if pinned != pool.pins.pinned_bytes:
+        faults.append(f"pinned bytes: blocks {pinned}, pins {pool.pins.pinned_bytes}")
+    taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
+    if len(taken) != len(blocks):
+        faults.append("two blocks share a slot")
+    return faults
+
+
+def _order(pool: Pool, blocks: list[Block]) -> list[str]:
+    faults = []
+    evictable = sum(
+        block.state is State.READY and not block.guaranteed and not block.doomed for block in blocks
+    )
+    shelved = sum(block.queue is not None for block in blocks)
+    if not evictable == shelved == len(pool.order):
+        faults.append(f"shelves hold {len(pool.order)} blocks, {shelved} say so, {evictable} are evictable")
+    strangers = sum(
+        block.queue is not None and block.queue is not block.tenant.account.queue for block in blocks
+    )
+    if strangers:
+        faults.append(f"{strangers} blocks are on the shelf of another account")
+    if {block for block in blocks if block.doomed} != pool.doomed.keys():
+        faults.append("doomed blocks and the list of them differ")
+    return faults
+
+
+def _rows(pool: Pool, blocks: list[Block]) -> list[str]:
+    faults = []
+    memory = pool.table.memory
+    live = np.flatnonzero(memory.control & np.uint64(0xFF))
+    if len(live) != len(blocks):
+        faults.append(f"{len(live)} descriptors are not FREE, {len(blocks)} blocks are known")
+    described = int(memory.hot[live, HOT_NBYTES].sum())
+    known = sum(block.nbytes for block in blocks)
+    unpadded = pool.used_bytes - pool.padding_bytes
+    if not described == known == unpadded:
+        faults.append(
+            f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}"
+        )
+    entries = int(np.count_nonzero(memory.entries))
+    listed = sum(block.entry is not None for block in blocks)
+    if entries != listed:
+        faults.append(f"index holds {entries} entries, {listed} blocks are listed")
+    return faults

@@ -1,0 +1,446 @@
+"""Snapshots from the management plane: validate each as a whole, apply it completely or not at all, and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isfinite
+from typing import TypeVar
+
+import msgspec
+
+from dataplane.base.error_path import split_path
+from dataplane.base.units import MAX_SIZE_BYTES
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.eviction.reclaimer import Reclaimer
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.accounts import effective_floors
+from dataplane.core.tenants.pins import Pin
+from dataplane.core.tenants.quotas import Rate
+from dataplane.policies.admission import Admission
+from dataplane.policies.registry import POLICIES
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import (
+    MAX_PINNED_KEYS,
+    MAX_RECORDS,
+    POLICY_IN_FORCE,
+    Fault,
+    Observed,
+    PinSpec,
+    PolicySpec,
+    QuotaSpec,
+    Snapshot,
+    SnapshotType,
+    digest_of,
+)
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.events import PinExpired
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.salts import check_salt
+from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
+from dataplane.protocol.states import State
+
+S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec)
+MAX_FAULTS = 100
+MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
+MAX_REFRESH_S = 366 * 86_400.0
+MIN_WATERMARK = 0.5
+LOOKED_UP_TOGETHER = 8192
+"""Number of keys of changed pins after which a look-up takes no further chain."""
+
+
+def _fault(path: str, code: Code, message: str) -> Fault:
+    return Fault(path, code.name.lower(), message)
+
+
+def _records(
+    snapshot: Snapshot, kind: type[S], check: Callable[[str, S], list[Fault]]
+) -> tuple[dict[int, S], list[Fault]]:
+    """Return the decodable records of a body by position, and the faults found (at most MAX_FAULTS)."""
+    if digest_of(snapshot.body) != snapshot.digest:
+        return {}, [_fault("digest", Code.BAD_DIGEST, "the body does not match its digest")]
+    try:
+        raws = msgspec.msgpack.decode(snapshot.body, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return {}, [_fault(snapshot.type, Code.MALFORMED, str(error))]
+    if len(raws) > MAX_RECORDS:
+        return {}, [
+            _fault(snapshot.type, Code.TOO_MANY, f"expected at most {MAX_RECORDS} records, got {len(raws)}")
+        ]
+    decoder = msgspec.msgpack.Decoder(kind)
+    records: dict[int, S] = {}
+    faults: list[Fault] = []
+    for number, raw in enumerate(raws):
+        path = f"{snapshot.type}[{number}]"
+        try:
+            record = decoder.decode(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            below, message = split_path(str(error))
+            faults.append(_fault(f"{path}.{below}" if below else path, Code.BAD_FIELD, message))
+        else:
+            faults += check(path, record)
+            records[number] = record
+        if len(faults) >= MAX_FAULTS:
+            break
+    return records, faults[:MAX_FAULTS]
+
+
+def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
+    faults = _check_tenant(path, spec.tenant)
+    for name, low in (
+        ("limit_bytes", 0),
+        ("floor_bytes", 0),
+        ("pin_budget_bytes", 0),
+        ("store_rate_bytes", 1),
+    ):
+        value = getattr(spec, name)
+        if value is not None and not low <= value <= MAX_SIZE_BYTES:
+            message = f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
+            faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
+    if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
+        message = f"expected {MIN_WEIGHT} to {MAX_WEIGHT}, got {spec.weight}"
+        faults.append(_fault(f"{path}.weight", Code.BAD_FIELD, message))
+    if spec.limit_bytes is not None and 0 <= spec.limit_bytes < spec.floor_bytes:
+        message = f"expected at most the limit of {spec.limit_bytes}, got {spec.floor_bytes}"
+        faults.append(_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message))
+    return faults
+
+
+def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
+    faults = _check_tenant(path, spec.tenant)
+    for name in ("name", "model"):
+        text = getattr(spec, name)
+        if not text or len(text) > MAX_NAME_CHARACTERS or not text.isprintable():
+            message = f"expected 1 to {MAX_NAME_CHARACTERS} printable characters"
+            faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
+    if spec.expires_at is not None and not isfinite(spec.expires_at):
+        message = f"expected Unix seconds, got {spec.expires_at}"
+        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, message))
+    if spec.refresh_s is not None and not (
+        0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None
+    ):
+        message = f"expected up to {MAX_REFRESH_S} seconds and an end to move, got {spec.refresh_s}"
+        faults.append(_fault(f"{path}.refresh_s", Code.BAD_FIELD, message))
+    if spec.strength == "permanent" and spec.expires_at is not None:
+        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, "a permanent pin has no end"))
+    if len(spec.keys_digest) != 64 or not set(spec.keys_digest) <= set("0123456789abcdef"):
+        faults.append(_fault(f"{path}.keys_digest", Code.BAD_FIELD, "expected 64 hex digits"))
+    return faults
+
+
+def _check_policy(path: str, spec: PolicySpec) -> list[Fault]:
+    faults = []
+    if spec.name != POLICY_IN_FORCE:
+        message = f"expected {POLICY_IN_FORCE!r}, the one policy of a node, got {spec.name!r}"
+        faults.append(_fault(f"{path}.name", Code.BAD_FIELD, message))
+    if not 0 < spec.admission_idle_s <= MAX_REFRESH_S:
+        message = f"expected up to {MAX_REFRESH_S} seconds, got {spec.admission_idle_s}"
+        faults.append(_fault(f"{path}.admission_idle_s", Code.BAD_FIELD, message))
+    if not MIN_WATERMARK <= spec.low_watermark <= spec.high_watermark <= 1.0:
+        message = (
+            f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
+        )
+        faults.append(_fault(f"{path}.high_watermark", Code.BAD_FIELD, message))
+    return faults
+
+
+def _check_tenant(path: str, salt: str) -> list[Fault]:
+    try:
+        check_salt(salt)
+    except ProtocolError as error:
+        return [_fault(f"{path}.tenant", error.code, error.message)]
+    return []
+
+
+def _duplicates(
+    kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec | PolicySpec]
+) -> list[Fault]:
+    seen: set[str] = set()
+    faults = []
+    for number, record in records.items():
+        value = getattr(record, name)
+        if value in seen:
+            faults.append(_fault(f"{kind}[{number}].{name}", Code.DUPLICATE, f"{value!r} occurs twice"))
+        seen.add(value)
+    return faults
+
+
+def _quotas(snapshot: Snapshot) -> tuple[dict[int, QuotaSpec], list[Fault]]:
+    specs, faults = _records(snapshot, QuotaSpec, _check_quota)
+    faults += _duplicates("quotas", "tenant", specs)
+    return specs, faults[:MAX_FAULTS]
+
+
+def _policies(snapshot: Snapshot) -> tuple[dict[int, PolicySpec], list[Fault]]:
+    specs, faults = _records(snapshot, PolicySpec, _check_policy)
+    faults += _duplicates("policies", "name", specs)
+    return specs, faults[:MAX_FAULTS]
+
+
+def _pins(snapshot: Snapshot, held: Mapping[str, bytes]) -> tuple[dict[int, PinSpec], list[Fault]]:
+    specs, faults = _records(snapshot, PinSpec, _check_pin)
+    faults += _duplicates("pins", "name", specs)
+    if not faults:
+        faults = _check_bodies(specs, held)
+    faults = faults or _check_number(specs.values(), held)
+    return specs, faults[:MAX_FAULTS]
+
+
+@dataclass(slots=True)
+class Intent:
+    """The intent of the management plane, as far as this node has applied it."""
+
+    pool: Pool
+    room: Reclaimer
+    observed: dict[SnapshotType, Observed] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    """Pin bodies in force, by digest."""
+    policy: PolicySpec = field(default_factory=lambda: PolicySpec(POLICY_IN_FORCE))
+    """The policy in force."""
+
+    @property
+    def armed(self) -> bool:
+        """Return whether a quotas snapshot is in force. Without one, no limit applies."""
+        return "quotas" in self.observed
+
+    def stale(self, snapshot: Snapshot) -> list[Fault]:
+        """Return a fault if a newer generation from the same database is in force."""
+        held = self.observed.get(snapshot.type)
+        if held is None or held.store != snapshot.store or snapshot.generation >= held.generation:
+            return []
+        message = f"generation {held.generation} is in force, got {snapshot.generation}"
+        return [_fault("generation", Code.STALE_GENERATION, message)]
+
+    def needed_bodies(self, snapshot: Snapshot) -> list[str]:
+        """Return the digests of pin bodies that this node lacks.
+
+        The result is empty if the snapshot is invalid, because `apply` reports the faults.
+        """
+        if snapshot.type != "pins" or self.stale(snapshot):
+            return []
+        specs, faults = _records(snapshot, PinSpec, _check_pin)
+        if faults:
+            return []
+        return sorted({spec.keys_digest for spec in specs.values()} - self.bodies.keys())
+
+    def apply(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
+        """Apply a snapshot, or return every fault and change nothing."""
+        faults = self.stale(snapshot)
+        if faults:
+            return faults
+        if snapshot.type == "quotas":
+            quotas, faults = _quotas(snapshot)
+            if not faults:
+                self._apply_quotas(quotas, now)
+        elif snapshot.type == "policies":
+            policies, faults = _policies(snapshot)
+            if not faults:
+                self._apply_policies(policies, now)
+        else:
+            held = {**self.bodies, **bodies}
+            pins, faults = _pins(snapshot, held)
+            if not faults:
+                self._apply_pins(pins, held, now)
+        if not faults:
+            self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
+        return faults
+
+    def faults(self, snapshot: Snapshot, bodies: Mapping[str, bytes]) -> list[Fault]:
+        """Return the faults that `apply` would find in a snapshot, without changing anything."""
+        faults = self.stale(snapshot)
+        if faults:
+            return faults
+        if snapshot.type == "quotas":
+            return _quotas(snapshot)[1]
+        if snapshot.type == "policies":
+            return _policies(snapshot)[1]
+        return _pins(snapshot, {**self.bodies, **bodies})[1]
+
+    # ---- quotas
+
+    def _apply_quotas(self, specs: Mapping[int, QuotaSpec], now: float) -> None:
+        pool = self.pool
+        wanted = {spec.tenant: spec for spec in specs.values()}
+        before = pool.tenants.managed()
+        moving, leaving = [], []
+        for tenant in before:
+            spec = wanted.get(tenant.salt)
+            if tenant.enforced and (spec is None or spec.mode != "enforce"):
+                leaving.append(tenant)
+            if spec is None:
+                tenant.spec = tenant.rate = None
+        for salt, spec in wanted.items():
+            tenant = pool.tenants.get(salt)
+            if spec.mode == "enforce" and not tenant.enforced:
+                moving.append(tenant)
+            tenant.spec = spec
+            if spec.store_rate_bytes is None:
+                tenant.rate = None
+            elif tenant.rate is None or tenant.rate.per_s != spec.store_rate_bytes:
+                tenant.rate = Rate(spec.store_rate_bytes, float(spec.store_rate_bytes), now)
+        pool.order.open(moving, leaving, pool.table.blocks.values(), now)
+        self.share_out()
+        pool.settle_pins({*before, *pool.tenants.managed()}, now)
+        pool.pins.gpu_copies_changed = True  # budgets and weights apply to GPU copies as well
+        self.settle(now)
+
+    def share_out(self) -> None:
+        """Set the limits, weights and effective floors of the accounts. Call again when the capacity changes."""
+        pool = self.pool
+        enforced = [tenant for tenant in pool.tenants.managed() if tenant.enforced]
+        floors = effective_floors(
+            {tenant.salt: tenant.spec.floor_bytes for tenant in enforced if tenant.spec is not None},
+            pool.slabs.capacity_bytes,
+        )
+        for tenant in enforced:
+            assert tenant.spec is not None
+            account = tenant.account
+            account.limit_bytes, account.weight = tenant.spec.limit_bytes, tenant.spec.weight
+            account.floor_bytes = floors[tenant.salt]
+            pool.order.ranking.changed(account)
+
+    def settle(self, now: float) -> None:
+        """Evict unleased blocks of tenants that are above their limit."""
+        order = self.pool.order
+        if order.alone:
+            return
+        over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
+        for tenant in over:
+            self.room.spare(())
+            self.room.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
+        order.watch([tenant.account for tenant in over if tenant.over_bytes])
+
+    # ---- policies
+
+    def _apply_policies(self, specs: Mapping[int, PolicySpec], now: float) -> None:
+        self.put_in_force(next(iter(specs.values()), PolicySpec(POLICY_IN_FORCE)), now)
+
+    def put_in_force(self, spec: PolicySpec, now: float) -> None:
+        """Change the eviction policy without dropping cached blocks."""
+        pool = self.pool
+        if spec.algorithm != self.policy.algorithm:
+            pool.order.switch(POLICIES[spec.algorithm], pool.table.blocks.values(), now)
+        if not spec.admission:
+            pool.admission = None
+        elif pool.admission is None:
+            pool.admission = Admission(spec.admission_idle_s)
+        else:
+            pool.admission.idle_s = spec.admission_idle_s
+        self.policy = spec
+
+    # ---- pins
+
+    def _apply_pins(self, specs: Mapping[int, PinSpec], held: Mapping[str, bytes], now: float) -> None:
+        pins = self.pool.pins
+        wanted = {spec.name: spec for spec in specs.values()}
+        touched: list[Pin] = []
+        for pin in list(pins.by_name.values()):
+            spec = wanted.get(pin.name)
+            if spec == pin.spec:
+                del wanted[pin.name]
+                continue
+            pins.remove(pin)
+            touched.append(pin)
+        known: dict[str, tuple[bytes, ...]] = {}
+        for spec in wanted.values():
+            keys = known.get(spec.keys_digest)
+            if keys is None:
+                body = held[spec.keys_digest]
+                keys = tuple(
+                    dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES))
+                )
+                known[spec.keys_digest] = keys
+            pin = Pin(spec, keys, spec.expires_at)
+            pins.add(pin)
+            touched.append(pin)
+        self._repin(touched, now)
+        self.bodies = {spec.keys_digest: held[spec.keys_digest] for spec in specs.values()}
+        self.expire_pins(now)
+
+    def expire_pins(self, now: float) -> None:
+        """Expire pins whose end has passed."""
+        due = list(self.pool.pins.due(now))
+        for pin in due:
+            self.pool.pins.expire(pin)
+            self.pool.emit(PinExpired(now, pin.name))
+        if due:
+            self._repin(due, now)
+
+    def _repin(self, pins: list[Pin], now: float) -> None:
+        """Look up the blocks of changed pins again. Removed pins come first, to free their budget."""
+        pool = self.pool
+        for live in (False, True):
+            # Pins of one tenant with the same keys cover the same blocks.
+            chains: dict[str, dict[tuple[str, str], tuple[bytes, ...]]] = {}
+            for pin in pins:
+                if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is live:
+                    chains.setdefault(pin.model, {})[pin.tenant, pin.spec.keys_digest] = pin.keys
+            for model, of_model in chains.items():
+                wanted = [(salt, keys) for (salt, _), keys in of_model.items()]
+                for space in pool.spaces.of_model(model):
+                    use = pool.slabs.spaces.get(space)
+                    if use is None or not use.slots:  # many spaces may be attached but never written to
+                        continue
+                    for found in self._found(wanted, space):
+                        # The head gets budget first; unpinned blocks queue for eviction tail first, like any chain.
+                        for block in found if live else reversed(found):
+                            pool.repin(block, now)
+                        if live:
+                            pool.line_up_soft(found, now)
+        pool.promote_pins(now)
+
+    def _found(self, chains: Sequence[tuple[str, tuple[bytes, ...]]], space: int) -> Iterator[list[Block]]:
+        """Yield, for each salt and chain, its READY blocks in a space that belong to that tenant.
+
+        Many chains share one look-up.
+        """
+        first = 0
+        while first < len(chains):
+            last, count = first, 0
+            while last < len(chains) and count < LOOKED_UP_TOGETHER:
+                count += len(chains[last][1])
+                last += 1
+            some = chains[first:last]
+            first = last
+            found = iter(self.pool.table.find(pack_keys([key for _, keys in some for key in keys]), space))
+            for salt, keys in some:
+                yield [
+                    block
+                    for block in islice(found, len(keys))
+                    if block is not None and block.tenant.salt == salt and block.state is State.READY
+                ]
+
+
+def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+    wrong: dict[str, tuple[Code, str] | None] = {}
+    for spec in specs.values():
+        if spec.keys_digest not in wrong:
+            wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, held)
+    return [
+        _fault(f"pins[{number}].keys_digest", *told)
+        for number, spec in specs.items()
+        if (told := wrong[spec.keys_digest]) is not None
+    ]
+
+
+def _wrong_body(digest: str, held: Mapping[str, bytes]) -> tuple[Code, str] | None:
+    body = held.get(digest)
+    if body is None:
+        return Code.UNKNOWN_BODY, f"missing body for {digest}"
+    if digest_of(body) != digest:
+        return Code.BAD_DIGEST, "the body does not match its digest"
+    if not body or len(body) % KEY_BYTES or len(body) > MAX_BODY_BYTES:
+        message = f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(body)} bytes"
+        return Code.BAD_KEYS, message
+    return None
+
+
+def _check_number(specs: Iterable[PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+    chains = {(spec.model, spec.tenant, spec.keys_digest) for spec in specs}
+    keys = sum(len(held[digest]) for _, _, digest in chains) // KEY_BYTES
+    if keys <= MAX_PINNED_KEYS:
+        return []
+    return [_fault("pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}")]

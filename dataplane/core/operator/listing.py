@@ -1,0 +1,111 @@
+"""List cached blocks for operators, in pages that each cover a bounded number of descriptors.
+
+Descriptors never move, so a descriptor number serves as the cursor: a block that stays throughout the listing is listed
+exactly once.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.engines.storing import check_keys
+from dataplane.core.journal.recovery_table import ROW_TENANT_OWNER
+from dataplane.core.operator.scopes import spaces_of
+from dataplane.core.pool.lineage import among
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tenants.pins import strongest
+from dataplane.protocol.checksums import NONE
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import COLD_CHECKSUM, HOT_KEY, HOT_SPACE_SEGMENT, I64
+from dataplane.protocol.salts import check_salt
+from dataplane.protocol.spaces import Space
+from dataplane.protocol.states import STATE_MASK, State
+
+LOOKED_AT = 32_768
+"""Maximum number of descriptors that one message examines."""
+MAX_PINS_SHOWN = 8
+_LOW32 = np.uint64(0xFFFFFFFF)
+_STATE = np.uint64(STATE_MASK)
+
+
+def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[list[CachedBlock], int]:
+    """Return the next blocks and the cursor of the next page (0: no more). Raise ProtocolError on failure."""
+    if not 1 <= message.limit <= MAX_LISTED_BLOCKS:
+        raise ProtocolError(
+            Code.BAD_FIELD, f"expected 1 to {MAX_LISTED_BLOCKS}, got {message.limit}", "limit"
+        )
+    last = min(pool.table.max_blocks, message.after + LOOKED_AT)
+    numbers = _matching(pool, message, message.after, last)
+    following = last if last < pool.table.max_blocks else 0
+    if len(numbers) > message.limit:
+        numbers = numbers[: message.limit]
+        following = int(numbers[-1]) + 1
+    held = leases.counts(numbers, pool.table.space_of[numbers])
+    chosen = [pool.table.blocks[number] for number in numbers.tolist()]
+    spaces = {number: pool.spaces.by_number[number] for number in {each.space for each in chosen}}
+    identities = {number: space.identity() for number, space in spaces.items()}
+    blocks = [
+        _described(pool, block, spaces[block.space], identities[block.space], count)
+        for block, count in zip(chosen, held, strict=True)
+    ]
+    return blocks, following
+
+
+def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
+    """Return the descriptors in [`first`, `last`) that are not FREE and match the message's filters."""
+    hot = pool.table.memory.hot[first:last]
+    chosen = (pool.table.memory.control[first:last] & _STATE) != 0
+    if message.tenant is not None:
+        check_salt(message.tenant)
+        tenant = pool.tenants.by_salt.get(message.tenant)
+        number = 0 if tenant is None else tenant.number
+        chosen &= (pool.table.books.rows[first:last, ROW_TENANT_OWNER] & _LOW32) == np.uint64(number)
+    spaces = spaces_of(pool, message.model, message.space)
+    if spaces is not None:
+        chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(sorted(spaces), np.uint64))
+    if message.gateway is not None:
+        served = [number for number, each in pool.spaces.by_number.items() if each.gateway == message.gateway]
+        chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(served, np.uint64))
+    if message.keys:
+        check_keys(message.keys)
+        keys = [message.keys[at : at + KEY_BYTES] for at in range(0, len(message.keys), KEY_BYTES)]
+        chosen &= among(hot[:, HOT_KEY : HOT_KEY + 4], keys)
+    return np.flatnonzero(chosen) + first
+
+
+def _described(pool: Pool, block: Block, space: Space, identity: str, leases: int) -> CachedBlock:
+    pins = [pin.name for bundle in block.pins for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
+    state = block.state
+    kept = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+    ready = state is State.READY
+    return CachedBlock(
+        key=block.key.hex(),
+        tenant=block.tenant.salt,
+        model=space.model,
+        space=identity,
+        tier="l1",
+        state="invalidated" if ready and (block.doomed or pool.invalid(block)) else state.name.lower(),
+        bytes=block.nbytes,
+        charged_bytes=block.charge,
+        leases=leases,
+        pins=pins[:MAX_PINS_SHOWN],
+        strength=strongest({bundle.strength for bundle in block.pins}) if block.pins else "",
+        guaranteed=block.guaranteed,
+        stored_at=block.stamp / 1e9,
+        used_at=block.used_at,
+        hits=block.hits,
+        checksum=kept.hex() if ready and kept != NONE else "",
+        parent=block.parent.hex(),
+        descriptor=block.number,
+        segment=block.slot.slab.segment.number,
+        offset=block.slot.offset,
+        kv_group=space.kv_group,
+        world_size=space.world_size,
+        rank=space.rank,
+    )

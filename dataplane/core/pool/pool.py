@@ -1,0 +1,314 @@
+"""The pool: all blocks, their charges, pins and sweeps. `core.eviction.reclaimer` makes room in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from dataplane.core.blocks.blocks import Block, BlockTable
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.blocks.ports import MemorySource
+from dataplane.core.blocks.segments import Segments
+from dataplane.core.blocks.slabs import Slabs
+from dataplane.core.blocks.spaces import Spaces
+from dataplane.core.pool.order import EvictionOrder
+from dataplane.core.pool.sweeps import Sweeps
+from dataplane.core.tenants.eviction_queues import MakePolicy, Rank
+from dataplane.core.tenants.pins import PinBundle, PinTable
+from dataplane.core.tenants.quotas import Tenant, TenantTable
+from dataplane.core.tenants.usage import UsageTable
+from dataplane.policies.admission import Admission
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.events import (
+    BlocksEvicted,
+    Event,
+    PoolResized,
+    PoolStats,
+    SpaceStats,
+    Totals,
+)
+from dataplane.protocol.salts import shown
+from dataplane.protocol.states import STATE_MASK, BlockStep, State
+
+_READABLE = (int(State.READY), int(State.EVICTING))
+_RESERVED = int(State.RESERVED)
+MAX_SPACES_SHOWN = 1000
+MAX_BURIED = 4096
+"""Maximum number of doomed blocks whose leases one call of `reap` checks."""
+
+
+class Pool:
+    """Blocks, slabs, tenants, pins, sweeps and the eviction order, kept consistent with each other."""
+
+    def __init__(
+        self,
+        table: BlockTable,
+        slabs: Slabs,
+        leases: LeaseTable,
+        memory: MemorySource,
+        policy: MakePolicy,
+        pin_budget_ratio: float,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.table = table
+        self.slabs = slabs
+        self.leases = leases
+        self.order = EvictionOrder(policy)
+        self.pin_budget_ratio = pin_budget_ratio
+        self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
+        self.spaces = Spaces()
+        self.usage = UsageTable(self.spaces)
+        self.tenants = TenantTable(self.order.common, self.usage)
+        self.doomed: dict[Block, None] = {}
+        """Invalid blocks that are out of the index and wait for the end of a lease, oldest first."""
+        self.sweeps = Sweeps(
+            table.memory, table.books, table.blocks, self._invalidate, self._demote, self.doomed
+        )
+        self.totals = Totals()
+        self.emit = emit
+        self.reserved_bytes = 0
+        self.quarantined_bytes = 0
+        self.used_bytes = 0
+        self.padding_bytes = 0
+        self.admission: Admission | None = None
+        """The admission filter, or None when it is off."""
+        self._memory = memory
+        self.segments = Segments(slabs, self.spaces, table.names, memory, emit)
+
+    # ---- a block's charge
+
+    def charge(self, tenant: Tenant, blocks: Sequence[Block]) -> None:
+        """Charge a tenant for blocks of one space that were just reserved."""
+        size = sum([block.charge for block in blocks])
+        self.order.charge(tenant, size)
+        self.usage.charge(tenant, blocks[0].space, size)
+        tenant.blocks += len(blocks)
+        self.used_bytes += size
+        self.reserved_bytes += size
+        for block in blocks:
+            if padding := block.charge - block.nbytes:
+                self.padding_bytes += padding
+                self.slabs.use(block.space).padding_bytes += padding
+
+    def release(self, block: Block, step: BlockStep) -> None:
+        """Free a block with `step`, which must end in FREE, and give back its slot and charge."""
+        state = block.control & STATE_MASK
+        charge = block.charge
+        if state in _READABLE:
+            if block.pins:
+                self.pins.unmark(block)
+            if block.queue is not None:
+                block.queue.remove(block)
+        elif state == _RESERVED:
+            self.reserved_bytes -= charge
+        else:
+            self.quarantined_bytes -= charge
+        self.table.free(block, step)
+        self.slabs.give(block.slot)
+        self.uncharge(block.tenant, charge, (block,))
+        self.usage.charge(block.tenant, block.space, -charge)
+
+    def uncharge(self, tenant: Tenant, size: int, blocks: Sequence[Block]) -> None:
+        """Remove the charge of freed blocks, `size` bytes in all, from a tenant."""
+        self.order.charge(tenant, -size)
+        tenant.blocks -= len(blocks)
+        if not tenant.blocks:
+            self.table.names.tenant_unused(tenant.number)
+        self.used_bytes -= size
+        for block in blocks:
+            if padding := block.charge - block.nbytes:
+                self.padding_bytes -= padding
+                self.slabs.use(block.space).padding_bytes -= padding
+
+    def publish(self, block: Block, now: float) -> None:
+        """Apply pins to a block that became READY, or insert it into its eviction queue. The caller updates the
+        recovery table."""
+        self.reserved_bytes -= block.charge
+        block.used_at = now
+        pins = self._pins_of(block) if self.pins.by_name else ()
+        if pins:
+            self._mark(block, pins, now)
+        else:
+            self.order.insert(block, now)
+
+    def quarantine(self, blocks: Iterable[Block]) -> int:
+        """Quarantine blocks whose hung or dead owner could still write: keep the bytes but free the keys.
+
+        Return the charged bytes.
+        """
+        total = 0
+        for block in blocks:
+            self.table.unlist(block)
+            self.table.step((block,), BlockStep.LOSE_OWNER)
+            self.reserved_bytes -= block.charge
+            self.quarantined_bytes += block.charge
+            self.totals.quarantined_blocks += 1
+            total += block.charge
+        return total
+
+    def use(self, blocks: Sequence[Block], now: float) -> None:
+        """Record uses of READY blocks, in order."""
+        for block in blocks:
+            self.touch(block, now)
+        self.table.used(blocks, now)
+
+    def touch(self, block: Block, now: float) -> None:
+        """Record a use of a READY block. The caller updates the recovery table."""
+        block.used_at = now
+        block.hits += 1
+        if block.queue is not None:  # a block that may not be evicted is in no queue
+            block.queue.touch(block, now)
+        for pin in block.pins:
+            pin.hit(now)
+
+    def refresh(self, block: Block, now: float) -> None:
+        """Make a block recent again without counting a use, so that later blocks of its chain do not become newer than
+        it. The caller updates the recovery table."""
+        block.used_at = now
+        if block.queue is not None:
+            block.queue.refresh(block, now)
+
+    # ---- pins
+
+    def repin(self, block: Block, now: float) -> None:
+        """Update the pins of a READY block after the pin table changed."""
+        pins = self._pins_of(block)
+        if block.doomed or pins == block.pins:
+            return
+        self.pins.unmark(block)
+        if pins:
+            self._mark(block, pins, now)
+        else:
+            self.order.move(block, Rank.NORMAL, now)
+
+    def _pins_of(self, block: Block) -> tuple[PinBundle, ...]:
+        """Return the bundles of pins that hold a block; only pins of its own tenant can."""
+        return self.pins.of(self.spaces.model(block.space), block.tenant.salt, block.key)
+
+    def line_up_soft(self, blocks: Sequence[Block], now: float) -> None:
+        """Order the soft-pinned blocks of a chain, given in chain order, so that the tail is evicted first."""
+        for block in reversed(blocks):
+            if block.queue is not None and block.rank is Rank.SOFT:
+                block.queue.refresh(block, now)
+
+    def _mark(self, block: Block, pins: tuple[PinBundle, ...], now: float) -> None:
+        rank, displaced = self.pins.mark(block, pins)
+        self.order.move(block, rank, now)
+        for other in displaced:
+            self.order.move(other, Rank.SOFT, now)
+
+    def promote_pins(self, now: float) -> None:
+        """Give freed pin budget to blocks that wait for it."""
+        for block in self.pins.promote():
+            self.order.move(block, None, now)
+
+    def settle_pins(self, tenants: Iterable[Tenant], now: float) -> None:
+        """Apply changed pin budgets. Blocks beyond the budgets wait and are treated as under soft pins."""
+        for block in self.pins.demote(tenants):
+            self.order.move(block, Rank.SOFT, now)
+        self.promote_pins(now)
+
+    # ---- sweeps
+
+    def invalid(self, block: Block) -> bool:
+        """Return whether an active invalidation covers a READY block that has not been swept yet."""
+        return self.sweeps.covers(block)
+
+    def mark_dead(self, blocks: Iterable[Block]) -> int:
+        """Remove READY blocks from the index and doom them; `reap` frees them when no lease holds them. Return the
+        number of blocks."""
+        count = 0
+        for block in blocks:
+            self.table.unlist(block)
+            if block.pins:
+                self.pins.unmark(block)
+            self.order.move(block, None, 0.0)
+            block.doomed = True
+            self.doomed[block] = None
+            count += 1
+        return count
+
+    def reap(self, now: float) -> int:
+        """Free doomed blocks that no lease holds and return their number."""
+        if not self.doomed:
+            self.sweeps.rest()
+            return 0
+        blocks = list(islice(self.doomed, MAX_BURIED))
+        self.table.step(blocks, BlockStep.EVICT)
+        held = self.leases.held(blocks)
+        freed: dict[Tenant, list[int]] = {}
+        for block, kept in zip(blocks, held, strict=True):
+            del self.doomed[block]
+            if kept:
+                self.table.step((block,), BlockStep.PUT_BACK)
+                self.doomed[block] = None  # at the end, so that other blocks get checked
+                continue
+            sums = freed.setdefault(block.tenant, [0, 0])
+            sums[0] += 1
+            sums[1] += block.charge
+            self.release(block, BlockStep.FREE)
+        for tenant, (count, size) in freed.items():
+            self.emit(BlocksEvicted(now, shown(tenant.salt), "invalidated", count, size))
+        return sum(count for count, _ in freed.values())
+
+    def _invalidate(self, blocks: Sequence[Block]) -> int:
+        count = self.mark_dead(block for block in blocks if block.state is State.READY)
+        self.totals.invalidated_blocks += count
+        return count
+
+    def _demote(self, blocks: Sequence[Block]) -> int:
+        chosen = [block for block in blocks if block.queue is not None and block.rank is Rank.NORMAL]
+        for block in chosen:
+            self.order.move(block, Rank.DEMOTED, block.used_at)
+        return len(chosen)
+
+    # ---- size
+
+    def resize(self, capacity_bytes: int, now: float) -> None:
+        """Grow the pool. Raise ProtocolError(CANNOT_RESIZE) and change nothing when the size is refused."""
+        slabs = self.slabs
+        page = slabs.page_bytes
+        if capacity_bytes < slabs.capacity_bytes or capacity_bytes % page:
+            raise ProtocolError(
+                Code.CANNOT_RESIZE,
+                f"expected a multiple of {page} bytes, {slabs.capacity_bytes} or more, got {capacity_bytes}: "
+                "the pool can only grow",
+                "capacity_bytes",
+            )
+        most = slabs.committed_bytes + self._memory.available_bytes()
+        if capacity_bytes > max(most, slabs.capacity_bytes):
+            raise ProtocolError(
+                Code.CANNOT_RESIZE,
+                f"expected at most {most} bytes, got {capacity_bytes}: this machine has no more memory available",
+                "capacity_bytes",
+            )
+        if capacity_bytes == slabs.capacity_bytes:
+            return
+        slabs.resize(capacity_bytes)
+        self._memory.resize(capacity_bytes)
+        self.pins.rebudget(int(capacity_bytes * self.pin_budget_ratio))
+        self.promote_pins(now)
+        self.emit(PoolResized(now, capacity_bytes))
+
+    def space_stats(self) -> list[SpaceStats]:
+        """Return the statistics of at most MAX_SPACES_SHOWN spaces, largest number of bytes first."""
+        return [self.spaces.stats(number, use) for number, use in self.slabs.largest_spaces(MAX_SPACES_SHOWN)]
+
+    def stats(self) -> PoolStats:
+        stats = PoolStats(
+            capacity_bytes=self.slabs.capacity_bytes,
+            used_bytes=self.used_bytes,
+            ready_bytes=self.used_bytes - self.reserved_bytes - self.quarantined_bytes,
+            reserved_bytes=self.reserved_bytes,
+            quarantined_bytes=self.quarantined_bytes,
+            pinned_bytes=self.pins.pinned_bytes,
+            pin_budget_bytes=self.pins.budget_bytes,
+            committed_bytes=self.slabs.committed_bytes,
+            padding_bytes=self.padding_bytes,
+            segments=len(self.slabs.segments),
+            blocks=len(self.table.blocks),
+            max_blocks=self.table.max_blocks,
+            free_slot_bytes=self.slabs.free_slot_bytes,
+        )
+        self._memory.describe(stats)
+        return stats

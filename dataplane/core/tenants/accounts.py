@@ -1,0 +1,98 @@
+"""Accounts, among which the room of the pool is divided, and their ranking by borrowed bytes.
+
+A tenant whose quota is enforced has its own account. All other tenants, without a record or only observed, share the
+common account: among them the eviction policy alone decides, as if there were no tenants, and together they borrow with
+weight 1. A pool without quotas is therefore one plain cache, and a hundred thousand unknown salts cost no more than
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from dataplane.core.tenants.eviction_queues import EvictionQueue
+
+
+@dataclass(eq=False, slots=True)
+class Account:
+    """Eviction queue, charge and limits of one tenant with an enforced quota, or of all other tenants together."""
+
+    queue: EvictionQueue
+    weight: float = 1.0
+    floor_bytes: int = 0
+    """Effective floor: bytes that other accounts cannot take, at most what the pool can guarantee."""
+    limit_bytes: int | None = None
+    bytes: int = 0
+    """Charged bytes in any state."""
+    entry: tuple[float, int] | None = None
+    """Its valid entry in the heap of the ranking; None when it is not ranked."""
+
+    @property
+    def share(self) -> float:
+        """Charged bytes divided by the weight; the account with the largest share gives up blocks first."""
+        return self.bytes / self.weight
+
+
+@dataclass(slots=True)
+class Ranking:
+    """Borrowers by share, largest first, in a lazy heap: a change costs nothing until the next query. Accounts within
+    their floors are not in the heap, so ten thousand of them do not slow down a search."""
+
+    _heap: list[tuple[float, int, Account]] = field(default_factory=list)
+    _changed: dict[Account, None] = field(default_factory=dict)
+    _count: int = 0
+    changes: int = 0
+    """Number of times that an account changed."""
+    _room: int = 1024
+    """Number of entries, including outdated ones, above which the heap is cleaned."""
+
+    def changed(self, account: Account) -> None:
+        """Record that the account's bytes, floor or weight changed."""
+        self._changed[account] = None
+        self.changes += 1
+
+    def forget(self, account: Account) -> None:
+        """Remove an account that is closed."""
+        self._changed.pop(account, None)
+        account.entry = None
+
+    def borrowers(self) -> Generator[Account, None, None]:
+        """Yield accounts above their floor, largest share first. Close the generator before anything changes."""
+        self._settle()
+        heap, taken = self._heap, []
+        try:
+            while heap:
+                entry = heappop(heap)
+                account = entry[2]
+                if account.entry != entry[:2]:
+                    continue
+                taken.append(entry)
+                yield account
+        finally:
+            for entry in taken:
+                heappush(heap, entry)
+
+    def _settle(self) -> None:
+        for account in self._changed:
+            if account.bytes <= account.floor_bytes:
+                account.entry = None
+                continue
+            self._count += 1
+            account.entry = (-account.share, self._count)
+            heappush(self._heap, (*account.entry, account))
+        self._changed.clear()
+        if len(self._heap) > self._room:
+            self._heap = [entry for entry in self._heap if entry[2].entry == entry[:2]]
+            heapify(self._heap)
+            self._room = 2 * len(self._heap) + 1024
+
+
+def effective_floors(floors: dict[str, int], capacity_bytes: int) -> dict[str, int]:
+    """Return the bytes guaranteed for each floor: all of it, or the same fraction of each when the pool is too
+    small."""
+    wanted = sum(floors.values())
+    if wanted <= capacity_bytes:
+        return floors
+    return {name: floor * capacity_bytes // wanted for name, floor in floors.items()}

@@ -1,0 +1,1 @@
+"""Gateways: serve the wire protocols of other caches from this node's cache."""

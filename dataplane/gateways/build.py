@@ -1,0 +1,93 @@
+"""Build the gateways of this node from its settings. A gateway that is left out gets a log line with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from dataplane.base.settings import SettingsError
+from dataplane.copies.devices import Devices
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.inprocess import InProcess
+from dataplane.core.node import Node
+from dataplane.gateways.lmcache.handlers.instances import Timeouts
+from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, release
+from dataplane.io.loop import Loop
+from dataplane.memory.memory import NodeMemory
+from dataplane.memory.named import NamedFile
+from dataplane.protocol.join import is_loopback
+from dataplane.protocol.layout import H_MEMORY
+from dataplane.settings import DataPlaneSettings
+
+REGISTRATIONS = "lmcache"
+"""Folder in the state directory that stores the registrations."""
+
+log = structlog.stdlib.get_logger()
+
+
+def lmcache_gateway(
+    settings: DataPlaneSettings,
+    loop: Loop,
+    node: Node,
+    memory: NodeMemory,
+    clock: Callable[[], float],
+    keeper: SocketStore,
+    inherited: Sequence[InheritedSocket],
+    devices: Devices,
+    gpu_copies: GpuCopyService,
+) -> LMCacheServer | None:
+    """Return the LMCache gateway, or None if it is disabled, or if it cannot listen and was not requested explicitly.
+
+    `keeper` is notified of the gateway's sockets; `inherited` are the sockets of the previous data plane, which the
+    holders kept. Raise SettingsError if the gateway was requested explicitly and cannot listen.
+    """
+    if not settings.lmcache_port or memory.named is None:
+        release(inherited, keeper)
+        return None
+    url = settings.lmcache_url
+    try:
+        server = LMCacheServer(
+            loop,
+            url,
+            InProcess(node),
+            memory.named,
+            int(memory.index.cells[H_MEMORY]),
+            Path(settings.common.state_dir) / REGISTRATIONS,
+            clock,
+            allow_clear=settings.lmcache_allow_clear,
+            timeouts=Timeouts(
+                settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s
+            ),
+            keeper=keeper,
+            inherited=inherited,
+            devices=devices,
+            gpu_copies=gpu_copies,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if settings.common.lmcache_port is not None:
+            raise SettingsError(
+                f"lmcache_port: {url} cannot be listened on: {reason}; "
+                "name another port, or 0 for no LMCache gateway"
+            ) from None
+        log.warning("lmcache.off", url=url, reason=reason, effect="no LMCache client is served")
+        memory.drop_named()
+        return None
+    if not is_loopback(url):
+        log.warning(
+            "lmcache.open_to_others",
+            url=url,
+            effect="whoever reaches this address may read, write and clear what LMCache clients cache",
+        )
+    _keep_pinned_pages(memory.named, devices)
+    log.info("lmcache.serving", url=server.url, memory=memory.named.name, bytes=memory.named.nbytes)
+    return server
+
+
+def _keep_pinned_pages(named: NamedFile, devices: Devices) -> None:
+    """Stop the segment from giving back pages while a device may write to them by address."""
+    allowed = named.may_give_back
+    named.may_give_back = lambda: not devices.named_is_pinned and allowed()

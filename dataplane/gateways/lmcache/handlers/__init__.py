@@ -1,0 +1,1 @@
+"""The operations of the LMCache protocol: register, look up, store, retrieve, free, report."""

@@ -1,0 +1,98 @@
+"""Operations of workers that copy by themselves: where in the named segment to write and to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dataplane.gateways.lmcache.handlers.cache import NamedPool
+from dataplane.gateways.lmcache.handlers.counters import BytesMoved
+from dataplane.gateways.lmcache.handlers.failures import FALSE, NOTHING_TO_STORE, YES, OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.instances import Instance
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
+from dataplane.gateways.lmcache.readiness import PageReadiness
+from dataplane.gateways.lmcache.wire.messages import ChunkSlot, Key, RetrievePrepared, StorePrepared, encode
+from dataplane.gateways.lmcache.wire.messages import SlotsReply as SlotsAnswer
+from dataplane.gateways.lmcache.wire.requests import Chunks, GatewayRequest, Result
+
+Resolve = Callable[[GatewayRequest, Key, int], Chunks]
+"""Return the chunks that a key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
+
+
+class ClientCopyHandlers:
+    """Handle the operations of workers that copy by themselves."""
+
+    def __init__(
+        self,
+        pool: NamedPool,
+        sessions: LookupSessions,
+        resolve: Resolve,
+        moved: BytesMoved,
+        readiness: PageReadiness,
+    ) -> None:
+        self._pool = pool
+        self._readiness = readiness
+        self._sessions = sessions
+        self._resolve = resolve
+        self._moved = moved
+
+    def prepare_store(self, asked: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(asked, key, number)
+        if not chunks.keys:
+            return NOTHING_TO_STORE
+        if asked.peer.perhaps_answered:
+            # The client uses the first answer it gets. If the previous data plane answered, the client would write to
+            # the room granted there, which is gone, and commit this one.
+            raise OperationFailed(Reason.REFUSED, "a data plane before this one may have granted it already")
+        return self._readiness.when_ready(asked, chunks, lambda: self._prepare(asked, chunks))
+
+    def _prepare(self, asked: GatewayRequest, chunks: Chunks) -> Result:
+        transfers = chunks.instance.transfers
+        store = transfers.prepare_store(chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, asked.now)
+        if not store.places:
+            if store.refused:
+                raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
+            return NOTHING_TO_STORE
+        slots = self._slots(chunks.instance, store.places)
+        return encode(StorePrepared(SlotsAnswer(slots, [place.chunk for place in store.places])))
+
+    def commit_store(self, asked: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
+        chunks = self._resolve(asked, key, number)
+        transfers = chunks.instance.transfers
+        if data:
+            transfers.abort_store(chunks.transfer, asked.now)
+            raise OperationFailed(
+                Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
+            )
+        store = transfers.commit_store(chunks.transfer, chunks.keys, asked.now)
+        self._moved.stored(len(store.places), chunks.instance.form.chunk_bytes)
+        return FALSE if store.refused else YES
+
+    def prepare_retrieve(self, asked: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(asked, key, number)
+        if not chunks.keys:
+            raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
+        held = chunks.instance.transfers.prepare_read(chunks.transfer, chunks.tenant, chunks.keys, asked.now)
+        slots = self._slots(chunks.instance, places_of(held))
+        return encode(RetrievePrepared(success=True, data=b"", context=SlotsAnswer(slots)))
+
+    def commit_retrieve(self, asked: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(asked, key, number)
+        transfer = chunks.transfer
+        transfers = chunks.instance.transfers
+        was_held = transfers.end_read(transfer) or (
+            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, asked.now)
+        )
+        self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+        if not was_held:
+            raise OperationFailed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")
+        self._moved.read(len(chunks), chunks.instance.form.chunk_bytes)
+        return YES
+
+    def _slots(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[ChunkSlot]:
+        form = instance.form
+        bases = {segment: self._pool.base(segment) for segment in {place.segment for place in places}}
+        return [
+            ChunkSlot(bases[place.segment] + place.offset, form.chunk_bytes, form.shape, form.dtype)
+            for place in places
+        ]

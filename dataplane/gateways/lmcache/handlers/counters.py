@@ -1,0 +1,94 @@
+"""Counters of the gateway's requests, failures and durations by operation."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+import structlog
+
+from dataplane.gateways.lmcache.handlers.failures import Reason
+
+LOG_INTERVAL_S = 10.0
+"""Minimum time between two log lines about the same kind of failure."""
+UNKNOWN = "unknown"
+"""Name under which all unknown operations are counted, because peers choose their names freely."""
+BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(slots=True)
+class OperationCounts:
+    """Counters of one operation since the process started."""
+
+    requests: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failures by reason."""
+    seconds: float = 0.0
+    """Total time that the loop worked on requests or a copy ran."""
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    """Requests by duration: one bucket for each upper bound in `BUCKETS_S`, and the last one for longer requests."""
+
+    def took(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+
+
+@dataclass(slots=True)
+class BytesMoved:
+    """Chunks that clients looked up, stored and read."""
+
+    chunks_in: int = 0
+    stored_bytes: int = 0
+    chunks_out: int = 0
+    read_bytes: int = 0
+    requested_chunks: int = 0
+    hit_chunks: int = 0
+
+    def looked_up(self, requested: int, hits: int) -> None:
+        self.requested_chunks += requested
+        self.hit_chunks += hits
+
+    def stored(self, chunks: int, chunk_bytes: int) -> None:
+        self.chunks_in += chunks
+        self.stored_bytes += chunks * chunk_bytes
+
+    def read(self, chunks: int, chunk_bytes: int) -> None:
+        self.chunks_out += chunks
+        self.read_bytes += chunks * chunk_bytes
+
+
+class Counters:
+    """Tallies by operation, with rate-limited log lines for failures."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[str, OperationCounts] = {}
+        self.moved = BytesMoved()
+        self.unanswered = 0
+        """Number of answers that could not be delivered because the peer was gone."""
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        """Time of the last log line about a kind of failure, and the number of such failures since."""
+
+    def of(self, operation: str) -> OperationCounts:
+        tally = self.tallies.get(operation)
+        if tally is None:
+            tally = self.tallies[operation] = OperationCounts()
+        return tally
+
+    def failed(self, operation: str, reason: Reason, message: str, now: float) -> None:
+        """Count a failure, and log it at most once per LOG_INTERVAL_S."""
+        self.of(operation).failures[reason.value] += 1
+        at, untold = self._told.get((operation, reason), (float("-inf"), 0))
+        if now - at < LOG_INTERVAL_S:
+            self._told[operation, reason] = at, untold + 1
+            return
+        self._told[operation, reason] = now, 0
+        log.warning(
+            "lmcache.failed",
+            operation=operation,
+            reason=reason.value,
+            message=message[:300],
+            untold_before=untold,
+        )

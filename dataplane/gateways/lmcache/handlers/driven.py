@@ -1,0 +1,193 @@
+"""Operations of workers that let this node copy: store and retrieve, answered when the copy has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dataplane.copies.copying import CopyFailed, CopyThreads
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.inprocess import LeasedChain
+from dataplane.gateways.lmcache.handlers.cache import NamedPool
+from dataplane.gateways.lmcache.handlers.client_copies import Resolve
+from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, Source
+from dataplane.gateways.lmcache.handlers.counters import BytesMoved
+from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
+from dataplane.gateways.lmcache.readiness import PageReadiness
+from dataplane.gateways.lmcache.wire.messages import Key, encode
+from dataplane.gateways.lmcache.wire.requests import LATER, Chunks, GatewayRequest, Result, as_failed
+from dataplane.protocol.codes import ProtocolError
+
+COPIED = encode([b"", True])
+"""Success without an event to wait for: the copy is complete when this is sent, also on a device."""
+
+
+class DrivenCopyHandlers:
+    """Handle the operations of workers that let this node copy."""
+
+    def __init__(
+        self,
+        pool: NamedPool,
+        instances: Instances,
+        sessions: LookupSessions,
+        resolve: Resolve,
+        moved: BytesMoved,
+        copying: CopyThreads,
+        clock: Callable[[], float],
+        failed: Callable[[str, OperationFailed], None],
+        gpu_copies: GpuCopyService | None,
+        readiness: PageReadiness,
+    ) -> None:
+        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned."""
+        self._pool = pool
+        self._instances = instances
+        self._sessions = sessions
+        self._resolve = resolve
+        self._moved = moved
+        self._copying = copying
+        self._clock = clock
+        self._failed = failed
+        self._gpu_copies = gpu_copies
+        self._readiness = readiness
+
+    def store(
+        self, asked: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes
+    ) -> Result:
+        chunks = self._resolve(asked, key, number)
+        instance, copier = chunks.instance, _copier(chunks.instance)
+        chunks = chunks.first(_real(copier, blocks, len(chunks)))
+        if not chunks.keys:
+            return COPIED
+        self._reads(instance, copier, chunks.transfer.space)
+        return self._readiness.when_ready(asked, chunks, lambda: self._store(asked, chunks, blocks, event))
+
+    def _store(self, asked: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes) -> Result:
+        instance, copier = chunks.instance, _copier(chunks.instance)
+        transfers = instance.transfers
+        store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, asked.now)
+        if not store.places:
+            if store.refused:
+                raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
+            return COPIED
+        targets = self._views(instance, store.places)
+
+        def copy() -> None:
+            for chunk, target in targets:
+                copier.gather(blocks, chunk, target)
+
+        def done(failed: CopyFailed | None) -> bytes:
+            now = self._clock()
+            if failed is not None or not instance.attached:
+                transfers.give_up(store, now)  # only this process was writing there
+                raise OperationFailed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
+            transfers.publish(store, now)
+            self._moved.stored(len(store.places), copier.chunk_bytes)
+            return NOT_COPIED if store.refused else COPIED
+
+        return self._copy(asked, instance, event, copy, done)
+
+    def retrieve(
+        self,
+        asked: GatewayRequest,
+        key: Key,
+        number: int,
+        blocks: list[list[int]],
+        event: bytes,
+        skip_tokens: int = 0,
+    ) -> Result:
+        chunks = self._resolve(asked, key, number)
+        instance, copier = chunks.instance, _copier(chunks.instance)
+        if not chunks.keys:
+            raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
+        _real(copier, blocks, len(chunks))
+        transfers, transfer, request_id = instance.transfers, chunks.transfer, key.request_id
+        held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, asked.now)
+        self._reads(instance, copier, transfer.space)
+        sources = self._sources(instance, copier, held)
+
+        def copy() -> None:
+            for chunk, source in sources:
+                copier.scatter(blocks, chunk, source, skip_tokens)
+
+        def done(failed: CopyFailed | None) -> bytes:
+            transfers.release(held)
+            self._sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+            if failed is not None:
+                raise OperationFailed(Reason.COPY_FAILED, str(failed))
+            self._moved.read(len(chunks), copier.chunk_bytes)
+            return COPIED
+
+        return self._copy(asked, instance, event, copy, done)
+
+    def _copy(
+        self,
+        asked: GatewayRequest,
+        instance: Instance,
+        event: bytes,
+        copy: Callable[[], None],
+        done: Callable[[CopyFailed | None], bytes],
+    ) -> Result:
+        """Copy off the loop once the engine's event has occurred.
+
+        `done` returns the answer, or raises OperationFailed or ProtocolError.
+        """
+        copier = _copier(instance)
+
+        def work() -> None:
+            copier.begin(event, lambda: instance.over or self._copying.closing)
+            try:
+                copy()
+            finally:
+                copier.finish()
+
+        def ended(failed: CopyFailed | None) -> None:
+            try:
+                result = done(failed)
+            except (OperationFailed, ProtocolError) as error:
+                self._failed(asked.operation, as_failed(error))
+                result = NOT_COPIED
+            finally:
+                self._instances.copy_ended(instance)
+            asked.reply(result)
+
+        instance.copying += 1
+        if not self._copying.submit(work, ended, copier if copier.own_thread else None):
+            ended(CopyFailed("too many copies are queued"))
+        return LATER
+
+    def _reads(self, instance: Instance, copier: Copier, space: int) -> None:
+        """Register the worker as a reader of the GPU copies of a space on its device."""
+        if copier.device_uuid and self._gpu_copies is not None:
+            self._gpu_copies.read_by(instance.client, copier.device_uuid, space)
+
+    def _sources(self, instance: Instance, copier: Copier, held: LeasedChain) -> list[tuple[int, Source]]:
+        """Return each chunk with its bytes in the named segment or the address of its GPU copy on the worker's
+        device."""
+        views = self._views(instance, places_of(held))
+        if not copier.device_uuid or self._gpu_copies is None:
+            return [*views]
+        near = self._gpu_copies.places(copier.device_uuid, held.descriptors).tolist()
+        return [(chunk, address or view) for (chunk, view), address in zip(views, near, strict=True)]
+
+    def _views(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[tuple[int, memoryview]]:
+        """Return each chunk with its bytes in the named segment."""
+        memory, size = self._pool.view(), instance.form.chunk_bytes
+        starts = [self._pool.base(place.segment) + place.offset for place in places]
+        return [
+            (place.chunk, memory[start : start + size]) for place, start in zip(places, starts, strict=True)
+        ]
+
+
+def _copier(instance: Instance) -> Copier:
+    if instance.form.copier is None:
+        raise OperationFailed(Reason.UNSUPPORTED, "this worker registered to copy by itself")
+    return instance.form.copier
+
+
+def _real(copier: Copier, blocks: Blocks, wanted: int) -> int:
+    try:
+        return copier.chunks(blocks, wanted)
+    except CopyFailed as error:
+        raise OperationFailed(Reason.BAD_ARGUMENTS, str(error)) from None

@@ -1,0 +1,150 @@
+"""Operations of schedulers: count the cached chunks of a request and hold them until the workers read them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from dataplane.gateways.lmcache.handlers.cache import GatewayCache
+from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
+from dataplane.gateways.lmcache.handlers.counters import BytesMoved
+from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.instances import Instances
+from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.wire.messages import Key, encode
+from dataplane.gateways.lmcache.wire.requests import GatewayRequest, Result, check_key, whole
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.spaces import LMCACHE, LMCACHE_SCHEDULERS
+
+SCHEDULER = "LMCache scheduler"
+
+
+class LookupHandlers:
+    """Handle the operations of schedulers."""
+
+    def __init__(
+        self,
+        cache: GatewayCache,
+        instances: Instances,
+        sessions: LookupSessions,
+        chains: RequestChains,
+        moved: BytesMoved,
+    ) -> None:
+        self._cache = cache
+        self._moved = moved
+        self._instances = instances
+        self._sessions = sessions
+        self._chains = chains
+        self._common = 0
+        """Client number of the engine that schedulers without an engine of their own share."""
+
+    def lookup(self, asked: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
+        check_key(key)
+        layouts = self._instances.layouts(key.model_name, key.world_size)
+        keys = b""
+        if layouts:
+            chain, count = self._chains.of(key, asked.same)
+            keys = chain.keys(0, whole(min(key.end, count)))
+        keys = keys[: MAX_KEYS_PER_REQUEST * KEY_BYTES]
+        if not keys:  # end an earlier look-up of this request, because it now asks for something else
+            self._sessions.end(asked.peer.identity, key.request_id)
+        if not layouts:
+            raise OperationFailed(
+                Reason.UNKNOWN_INSTANCE,
+                f"no worker of model {key.model_name[:64]!r} and world size {key.world_size} is registered",
+            )
+        if not keys or not asked.peer.open:
+            return None
+        client = self._scheduler(asked)
+        # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
+        hits, held = self._hold(client, layouts, keys, key.cache_salt, asked.now)
+        readers = max(1, key.num_kv_readers or tensor_parallel)
+        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in held.items() if each}
+        deadline = asked.now + LEASE_TTL_S
+        self._sessions.begin(
+            HeldLookup(asked.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks)
+        )
+        self._moved.looked_up(len(keys) // KEY_BYTES, hits)
+        self._cache.looked_up(key.cache_salt, layouts[0][0], len(keys) // KEY_BYTES, hits, asked.now)
+        return None
+
+    def _hold(
+        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, now: float
+    ) -> tuple[int, dict[int, list[int]]]:
+        """Hold the leading chunks that every rank has in every layout.
+
+        Return the number of chunks, and the held descriptors by space.
+        """
+        hits = len(keys) // KEY_BYTES
+        held: dict[int, list[int]] = {}
+        try:
+            for space in (space for ranks in layouts for space in ranks):
+                found = self._cache.hold(client, space, keys, tenant, now, asked=False, used=False, most=hits)
+                held[space] = found.descriptors
+                hits = len(found.descriptors)
+                if not hits:
+                    break
+        except ProtocolError as error:
+            hits = 0
+            if error.code is not Code.UNKNOWN_SPACE:  # the core forgets empty spaces
+                raise
+        finally:
+            for space, descriptors in held.items():
+                if len(descriptors) > hits:
+                    self._cache.release(client, descriptors[hits:])
+                    held[space] = descriptors[:hits]
+        return hits, held
+
+    def _scheduler(self, asked: GatewayRequest) -> int:
+        """Return the client number of the engine that holds the look-ups of this connection.
+
+        A shared engine is used when there are too many engines, and until the process of the peer is known, because
+        the leases of an engine end with its process.
+        """
+        peer = asked.peer
+        if peer.known and not peer.client and peer.found is not None:
+            pid, started = peer.found
+            group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
+            with suppress(ProtocolError):
+                peer.client = self._attach(group, pid, started, asked.now)
+        if peer.client:
+            return peer.client
+        if self._common not in self._cache.engines:
+            self.attach_common(asked.now)
+        return self._common
+
+    def attach_common(self, now: float) -> None:
+        """Attach the shared engine for schedulers without an engine of their own. Raise ProtocolError on failure."""
+        self._common = self._attach(LMCACHE_SCHEDULERS, 0, 0, now)
+
+    def _attach(self, group: str, pid: int, started: int, now: float) -> int:
+        message = Attach(0, VERSION, group, [], engine=SCHEDULER)
+        return self._cache.attach(message, pid, now, started, gateway=LMCACHE)[0].client
+
+    def query_prefetch_status(self, asked: GatewayRequest, request_id: str) -> Result:
+        return encode(self._sessions.take_result(asked.peer.identity, request_id))
+
+    def wait_prefetch_status(self, asked: GatewayRequest, request_id: str, seconds: float) -> Result:
+        """Return the result without waiting, because a look-up has its result at once."""
+        return self.query_prefetch_status(asked, request_id)
+
+    def free_lookup_locks(self, asked: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
+        check_key(key)
+        lookup = self._sessions.find(asked.peer.identity, key.request_id)
+        if lookup is None or key.start >= key.end:
+            return None
+        lock = next(iter(lookup.locks.values()), None)
+        if lock is not None and lookup.client in self._cache.engines:
+            # The engine has these chunks in its own memory, but they count as used nevertheless.
+            chunks = slice(key.start // CHUNK_TOKENS, -(-key.end // CHUNK_TOKENS))
+            pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)
+            used = [descriptor for descriptor, readers in pairs if readers]
+            if used:
+                self._cache.use(lookup.client, used, asked.now)
+        self._sessions.free(lookup, key.start, key.end)
+        return None
+
+    def end_session(self, asked: GatewayRequest, request_id: str) -> Result:
+        self._sessions.end(asked.peer.identity, request_id)
+        return None

@@ -1,0 +1,74 @@
+"""Report the gateway's state for `NodeStats.gateway`."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from dataplane.gateways.lmcache.handlers.cache import NamedPool
+from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
+from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S, Counters
+from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.protocol.events import GatewayInstance, GatewayOperation, GatewayStats
+from dataplane.protocol.spaces import LMCACHE
+
+MAX_INSTANCES_SHOWN = 256
+MAX_CHARACTERS = 64
+
+
+def gateway_stats(
+    url: str,
+    pool: NamedPool,
+    connections: int,
+    sessions: LookupSessions,
+    instances: Instances,
+    counters: Counters,
+    now: float,
+) -> GatewayStats:
+    """Return the gateway's current state and its totals since the process started."""
+    moved = counters.moved
+    return GatewayStats(
+        gateway=LMCACHE,
+        url=url,
+        memory_name=pool.name,
+        memory_bytes=pool.nbytes,
+        problem=pool.problem,
+        name_restored=pool.restored,
+        memory_short=pool.short,
+        chunk_tokens=CHUNK_TOKENS,
+        connections=connections,
+        lookups=len(sessions),
+        lookups_ended=dict(sessions.ended),
+        instances=[_shown(instance, now) for instance in islice(instances, MAX_INSTANCES_SHOWN)],
+        operations=[
+            GatewayOperation(
+                name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets)
+            )
+            for name, tally in sorted(counters.tallies.items())
+        ],
+        bounds_s=list(BUCKETS_S),
+        unanswered=counters.unanswered,
+        stored_bytes=moved.stored_bytes,
+        read_bytes=moved.read_bytes,
+        chunks_in=moved.chunks_in,
+        chunks_out=moved.chunks_out,
+        requested_chunks=moved.requested_chunks,
+        hit_chunks=moved.hit_chunks,
+    )
+
+
+def _shown(instance: Instance, now: float) -> GatewayInstance:
+    registered, form = instance.registered, instance.form
+    return GatewayInstance(
+        instance=registered.instance,
+        client=instance.client,
+        pid=registered.pid,
+        model=registered.model_name[:MAX_CHARACTERS],
+        world_size=registered.world_size,
+        layout=form.layout[:MAX_CHARACTERS],
+        dtype=form.dtype,
+        chunk_bytes=form.chunk_bytes,
+        copies=form.copier is not None,
+        silent_s=round(max(0.0, now - instance.seen), 3),
+        attached=instance.attached,
+    )

@@ -1,0 +1,194 @@
+"""Look-ups of requests and their leases: one set for each request of a scheduler, however often it looks up.
+
+A look-up immediately leases the blocks that it finds in every rank's space, so that they are still there when the
+workers read them. The leases end when every reader of a block has committed, when the scheduler frees them or ends the
+request, when the scheduler is gone, or after LEASE_TTL_S. The number of look-ups is bounded; at the limit, the oldest
+look-up ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
+
+LEASE_TTL_S = 300.0
+"""Time after which the leases of a look-up end."""
+MAX_LOOKUPS = 32_768
+MAX_LOOKUPS_PER_SCHEDULER = 4096
+
+LetGo = Callable[[int, Sequence[int]], None]
+
+
+@dataclass(slots=True)
+class SpaceLock:
+    """Leased blocks of one space, by chunk number from the start of the request."""
+
+    descriptors: list[int]
+    readers: list[int]
+    """Number of workers that have yet to read each block; 0 once the block is released."""
+
+
+@dataclass(eq=False, slots=True)
+class HeldLookup:
+    """The look-up of one request of one scheduler, with the blocks that it holds."""
+
+    scheduler: bytes
+    request_id: str
+    client: int
+    """Client number of the engine that holds the leases."""
+    keys: bytes
+    """Packed keys of the requested chunks."""
+    hits: int
+    deadline: float
+    waiting: bool = True
+    """Whether the scheduler has not fetched the result yet."""
+    locks: dict[int, SpaceLock] = field(default_factory=dict)
+    """Leases by space number."""
+
+
+class LookupSessions:
+    """All look-ups that hold blocks or whose result has not been fetched, oldest first."""
+
+    def __init__(
+        self,
+        release: LetGo,
+        max_lookups: int = MAX_LOOKUPS,
+        max_per_scheduler: int = MAX_LOOKUPS_PER_SCHEDULER,
+        handed_over: dict[tuple[bytes, str], int] | None = None,
+    ) -> None:
+        """Create an empty set of sessions.
+
+        `handed_over` holds results of the previous data plane that were not fetched: hits by scheduler and request.
+        """
+        self._release = release
+        self._handed_over = handed_over or {}
+        self._max_lookups = max_lookups
+        self._max_per_scheduler = max_per_scheduler
+        self._all: OrderedDict[tuple[bytes, str], HeldLookup] = OrderedDict()
+        self._of_scheduler: dict[bytes, OrderedDict[str, HeldLookup]] = {}
+        self._of_request: dict[str, dict[bytes, HeldLookup]] = {}
+        self.ended: Counter[str] = Counter()
+        """Number of look-ups that their scheduler did not end, by cause: `expired`, `crowded_out`, `disconnected`."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def find(self, scheduler: bytes, request_id: str) -> HeldLookup | None:
+        return self._all.get((scheduler, request_id))
+
+    def begin(self, lookup: HeldLookup) -> None:
+        """Add a look-up in place of an earlier one of the same request."""
+        self.end(lookup.scheduler, lookup.request_id)
+        own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+        if len(own) >= self._max_per_scheduler:
+            self.ended["crowded_out"] += 1
+            self.end(lookup.scheduler, next(iter(own)))
+            own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+        elif len(self._all) >= self._max_lookups:
+            self.ended["crowded_out"] += 1
+            self.end(*next(iter(self._all)))
+            own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+        self._all[lookup.scheduler, lookup.request_id] = lookup
+        own[lookup.request_id] = lookup
+        self._of_request.setdefault(lookup.request_id, {})[lookup.scheduler] = lookup
+
+    def take_result(self, scheduler: bytes, request_id: str) -> int:
+        """Return the hits of a look-up once; 0 if there is no such look-up or its result was fetched before."""
+        lookup = self._all.get((scheduler, request_id))
+        if lookup is None:
+            return self._handed_over.pop((scheduler, request_id), 0)
+        if not lookup.waiting:
+            return 0
+        lookup.waiting = False
+        if not lookup.locks:
+            self.end(scheduler, request_id)
+        return lookup.hits
+
+    def untold(self) -> dict[tuple[bytes, str], int]:
+        """Return the hits of look-ups whose results have not been fetched yet, by scheduler and request."""
+        return {key: lookup.hits for key, lookup in self._all.items() if lookup.waiting}
+
+    def forget_handed_over(self) -> None:
+        """Forget results of the previous data plane that were not fetched."""
+        self._handed_over.clear()
+
+    def end(self, scheduler: bytes, request_id: str) -> None:
+        """End the look-up of a request, and release its leases."""
+        self._handed_over.pop((scheduler, request_id), None)
+        lookup = self._all.pop((scheduler, request_id), None)
+        if lookup is None:
+            return
+        own = self._of_scheduler[scheduler]
+        del own[request_id]
+        if not own:
+            del self._of_scheduler[scheduler]
+        same = self._of_request[request_id]
+        del same[scheduler]
+        if not same:
+            del self._of_request[request_id]
+        for lock in lookup.locks.values():
+            left = [each for each, readers in zip(lock.descriptors, lock.readers, strict=True) if readers]
+            if left:
+                self._release(lookup.client, left)
+        lookup.locks.clear()
+
+    def end_scheduler(self, scheduler: bytes) -> None:
+        """End all look-ups of a scheduler that is gone."""
+        for request_id in list(self._of_scheduler.get(scheduler, ())):
+            self.ended["disconnected"] += 1
+            self.end(scheduler, request_id)
+
+    def free(self, lookup: HeldLookup, start: int, end: int) -> list[list[int]]:
+        """Release the chunks from token `start` to token `end` in all spaces. Return the descriptors by space."""
+        freed = [
+            self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.locks)
+        ]
+        self._end_if_done(lookup)
+        return [each for each in freed if each]
+
+    def read(self, request_id: str, keys: bytes, space: int, start: int, end: int) -> None:
+        """Record that a worker read chunks of a request in its space.
+
+        Each look-up that holds the chunks then waits for one reader fewer.
+        """
+        for lookup in list(self._of_request.get(request_id, {}).values()):
+            if lookup.keys.startswith(keys) or keys.startswith(lookup.keys):
+                self._release_chunks(lookup, space, start, end, all_readers=False)
+                self._end_if_done(lookup)
+
+    def expire(self, now: float) -> None:
+        """End look-ups whose deadline has passed."""
+        for key in list(self._expired(now)):
+            self.ended["expired"] += 1
+            self.end(*key)
+
+    def _expired(self, now: float) -> Iterator[tuple[bytes, str]]:
+        for key, lookup in self._all.items():
+            if lookup.deadline > now:
+                return
+            yield key
+
+    def _release_chunks(
+        self, lookup: HeldLookup, space: int, start: int, end: int, *, all_readers: bool
+    ) -> list[int]:
+        lock = lookup.locks.get(space)
+        if lock is None:
+            return []
+        going = []
+        for at in range(max(start, 0) // CHUNK_TOKENS, min(-(-end // CHUNK_TOKENS), len(lock.readers))):
+            if lock.readers[at]:
+                lock.readers[at] = 0 if all_readers else lock.readers[at] - 1
+                if not lock.readers[at]:
+                    going.append(lock.descriptors[at])
+        if going:
+            self._release(lookup.client, going)
+            if not any(lock.readers):
+                del lookup.locks[space]
+        return going
+
+    def _end_if_done(self, lookup: HeldLookup) -> None:
+        if not lookup.locks and not lookup.waiting:
+            self.end(lookup.scheduler, lookup.request_id)

@@ -1,0 +1,320 @@
+"""The LMCache server: receive requests of LMCache clients and answer each one. No peer message makes it raise.
+
+The protocol has no authentication: any client that can reach the socket may use it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dataplane.copies.copying import CopyThreads
+from dataplane.copies.devices import Devices
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.gateways.lmcache.handlers import results
+from dataplane.gateways.lmcache.handlers.cache import GatewayCache, NamedPool
+from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
+from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
+from dataplane.gateways.lmcache.handlers.digests import Digests
+from dataplane.gateways.lmcache.handlers.failures import ANSWERS, OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.instances import Instances, Timeouts
+from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
+from dataplane.gateways.lmcache.handlers.registrations import Registrations
+from dataplane.gateways.lmcache.handlers.report import gateway_stats
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.wire.messages import SIGNATURES, UNSERVED, BadArguments, Key
+from dataplane.gateways.lmcache.wire.operations import RawRequest, introduced_by, number_or_name, split
+from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, as_failed
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection, ZmtpServer
+from dataplane.gateways.lmcache.zmtp.pending_requests import PendingHead, PendingRequests
+from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
+from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
+from dataplane.io.loop import Loop
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.events import GatewayStats
+from dataplane.protocol.keys import TokenError
+
+TICK_S = 1.0
+STRANGERS_S = 15.0
+"""How long the leases of the previous data plane's schedulers are kept after a restart, so that their workers can read
+the blocks."""
+SETTLE_BLOCKS = 32
+"""Number of used blocks at which their use is processed between two requests. A tick of the node would process hundreds
+at once, and delay one request in a hundred."""
+_FORMS = {**SIGNATURES, **UNSERVED}
+
+log = structlog.stdlib.get_logger()
+
+
+class LMCacheServer:
+    """Serve LMCache clients on one TCP port."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        url: str,
+        cache: GatewayCache,
+        pool: NamedPool,
+        memory: int,
+        folder: Path,
+        clock: Callable[[], float],
+        *,
+        allow_clear: bool,
+        timeouts: Timeouts,
+        devices: Devices,
+        keeper: SocketStore | None = None,
+        inherited: Sequence[InheritedSocket] = (),
+        gpu_copies: GpuCopyService | None = None,
+    ) -> None:
+        """Restore the previous data plane's state and start to listen. Raise OSError if the port is not available.
+
+        `memory` is the identity of the core's memory; `folder` stores registrations; `keeper` and `inherited` are the
+        arguments of `ZmtpServer`.
+        """
+        self._clock = clock
+        self._loop = loop
+        self._cache = cache
+        self._settling = False
+        self._pool = pool
+        self.counters = Counters()
+        self.connections = ZmtpServer(loop, url, self._said, self._closed, keeper, inherited)
+        self.url = self.connections.url
+        self._unanswered = PendingRequests(folder)
+        self.chains = RequestChains()
+        self._folder = folder
+        self.sessions = LookupSessions(cache.release, handed_over=results.take(folder))
+        self._watch = ProcessWatch(loop)
+        self._copying = CopyThreads(loop)
+        self.instances = Instances(
+            cache,
+            memory,
+            pool.identity,
+            Registrations(folder),
+            self._watch,
+            clock,
+            timeouts,
+            devices,
+            DeviceOpens(self._copying, devices),
+        )
+        self._operations = GatewayHandlers(
+            cache,
+            pool,
+            self.instances,
+            self.sessions,
+            self.chains,
+            self._copying,
+            self.counters.moved,
+            clock,
+            self._count_failure,
+            allow_clear=allow_clear,
+            gpu_copies=gpu_copies,
+        )
+        self.digests = Digests(self.instances, self._copying)
+        self._strangers = {engine.client for engine in cache.lost("lmcache")}
+        self._begun_at = clock()
+        self.instances.restore(self._begun_at)
+        self._strangers -= {instance.client for instance in self.instances}
+        try:
+            self._operations.lookups.attach_common(self._begun_at)
+        except ProtocolError:
+            # Restarts left too many engines without a known process, which share one limit.
+            self._end_strangers(self._begun_at)
+            try:
+                self._operations.lookups.attach_common(self._begun_at)
+            except ProtocolError as error:  # the node is draining, or full
+                log.warning("lmcache.no_common_engine", reason=error.message)
+        self._answer_left()
+        loop.every(TICK_S, self.tick)
+
+    # ---- requests
+
+    def _said(self, peer: ZmtpConnection, frames: list[bytes]) -> None:
+        """Handle a message, and answer it at once or later."""
+        began = time.perf_counter()
+        request = split(frames)
+        if request is None:
+            return
+        now = self._clock()
+        operation, arguments, same, wrong = self._understood(request, peer)
+        if operation is None:
+            self.counters.of(UNKNOWN).requests += 1
+            said = number_or_name(request.operation)
+            shown = request.operation if said is None else said
+            self._fail(
+                UNKNOWN, OperationFailed(Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}"), now
+            )
+            peer.answer(request.answer(None))
+            return
+        tally = self.counters.of(operation)
+        tally.requests += 1
+        if wrong is not None:
+            result: Result = self._fail(operation, OperationFailed(Reason.BAD_ARGUMENTS, wrong), now)
+        else:
+            asked = GatewayRequest(peer, operation, now, same, request, began, self._answer_later)
+            result = self._called(asked, arguments)
+            if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
+                self._settling = True
+                self._loop.once(0.0, self._settle)  # after the answers are sent
+        if result is LATER:
+            request.arguments.clear()  # megabytes that are not needed while the copy waits
+            if not asked.answered:
+                asked.slot = self._unanswered.begin(
+                    PendingHead(peer.number, request.uid, request.operation, ANSWERS.get(operation))
+                )
+        else:
+            peer.answer(request.answer(result))
+            tally.took(time.perf_counter() - began)
+
+    def _called(self, asked: GatewayRequest, arguments: list[Any]) -> Result:
+        """Return the result of an operation, or its failure answer. Never raise."""
+        try:
+            return self._operations.methods[asked.operation](asked, *arguments)
+        except (OperationFailed, ProtocolError) as error:
+            return self._fail(asked.operation, as_failed(error), asked.now)
+        except TokenError as error:
+            return self._fail(asked.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), asked.now)
+        except Exception as error:  # without an answer, the client would wait for minutes
+            failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+            if not self.counters.of(asked.operation).failures[
+                Reason.INTERNAL
+            ]:  # the first time, with its trace
+                log.exception("lmcache.internal", operation=asked.operation)
+            return self._fail(asked.operation, failed, asked.now)
+
+    def _understood(
+        self, request: RawRequest, peer: ZmtpConnection
+    ) -> tuple[str | None, list[Any], TokenChain | None, str | None]:
+        """Decode a request: return operation, arguments, token chain and error.
+
+        The operation is None if it is unknown. The token chain is that of the key if its tokens were left out of the
+        arguments. The error is None if the arguments are valid.
+        """
+        said = number_or_name(request.operation)
+        if said is None:
+            return None, [], None, None
+        if isinstance(said, str):
+            if said not in _FORMS:
+                return None, [], None, None
+            return said, *self._decoded(said, request)
+        if not peer.introduced:
+            dialects = introduced_by(said, len(request.arguments))
+            if dialects:
+                peer.dialects, peer.introduced = dialects, True
+        understood: tuple[str | None, list[Any], TokenChain | None, str | None] = (None, [], None, None)
+        for dialect in peer.dialects:
+            operation = dialect.operations.get(said)
+            if operation is None or operation == understood[0]:
+                continue
+            arguments, same, wrong = self._decoded(operation, request)
+            if wrong is None:
+                if dialect is not peer.dialects[0]:
+                    others = (other for other in peer.dialects if other is not dialect)
+                    peer.dialects = (dialect, *others)
+                return operation, arguments, same, None
+            if understood[0] is None:
+                understood = operation, arguments, same, wrong
+        return understood
+
+    def _decoded(
+        self, operation: str, request: RawRequest
+    ) -> tuple[list[Any], TokenChain | None, str | None]:
+        frames = request.arguments
+        signature = _FORMS[operation]
+        same = None
+        if frames and signature.has_key:
+            first, same = self.chains.shortened(frames[0])
+            frames = [first, *frames[1:]]
+        try:
+            arguments = signature.decode(frames)
+        except BadArguments as error:
+            return [], None, str(error)
+        if same is not None and not _left_out(arguments[0]):
+            same = None
+        return arguments, same, None
+
+    def _settle(self) -> None:
+        self._settling = False
+        self._cache.settle(self._clock())
+
+    # ---- answers
+
+    def _fail(self, operation: str, failed: OperationFailed, now: float) -> bytes | None:
+        self.counters.failed(operation, failed.reason, str(failed), now)
+        return ANSWERS.get(operation)
+
+    def _count_failure(self, operation: str, failed: OperationFailed) -> None:
+        self.counters.failed(operation, failed.reason, str(failed), self._clock())
+
+    def _answer_later(self, asked: GatewayRequest, result: bytes | None) -> None:
+        peer, asked.answered = asked.peer, True
+        if peer.open:
+            peer.answer(asked.request.answer(result))
+            self.connections.flush(peer)
+        else:
+            self.counters.unanswered += 1
+        self._unanswered.end(asked.slot)
+        self.counters.of(asked.operation).took(time.perf_counter() - asked.began)
+
+    def _answer_left(self) -> None:
+        """Send failure answers for the copies of the previous data plane, which ended with its process."""
+        for head in self._unanswered.left:
+            peer = self.connections.numbered(head.connection)
+            if peer is not None:
+                log.warning("lmcache.copy_ended", reason="the previous data plane was killed during the copy")
+                peer.answer([head.uid, head.operation, *([head.failure] if head.failure else [])])
+                self.connections.flush(peer)
+        self._unanswered.settled()
+
+    def stats(self, now: float) -> GatewayStats:
+        """Return the gateway's current state and its totals."""
+        return gateway_stats(
+            self.url, self._pool, len(self.connections), self.sessions, self.instances, self.counters, now
+        )
+
+    # ---- connections and time
+
+    def _closed(self, connection: ZmtpConnection) -> None:
+        now = self._clock()
+        self.sessions.end_scheduler(connection.identity)
+        if connection.client:
+            self._cache.say_detached(connection.client, now)
+        self.instances.disconnected(connection.identity, now)
+
+    def tick(self) -> None:
+        """Do the periodic work. Called every second."""
+        now = self._clock()
+        self.connections.tick()
+        self.sessions.expire(now)
+        self.instances.reap(now)
+        if now - self._begun_at > STRANGERS_S:
+            self.sessions.forget_handed_over()
+            if self._strangers:
+                self._end_strangers(now)
+
+    def _end_strangers(self, now: float) -> None:
+        """Detach the schedulers of the previous data plane. By now, their workers hold the blocks themselves."""
+        for client in self._strangers:
+            engine = self._cache.engines.get(client)
+            if engine is not None and not engine.expired:  # an engine that was writing may still be writing
+                self._cache.say_detached(client, now)
+        self._strangers.clear()
+
+    def close(self, *, hand_over: bool = False) -> None:
+        """Stop serving. The next data plane continues with the registrations and, with `hand_over`, with the
+        connections."""
+        self._copying.close()
+        if hand_over:
+            results.save(self._folder, self.sessions.untold())
+        self.connections.close(hand_over=hand_over)
+        self._watch.close()
+        self.instances.close()
+        self._unanswered.close()
+
+
+def _left_out(key: Key) -> bool:
+    return bytes(key.token_ids) == b"\x90"

@@ -1,0 +1,76 @@
+"""Token arrays: convert MessagePack arrays of unsigned integers to the bytes from which keys are computed."""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+import numpy as np
+
+from dataplane.protocol.keys import TokenError, token_bytes
+
+MAX_HEADER_BYTES = 5
+
+_decode = msgspec.msgpack.Decoder(list[int]).decode
+_LONGEST_SHORT = 15
+
+
+def header(data: bytes, at: int = 0) -> tuple[int, int]:
+    """Return the number of elements of the array at `at`, and the offset of the first one.
+
+    Raise TokenError on failure.
+    """
+    head = data[at : at + MAX_HEADER_BYTES]
+    first = head[0] if head else 0
+    if 0x90 <= first <= 0x9F:
+        return first & _LONGEST_SHORT, at + 1
+    if first == 0xDC and len(head) >= 3:
+        return int.from_bytes(head[1:3], "big"), at + 3
+    if first == 0xDD and len(head) == MAX_HEADER_BYTES:
+        return int.from_bytes(head[1:5], "big"), at + MAX_HEADER_BYTES
+    raise TokenError("expected an array of token ids")
+
+
+def decode(body: bytes, count: int) -> bytes:
+    """Return the elements of an array, without its header, as u32 little-endian. Raise TokenError if one is invalid.
+
+    Arrays whose elements all have the same encoded size, as with token ids of 256 to 65,535, are converted without a
+    Python object for each element.
+    """
+    even = _even(body, count)
+    if even is not None:
+        return even
+    try:
+        tokens = _decode(_head(count) + body)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
+        raise TokenError(f"expected token ids from 0 to 4294967295: {error}") from None
+    return token_bytes(tokens)
+
+
+def encode(data: bytes) -> bytes:
+    """Encode u32 token ids as an array, as clients do. For tests and tools."""
+    return msgspec.msgpack.encode(array("I", data).tolist())
+
+
+def _even(body: bytes, count: int) -> bytes | None:
+    """Return the converted elements if all have the same encoded size, else None."""
+    width, rest = divmod(len(body), count) if count else (0, 1)
+    if rest or width not in (1, 2, 3, 5):
+        return None
+    rows = np.frombuffer(body, np.uint8).reshape(count, width)
+    if width == 1:
+        return rows[:, 0].astype("<u4").tobytes() if (rows < 0x80).all() else None
+    if not (rows[:, 0] == _MARKS[width]).all():
+        return None
+    numbers = np.ascontiguousarray(rows[:, 1:]).view(f">u{width - 1}")
+    return numbers[:, 0].astype("<u4").tobytes()
+
+
+_MARKS = {2: 0xCC, 3: 0xCD, 5: 0xCE}
+"""Type byte of a MessagePack u8, u16 and u32, by encoded size including the type byte."""
+
+
+def _head(count: int) -> bytes:
+    if count <= _LONGEST_SHORT:
+        return bytes((0x90 | count,))
+    return b"\xdd" + count.to_bytes(4, "big")

@@ -1,0 +1,468 @@
+"""Client connections: read requests and send answers, track each client's dialect and process, and close connections.
+
+A client's request stays in the kernel until it is answered. The holders that keep this process's memory for the next
+data plane also keep duplicates of its sockets, so that after a kill the next data plane finds every unanswered request.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+
+import structlog
+
+from dataplane.gateways.lmcache.wire.operations import DIALECTS, MAX_ARGUMENTS, Dialect
+from dataplane.gateways.lmcache.zmtp.processes import UNKNOWN, Owner, PidResolver, owners_of
+from dataplane.gateways.lmcache.zmtp.protocol import ZmtpError, ZmtpStream, message
+from dataplane.gateways.lmcache.zmtp.sockets import (
+    HeldSocket,
+    InheritedSocket,
+    SocketStore,
+    listen,
+    shut_down,
+    sorted_out,
+    url_of,
+)
+from dataplane.io.loop import Loop
+from dataplane.protocol.engine import CONNECTION, LISTENER
+
+MAX_CONNECTIONS = 16_384
+"""Maximum number of tracked connections. Further ones are served without knowing their process."""
+MAX_MESSAGE_BYTES = 64 << 20
+"""Maximum size of a message. A connection that exceeds it is closed. A request of a million tokens has a tenth of
+it."""
+HANDSHAKE_S = 30.0
+"""Time limit for the ZMTP handshake."""
+TURN_S = 0.005
+"""Time in which a turn begins requests before other work of this process runs."""
+READS_PER_TURN = 64
+READ_BYTES = 256 << 10
+"""Maximum bytes of one read from a connection."""
+LEFT_BYTES = 128 << 10
+"""Maximum bytes of an incomplete message that stay in the kernel. A longer message is read as it arrives."""
+LEFT_S = 1.0
+"""Time after which an incomplete message is read in any case, because the kernel may lack room for the rest."""
+MAX_KEPT = 256
+"""Maximum number of connections that holders keep, because each takes one of their file descriptors."""
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_PAUSE_S = 0.2
+_TELL_S = 60.0
+MAX_TAKEN_BYTES = 256 << 20
+"""Maximum bytes of incomplete messages and unsent answers over all clients."""
+MESSAGE_S = 120.0
+"""Time limit for the rest of a message of which a part was read."""
+_CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+"""Events of a connection. They are edge-triggered, so data that stays in the kernel causes no new event."""
+_HANGS_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
+
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(eq=False, slots=True)
+class ZmtpConnection:
+    """One client's connection."""
+
+    identity: bytes
+    """Identity that no other connection has, or had before a restart."""
+    socket: socket.socket
+    stream: ZmtpStream
+    since: float
+    find: Callable[[ZmtpConnection], Owner] = lambda connection: UNKNOWN
+    """Function that finds the peer's process."""
+    dialects: tuple[Dialect, ...] = DIALECTS
+    """Dialects that the client may speak, likeliest first."""
+    introduced: bool = False
+    """Whether the first request has narrowed `dialects`."""
+    found: Owner | None = None
+    """Process of the peer, once it was searched for."""
+    open: bool = True
+    known: bool = False
+    """Whether the connection is tracked, so that its look-ups are held by an engine of its own."""
+    told: set[int] = field(default_factory=set)
+    """Workers that were asked to register."""
+    client: int = 0
+    """Client number of the engine of a scheduler that uses this connection; 0 for none."""
+    answers: list[bytes] = field(default_factory=list)
+    """Answers that are still to be sent."""
+    left: bytes = b""
+    """Bytes of earlier answers that the kernel has not accepted. Reading stops while there are any."""
+    kept: bool = False
+    """Whether holders have a duplicate of its socket."""
+    doubtful: bool = False
+    """Whether data of this connection may have ended the previous data plane."""
+    perhaps_answered: int = 0
+    """Bytes of requests that were in the kernel when this data plane took over. The previous data plane may have been
+    killed after it answered them and before it removed them."""
+    ending: bool = False
+    """Whether the peer sends nothing any more, so that only data in the kernel remains."""
+    unread_since: float = 0.0
+    """Monotonic time since which the start of a message has been in the kernel; 0 for none."""
+    taken_since: float = 0.0
+    """Monotonic time since which an incomplete message has been in this process; 0 for none."""
+    taken_bytes: int = 0
+    """Bytes held for the connection, as of its last turn."""
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self.identity, "big")
+
+    @property
+    def owner(self) -> Owner:
+        """Return the peer's process. Search for it if that has not been done yet."""
+        if self.found is None:
+            self.found = self.find(self)
+        return self.found
+
+    def answer(self, frames: list[bytes]) -> None:
+        """Queue an answer, which `flush` sends."""
+        self.answers.append(message(frames))
+
+
+class ZmtpServer:
+    """Listen at one TCP address and serve the connections in turns."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        url: str,
+        asked: Callable[[ZmtpConnection, list[bytes]], None],
+        closed: Callable[[ZmtpConnection], None],
+        keeper: SocketStore | None = None,
+        inherited: Sequence[InheritedSocket] = (),
+    ) -> None:
+        """Listen at `url`. Raise OSError if that is not possible.
+
+        `asked` receives the frames of each message and may answer at once or later. `inherited` are the sockets of the
+        previous data plane, which the holders behind `keeper` have.
+        """
+        self._loop = loop
+        self._asked = asked
+        self._closed = closed
+        self._keeper = keeper
+        self._by_fd: dict[int, ZmtpConnection] = {}
+        self._known = self._kept = self._taken_bytes = 0
+        self._told_at = -_TELL_S
+        self._going_on = False
+        """Whether another turn is scheduled on the loop."""
+        self._waiting: dict[ZmtpConnection, None] = {}
+        """Connections that may have data, in the order of their turns."""
+        self._numbers = int.from_bytes(os.urandom(7), "big")
+        self._buffer = bytearray(READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._pid_resolver = PidResolver(self._found)
+        # A separate epoll within that of the loop bounds the time of a turn, however many clients there are.
+        self._epoll = select.epoll()
+        listener, connections = sorted_out(inherited, url, keeper)
+        try:
+            self._listener = listen(url) if listener is None else listener
+        except OSError:
+            for each in connections.values():
+                shut_down(each)
+            raise
+        self.url = url_of(self._listener)
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        loop.register(self._epoll.fileno(), self.turn)
+        if keeper is not None and listener is None:
+            keeper.made(LISTENER, 0, HeldSocket(self._listener.fileno()))
+        for number, each in connections.items():
+            connection = self._begin(each, ZmtpStream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS), number)
+            connection.kept = connection.doubtful = keeper is not None
+            self._kept += connection.kept
+
+    def numbered(self, number: int) -> ZmtpConnection | None:
+        """Return the connection with this number, or None. Holders store the number."""
+        return next((each for each in self._by_fd.values() if each.number == number), None)
+
+    def __len__(self) -> int:
+        """Return the number of tracked connections."""
+        return self._known
+
+    # ---- turns
+
+    def turn(self) -> None:
+        """Serve received data for a bounded time."""
+        until = time.perf_counter() + TURN_S
+        for fd, events in self._epoll.poll(0, READS_PER_TURN):
+            connection = self._by_fd.get(fd)
+            if connection is not None:
+                self._waiting[connection] = None
+                if events & _HANGS_UP:
+                    connection.ending = True
+            elif fd == self._listener.fileno():
+                self._accept()
+        for connection in list(self._waiting):
+            if connection not in self._waiting:  # it has ended in the meantime
+                continue
+            del self._waiting[connection]
+            self._turn_of(connection, until)
+            if time.perf_counter() > until:
+                break
+        self._tell_loop()
+
+    def _tell_loop(self) -> None:
+        """Schedule another turn, at most once, if there is work for which the kernel sends no event."""
+        if self._waiting and not self._going_on:
+            self._going_on = True
+            self._loop.once(0.0, self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self._waiting:
+            self.turn()
+
+    def _turn_of(self, connection: ZmtpConnection, until: float) -> None:
+        if connection.left:
+            self.flush(connection)
+        if not connection.left:
+            self._read(connection, until, 0 if connection.ending else LEFT_BYTES)
+
+    def _read(self, connection: ZmtpConnection, until: float, most: int) -> None:
+        """Serve data in the kernel, and then remove the served data from the kernel.
+
+        At most `most` bytes of an incomplete message stay in the kernel.
+        """
+        try:
+            count = connection.socket.recv_into(self._buffer, READ_BYTES, _PEEK)
+        except (BlockingIOError, InterruptedError):
+            connection.doubtful = False
+            self._keep(connection)
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._end(connection)
+            return
+        if connection.doubtful:
+            # If this data ends the process, the next one inherits all connections except this one.
+            connection.doubtful = False
+            connection.perhaps_answered = count
+            self._drop(connection)
+        stream = connection.stream
+        stream.feed(bytes(self._view[:count]))
+        if not self._serve(connection, until):
+            return
+        left = stream.give_back(most)
+        connection.perhaps_answered = max(0, connection.perhaps_answered - (count - left))
+        if left < count:
+            with suppress(OSError):  # the peer is gone, as the next read will show
+                connection.socket.recv_into(self._buffer, count - left, _DISCARD)
+            connection.unread_since = 0.0
+        if left and not connection.unread_since:
+            connection.unread_since = time.monotonic()
+        if stream.whole:
+            connection.taken_since = 0.0
+        elif not connection.taken_since:
+            connection.taken_since = time.monotonic()
+        self._keep(connection)
+        if connection.ending or (left < count and (left or count == READ_BYTES)):
+            self._waiting[connection] = None  # more data, or the end, may follow
+        self._count_taken(connection)
+
+    def _count_taken(self, connection: ZmtpConnection) -> None:
+        """End a connection whose data exceeds the limit over all connections."""
+        taken = connection.stream.taken_bytes + len(connection.left)
+        if taken == connection.taken_bytes:
+            return
+        more = taken > connection.taken_bytes
+        self._taken_bytes += taken - connection.taken_bytes
+        connection.taken_bytes = taken
+        if more and self._taken_bytes > MAX_TAKEN_BYTES:
+            log.warning("lmcache.connection_ended", reason="clients hold too much memory", bytes=taken)
+            self._end(connection)
+
+    def _serve(self, connection: ZmtpConnection, until: float) -> bool:
+        """Handle the messages that were read, and send the answers together. Return whether the connection is open."""
+        stream = connection.stream
+        try:
+            while (frames := stream.next()) is not None:
+                if not connection.known:
+                    self._remember(connection)
+                self._asked(connection, frames)
+                if time.perf_counter() > until:
+                    break
+        except ZmtpError as error:
+            log.debug("lmcache.connection_refused", reason=str(error))
+            self.flush(connection)
+            self._end(connection)
+            return False
+        self.flush(connection)
+        return connection.open
+
+    def _keep(self, connection: ZmtpConnection) -> None:
+        """Give holders a connection while the next data plane could continue it, that is, between messages.
+
+        Called after requests were served, so that a request that ends this process does not reach the next one.
+        """
+        if self._keeper is None:
+            return
+        wanted = connection.stream.ready and connection.stream.whole and not connection.left
+        if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
+            return
+        if not wanted:
+            self._drop(connection)
+            return
+        connection.kept = True
+        self._kept += 1
+        self._keeper.made(CONNECTION, connection.number, HeldSocket(connection.socket.fileno()))
+
+    def _drop(self, connection: ZmtpConnection) -> None:
+        if connection.kept and self._keeper is not None:
+            connection.kept = False
+            self._kept -= 1
+            self._keeper.dropped(CONNECTION, connection.number)
+
+    def keepable(self) -> Iterator[tuple[str, int, HeldSocket]]:
+        """Yield the kind, number and socket of each socket that holders have."""
+        yield LISTENER, 0, HeldSocket(self._listener.fileno())
+        for connection in self._by_fd.values():
+            if connection.kept:
+                yield CONNECTION, connection.number, HeldSocket(connection.socket.fileno())
+
+    def flush(self, connection: ZmtpConnection) -> None:
+        """Send queued answers. Bytes that the kernel does not accept now are sent later."""
+        reply = connection.stream.reply
+        if reply:
+            connection.answers.insert(0, bytes(reply))  # READY precedes the first answer
+            reply.clear()
+        if not connection.open or not (connection.answers or connection.left):
+            return
+        data = b"".join((connection.left, *connection.answers))
+        connection.answers.clear()
+        try:
+            sent = connection.socket.send(data, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the peer is gone, as the next read will show
+            sent, data = 0, b""
+        connection.left = data[sent:]
+        if connection.left and connection.kept:
+            self._drop(connection)  # half an answer is sent, so no other process can continue
+
+    # ---- opening and closing connections
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            if len(self._by_fd) >= _most():
+                self._pause("half of the descriptors of this process are taken")
+                return
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno not in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    return  # the error concerns the accepted connection, which is gone
+                self._pause(error.strerror or "")
+                return
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.flush(self._begin(accepted, ZmtpStream(MAX_MESSAGE_BYTES, MAX_ARGUMENTS)))
+
+    def _begin(self, peer: socket.socket, stream: ZmtpStream, number: int = 0) -> ZmtpConnection:
+        peer.setblocking(False)
+        self._numbers += 1
+        connection = ZmtpConnection(
+            (number or self._numbers).to_bytes(8, "big"), peer, stream, time.monotonic()
+        )
+        self._by_fd[peer.fileno()] = connection
+        self._epoll.register(peer.fileno(), _CHANGES)
+        return connection
+
+    def _pause(self, reason: str) -> None:
+        """Pause accepting, instead of spinning on a listener that stays readable. Waiting clients are served later."""
+        now = time.monotonic()
+        if now - self._told_at > _TELL_S:
+            self._told_at = now
+            log.warning("lmcache.accept_failed", reason=reason)
+        self._epoll.unregister(self._listener.fileno())
+        self._loop.once(_ACCEPT_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if not self._epoll.closed:
+            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+
+    def _remember(self, connection: ZmtpConnection) -> None:
+        if connection.found is not None:
+            return
+        if self._known >= MAX_CONNECTIONS:
+            connection.found = UNKNOWN
+            return
+        self._known += 1
+        connection.known, connection.find = True, _owner
+        self._pid_resolver.ask(connection.identity, connection.socket.fileno())
+
+    def _end(self, connection: ZmtpConnection) -> None:
+        fd = connection.socket.fileno()
+        connection.open = False
+        del self._by_fd[fd]
+        self._waiting.pop(connection, None)
+        self._epoll.unregister(fd)
+        self._drop(connection)
+        shut_down(connection.socket)
+        self._known -= connection.known
+        self._taken_bytes -= connection.taken_bytes
+        self._closed(connection)
+
+    def tick(self) -> None:
+        """Close connections that exceed a time limit, and read incomplete messages out of the kernel after LEFT_S.
+
+        Called every second.
+        """
+        now = time.monotonic()
+        for connection in list(self._by_fd.values()):
+            silent = not connection.stream.ready and now - connection.since > HANDSHAKE_S
+            if silent or (connection.taken_since and now - connection.taken_since > MESSAGE_S):
+                self._end(connection)
+            elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
+                self._read(connection, time.perf_counter() + TURN_S, 0)
+        self._tell_loop()
+
+    def _found(self, owners: Mapping[bytes, Owner]) -> None:
+        """Store the owners that were found. Called on the resolver's thread.
+
+        A connection whose descriptor was reused in the meantime is no longer open.
+        """
+        for connection in list(self._by_fd.values()):
+            owner = owners.get(connection.identity)
+            if owner is not None and connection.found is None:
+                connection.found = owner
+
+    def close(self, *, hand_over: bool = False) -> None:
+        """Stop serving, and send pending answers as far as the kernel accepts them.
+
+        With `hand_over`, sockets of which holders have a duplicate stay open for the next data plane.
+        """
+        self._pid_resolver.close()
+        self._loop.unregister(self._epoll.fileno())
+        if hand_over:
+            self._listener.close()
+        else:
+            shut_down(self._listener)
+        for connection in self._by_fd.values():
+            self.flush(connection)
+            connection.open = False
+            if hand_over and connection.kept and not connection.left:
+                connection.socket.close()
+            else:
+                shut_down(connection.socket)
+        self._by_fd.clear()
+        self._waiting.clear()
+        self._epoll.close()
+
+
+def _owner(connection: ZmtpConnection) -> Owner:
+    fd = connection.socket.fileno()
+    return owners_of([fd])[fd] if connection.open else UNKNOWN
+
+
+def _most() -> int:
+    """Return the maximum number of connections. As many descriptors remain for segments and engines."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2

@@ -1,0 +1,234 @@
+"""Create the memory and the core of a data plane: fresh, or adopted from a predecessor.
+
+A start is warm if memory is handed over that this version laid out, that matches the settings, and whose writer is
+proven gone. Any other start is cold, with one log line that says why; bad memory never causes a crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from dataplane.core.journal.id_journal import (
+    EngineName,
+    IdJournal,
+    JournalContents,
+    half_bytes_for,
+    migrated,
+    names_bytes,
+)
+from dataplane.core.journal.recovery_table import B_MEMORY, RecoveryTable, TableWriter, books_bytes
+from dataplane.core.node import Node
+from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
+from dataplane.io.peers import has_exited, open_process
+from dataplane.memory.inherited import NAMED, CannotAdopt, InheritedMemory
+from dataplane.memory.memory import NodeMemory
+from dataplane.protocol.engine import SOCKETS
+from dataplane.protocol.events import MemoryAdopted
+from dataplane.protocol.layout import (
+    COLD_STORED_AT,
+    H_ADOPTED_NS,
+    H_CLOSED,
+    H_EPOCH,
+    H_MEMORY,
+    H_PID,
+    LayoutError,
+)
+from dataplane.settings import DataPlaneSettings
+
+WRITER_ENDS_S = 5.0
+"""Time within which a killed predecessor must be gone."""
+
+log = structlog.stdlib.get_logger()
+
+MakeMemory = Callable[[dict[str, int], InheritedMemory | None], NodeMemory]
+"""Creates memory with private kinds of these sizes: fresh, or from what was inherited."""
+MakeNode = Callable[[NodeMemory, RecoveryTable, IdJournal, int], Node]
+"""Creates a node over memory; the last argument is the minimum capacity in bytes that existing blocks need."""
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Memory, and the node over it."""
+
+    memory: NodeMemory
+    node: Node
+    books: RecoveryTable
+    restored: Restored | None = None
+    """None after a cold start."""
+    not_adopted: str = ""
+    """Reason why memory that was handed over was not adopted; empty if it was, or if there was none."""
+
+
+def begin(
+    handed: list[tuple[str, int, int]],
+    writer: TableWriter,
+    max_blocks: int,
+    make_memory: MakeMemory,
+    make_node: MakeNode,
+    clock: Clock,
+) -> Core:
+    """Adopt handed-over memory (kind, number, fd), or begin with fresh memory. Raises MemoryError, OSError."""
+    sizes = _private_sizes(max_blocks)
+    not_adopted = ""
+    if handed:
+        try:
+            return _go_on(handed, sizes, writer, make_memory, make_node, clock)
+        except (CannotAdopt, LayoutError, Contradiction, MemoryError) as error:
+            not_adopted = str(error)
+            log.warning(
+                "memory.not_adopted", reason=not_adopted, effect="the start is cold: nothing is cached"
+            )
+        except Exception as error:  # memory with an unexpected defect must not keep the node down
+            not_adopted = f"{type(error).__name__}: {error}"
+            log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
+    memory = make_memory(sizes, None)
+    books = RecoveryTable(memory.view("books"), max_blocks)
+    names = IdJournal(memory.view("names"))
+    names.format()
+    books.format(memory.index.cells[H_MEMORY])
+    books.sign(writer)
+    memory.index.format(writer.epoch, writer.pid)
+    return Core(memory, make_node(memory, books, names, 0), books, not_adopted=not_adopted)
+
+
+def _private_sizes(max_blocks: int) -> dict[str, int]:
+    return {"books": books_bytes(max_blocks), "names": names_bytes(half_bytes_for(max_blocks))}
+
+
+def why_not(settings: DataPlaneSettings, handed: list[tuple[str, int, int]]) -> str:
+    """Return why this release cannot adopt the memory of a handover with these settings; empty if it can. Does not
+    write to the memory, and takes ownership of the descriptors."""
+    memory = [each for each in handed if each[0] not in SOCKETS]
+    for _, _, fd in (each for each in handed if each[0] in SOCKETS):
+        os.close(fd)
+    if not settings.lmcache_port and any(kind == NAMED for kind, _, _ in memory):
+        return "lmcache_port is 0 now, and the memory has blocks of LMCache clients"
+    try:
+        inherited = InheritedMemory.take(memory)
+        try:
+            sizes = _private_sizes(settings.max_blocks)
+            adopted = NodeMemory(settings.max_blocks, private=sizes, inherited=inherited)
+        finally:
+            inherited.close()
+        try:
+            _attach(adopted)
+        finally:
+            adopted.close()
+    except (CannotAdopt, LayoutError, MemoryError) as error:
+        return str(error)
+    return ""
+
+
+def _attach(memory: NodeMemory) -> tuple[RecoveryTable, IdJournal, JournalContents]:
+    """Attach the private memory of the previous data plane. Raises CannotAdopt, LayoutError."""
+    books = RecoveryTable.attach(memory.view("books"))
+    names, known = IdJournal.attach(memory.view("names"))
+    identity = memory.index.cells[H_MEMORY]
+    if not identity or int(books.header[B_MEMORY]) != identity:
+        raise LayoutError("the index and the recovery table belong to different memory")
+    if memory.index.cells[H_CLOSED]:
+        raise CannotAdopt("the previous data plane released it when it stopped")
+    return books, names, known
+
+
+def _go_on(
+    handed: list[tuple[str, int, int]],
+    sizes: dict[str, int],
+    writer: TableWriter,
+    make_memory: MakeMemory,
+    make_node: MakeNode,
+    clock: Clock,
+) -> Core:
+    started = clock()
+    inherited = InheritedMemory.take(handed)
+    try:
+        memory = make_memory(sizes, inherited)
+    finally:
+        inherited.close()
+    try:
+        books, names, known = _attach(memory)
+        if names.nbytes < sizes["names"]:  # from a release with smaller journals
+            log.info("names.migrated", from_bytes=names.nbytes, to_bytes=sizes["names"])
+            names = migrated(known, memory.replaced("names", sizes["names"]))
+        _await_end(books.writer)
+        books.sign(writer)  # this process is the writer now, and no other may adopt the memory while it lives
+        index = memory.index
+        index.header[H_EPOCH], index.header[H_PID] = writer.epoch, writer.pid
+        node, restored = _restore(memory, books, names, known, make_node, clock())
+    except BaseException:
+        memory.close()
+        raise
+    node.emit(
+        MemoryAdopted(
+            at=clock(),
+            blocks=restored.blocks,
+            bytes=restored.bytes,
+            quarantined_blocks=restored.quarantined_blocks,
+            engines=restored.engines,
+            seconds=clock() - started,
+        )
+    )
+    if restored.lost_blocks:
+        log.warning("memory.incomplete", blocks=restored.lost_blocks, reason="their segments were not held")
+    return Core(memory, node, books, restored)
+
+
+def _restore(
+    memory: NodeMemory,
+    books: RecoveryTable,
+    names: IdJournal,
+    known: JournalContents,
+    make_node: MakeNode,
+    now: float,
+) -> tuple[Node, Restored]:
+    index = memory.index
+    memfds = {number: file.nbytes for number, file in memory.segments.items()}
+    named = memory.named if memory.named is not None and memory.named.adopted else None
+    segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
+    needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
+    node = make_node(memory, books, names, needed)
+    stored = int(index.cold[:, COLD_STORED_AT].max())
+    # Blocks that this process stores get later times, even if the clock was set back.
+    index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)
+    restored = restore(node, SurvivingMemory(known, segments, memory.inherited_area, _lives), now)
+    here = node.pool.slabs.segments
+    memory.inherited_parts(
+        (each.number, each.base, each.nbytes) for each in here.values() if each.base is not None
+    )
+    for number in memory.segments.keys() - here.keys():
+        memory.retire_segment(number)
+    for client in memory.areas.keys() - node.engines.keys():
+        memory.retire_area(client)
+    if named is None:  # the memory that they mapped is gone
+        for engine in [each for each in node.engines.values() if each.gateway]:
+            node.say_detached(engine.client, now)
+    return node, restored
+
+
+def _lives(engine: EngineName) -> bool:
+    if not engine.pid:  # in another pid namespace: invisible, so never proven gone
+        return True
+    pidfd = open_process(engine.pid, engine.started)
+    if pidfd is None:
+        return False
+    os.close(pidfd)
+    return True
+
+
+def _await_end(writer: TableWriter) -> None:
+    """Wait until the process that last wrote the memory is gone. Raises CannotAdopt."""
+    if not writer.pid:
+        return
+    pidfd = open_process(writer.pid, writer.started)
+    if pidfd is None:
+        return
+    try:
+        if not has_exited(pidfd, WRITER_ENDS_S):
+            raise CannotAdopt(f"process {writer.pid} still writes it")
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,14 @@
+"""Ways in which a data plane ends, and the effect on its memory."""
+
+from enum import Enum
+
+
+class Ending(Enum):
+    """How a data plane ends."""
+
+    RELEASE = "release"
+    """Mark the memory as released: engines stop reading it, and the machine gets it back."""
+    KEEP = "keep"
+    """Hand the memory to a keeper process for `keep_memory_s`."""
+    HAND_OVER = "hand_over"
+    """Leave memory and sockets to the holders of their duplicates, which start the next data plane at once."""

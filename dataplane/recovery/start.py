@@ -1,0 +1,38 @@
+"""Description of a start: warm, cold (with how much was lost, and why), or the first one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataplane.protocol.events import CacheStart
+from dataplane.recovery.record import CacheRecord, boot_id
+
+if TYPE_CHECKING:
+    from dataplane.recovery.adoption import Core
+
+
+def cache_start(core: Core, before: CacheRecord | None, now: float, keeper_failure: str = "") -> CacheStart:
+    """Return the description of this start. `before` is the record of the previous data plane, and `keeper_failure`
+    says why the memory keeper did not hand the memory over."""
+    restored = core.restored
+    if restored is not None:
+        return CacheStart(
+            "warm", now, blocks=restored.blocks, bytes=restored.bytes, lost_blocks=restored.lost_blocks
+        )
+    blocks, nbytes = (0, 0) if before is None else (before.blocks, before.bytes)
+    if core.not_adopted:
+        reason = f"the memory of the previous data plane could not be adopted: {core.not_adopted}"
+        return CacheStart("cold", now, reason, lost_blocks=blocks, lost_bytes=nbytes)
+    if keeper_failure:
+        return CacheStart("cold", now, keeper_failure, lost_blocks=blocks, lost_bytes=nbytes)
+    if before is None or not before.blocks:
+        return CacheStart("first", now)
+    if before.reason:
+        return CacheStart(
+            "cold", now, before.reason, before.on_purpose, lost_blocks=blocks, lost_bytes=nbytes
+        )
+    if before.boot and before.boot != boot_id():
+        reason = "the machine was restarted"
+    else:
+        reason = "every process that held the memory of the previous data plane ended"
+    return CacheStart("cold", now, reason, lost_blocks=blocks, lost_bytes=nbytes)

@@ -1,0 +1,1 @@
+"""Sockets of the data plane: engines, control, events, and joining a fleet."""

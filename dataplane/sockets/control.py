@@ -1,0 +1,381 @@
+"""The control socket: receives snapshots and requests of the management plane, and answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
+from pathlib import Path
+
+import structlog
+import zmq
+
+from dataplane import __version__
+from dataplane.core.node import Node
+from dataplane.core.operator.intent import MAX_BODY_BYTES
+from dataplane.core.pool.sweeps import SweepStart
+from dataplane.core.stats import node_stats
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control import (
+    MAX_SNAPSHOT_BYTES,
+    VERSION,
+    Ack,
+    Blocks,
+    Bodies,
+    Clear,
+    ClearGateway,
+    ControlRefused,
+    ControlReply,
+    ControlRequest,
+    CountBlocks,
+    Counted,
+    Demote,
+    DescribeNode,
+    Description,
+    DigestEngine,
+    Drain,
+    Expel,
+    Expelled,
+    Fault,
+    Hello,
+    Invalidate,
+    ListBlocks,
+    ListPrefixes,
+    Looked,
+    LookupChain,
+    Nack,
+    NeedBodies,
+    NodeDrained,
+    Observed,
+    PrefixesListed,
+    PrefixKeys,
+    Resize,
+    Resized,
+    Snapshot,
+    Swept,
+    Trace,
+    TracePart,
+    Verification,
+    Verified,
+    Verify,
+    Welcome,
+)
+from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
+from dataplane.protocol.usage import ReadUsage, UsageRead
+from dataplane.sockets.curve import Gate
+
+MAX_PENDING = 4
+MAX_LABEL_CHARACTERS = 128
+MAX_COUNT = (1 << 62) - 1
+MESSAGES_PER_TURN = 4
+BODIES_TIMEOUT_S = 30.0
+
+_decoder = decoder(ControlRequest)
+Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Resize
+Question = (
+    CountBlocks | LookupChain | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
+)
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A snapshot of pins that waits for bodies."""
+
+    snapshot: Snapshot
+    since: float
+    needed: frozenset[str]
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """The node's description of itself in `Welcome`."""
+
+    pid: int
+    engine_socket: str
+    events_url: str
+    labels: dict[str, str]
+
+
+class ControlServer:
+    """Serves managers. Each message is one step and is answered."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        url: str,
+        node: Node,
+        introduction: Introduction,
+        last_seq: Callable[[], int],
+        clock: Callable[[], float],
+        acknowledged: Callable[[Snapshot], None] = lambda snapshot: None,
+        drained: Callable[[bool], None] = lambda on: None,
+        expel: Callable[[Expel], Expelled] | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """`expel` expels an engine's process, or raises ProtocolError. `gate` authorizes peers on a socket that other
+        users can reach."""
+        if url.startswith("ipc://"):
+            Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES + 4096)
+        self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.setsockopt(zmq.IPV6, int("[" in url))
+        self._gate = gate
+        if gate is not None:
+            gate.guard(self.socket, "control")
+        self.socket.bind(url)
+        self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._node = node
+        self.introduction = introduction
+        self._last_seq = last_seq
+        self._clock = clock
+        self._acknowledged = acknowledged
+        self._drained = drained
+        self._pending: dict[tuple[bytes, bool], _Pending] = {}
+        """By peer and dry-run flag: a dry run must not replace a real snapshot."""
+        self.digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None = None
+        """Starts reading an engine's memory; the answer follows later. Raises ProtocolError. None: this node copies for
+        no engine."""
+        self._expel = expel
+
+    def on_readable(self) -> bool:
+        """Answer waiting messages, a bounded number per turn, because engines have priority. Return True if messages
+        may be left."""
+        for _ in range(MESSAGES_PER_TURN):
+            try:
+                received = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return False
+            if self._gate is not None and not self._gate.admits(received[-1]):
+                continue
+            frames = [frame.bytes for frame in received]
+            reply = self._answer(frames)
+            if reply is not None:
+                self._send(frames[0], reply)
+        return True
+
+    def _answer(self, frames: list[bytes]) -> ControlReply | None:
+        if len(frames) != 2:
+            return ControlRefused("malformed", "expected one frame")
+        nonce = ""
+        try:
+            message = decode(_decoder, frames[1])
+            nonce = _nonce(message)
+            _check_numbers(message)
+            return self._serve(frames[0], message)
+        except ProtocolError as error:
+            self._node.pool.totals.malformed_messages += error.code is Code.MALFORMED
+            return ControlRefused(error.code.name.lower(), error.message, error.field, nonce)
+        except Exception:  # a bug in one message must not take the cache from all engines
+            log.exception("control.request_failed")
+            return ControlRefused(
+                "unsupported", "the node failed on this message; its log says why", "", nonce
+            )
+
+    def _send(self, peer: bytes, reply: ControlReply) -> None:
+        try:
+            self.socket.send_multipart([peer, encode(reply)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:  # the queue is full: the peer asks again after its timeout
+            log.warning("control.send_failed", error=str(error))
+
+    def _serve(self, peer: bytes, message: ControlRequest) -> ControlReply | None:
+        if isinstance(message, Hello):
+            return self._welcome(message)
+        if isinstance(message, DescribeNode):
+            now = self._clock()
+            faults = self._node.check() if message.audit else []
+            return Description(
+                message.nonce, self._last_seq(), node_stats(self._node, now), self._observed(), faults
+            )
+        if isinstance(message, Snapshot):
+            return self._snapshot(peer, message)
+        if isinstance(message, Bodies):
+            return self._bodies(peer, message)
+        if isinstance(message, DigestEngine):
+            if self.digest is None:
+                raise ProtocolError(Code.UNSUPPORTED, "this node copies for no engine", "gateway")
+            self.digest(message, partial(self._send, peer))
+            return None
+        if isinstance(message, Expel):
+            if self._expel is None:
+                raise ProtocolError(Code.UNSUPPORTED, "this node serves no engine socket", "client")
+            return self._expel(message)
+        if isinstance(message, Act):
+            return self._act(message)
+        return self._look(message)
+
+    def _act(self, message: Act) -> ControlReply:
+        node, now = self._node, self._clock()
+        if isinstance(message, Invalidate):
+            return _swept(message.nonce, node.invalidate(message.scope, now))
+        if isinstance(message, Drain):
+            node.drain(on=message.on)
+            self._drained(message.on)
+            return NodeDrained(message.nonce, message.on)
+        if isinstance(message, Demote):
+            return _swept(message.nonce, node.demote(message.scope, now))
+        if isinstance(message, Clear):
+            return _swept(message.nonce, node.clear(now, permanent=message.permanent))
+        if isinstance(message, ClearGateway):
+            return _swept(message.nonce, node.clear_gateway(message.gateway, now, force=message.force))
+        if isinstance(message, Verify):
+            return Verified(message.nonce, node.verifying.start(message.scope, now))
+        node.resize(message.capacity_bytes, now)
+        return self._resized(message)
+
+    def _look(self, message: Question) -> ControlReply:
+        node, now = self._node, self._clock()
+        if isinstance(message, CountBlocks):
+            return Counted(message.nonce, *node.count(message))
+        if isinstance(message, LookupChain):
+            return Looked(message.nonce, *node.look_up(message))
+        if isinstance(message, ListBlocks):
+            return Blocks(message.nonce, *node.list_blocks(message))
+        if isinstance(message, Verification):
+            return Verified(message.nonce, node.verifying.state(message.number))
+        if isinstance(message, ListPrefixes):
+            found = node.hot_prefixes(message.by, message.tenant, message.limit, now)
+            return PrefixesListed(message.nonce, found)
+        if isinstance(message, PrefixKeys):
+            return PrefixesListed(message.nonce, [node.hot_prefix(message.label, now)])
+        if isinstance(message, Trace):
+            return TracePart(message.nonce, *node.trace(message.since, message.after))
+        return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))
+
+    def _resized(self, message: Resize) -> ControlReply:
+        pool = self._node.pool
+        log.info(
+            "pool.resized",
+            capacity_bytes=message.capacity_bytes,
+            max_blocks=pool.table.max_blocks,
+            note="the number of blocks is bounded by max_blocks, which is fixed at start",
+        )
+        return Resized(message.nonce, message.capacity_bytes)
+
+    def _welcome(self, message: Hello) -> ControlReply:
+        if message.version != VERSION:
+            return ControlRefused(
+                Code.VERSION_MISMATCH.name.lower(),
+                f"this node speaks {VERSION}, got {message.version}",
+                "version",
+            )
+        options = self._node.options
+        return Welcome(
+            version=VERSION,
+            node=options.name,
+            epoch=options.epoch,
+            pid=self.introduction.pid,
+            release=__version__,
+            engine_socket=self.introduction.engine_socket,
+            events_url=self.introduction.events_url,
+            capacity_bytes=options.capacity_bytes,
+            observed=self._observed(),
+            labels=self.introduction.labels,
+        )
+
+    def _observed(self) -> dict[str, Observed]:
+        return {str(kind): held for kind, held in self._node.intent.observed.items()}
+
+    def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
+        self._pending.pop((peer, snapshot.dry_run), None)
+        for name in ("store", "digest", "traceparent"):
+            if len(getattr(snapshot, name)) > MAX_LABEL_CHARACTERS:
+                raise ProtocolError(
+                    Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", name
+                )
+        needed = self._node.intent.needed_bodies(snapshot)
+        if not needed:
+            return self._apply(snapshot, {})
+        now = self._clock()
+        for other, waiting in list(self._pending.items()):
+            if now - waiting.since > BODIES_TIMEOUT_S:
+                del self._pending[other]
+        if len(self._pending) >= MAX_PENDING:
+            return ControlRefused("too_many", "too many snapshots wait for bodies", nonce=snapshot.nonce)
+        self._pending[peer, snapshot.dry_run] = _Pending(snapshot, now, frozenset(needed))
+        return NeedBodies(snapshot.nonce, needed)
+
+    def _bodies(self, peer: bytes, message: Bodies) -> ControlReply | None:
+        waiting = next(
+            (
+                each
+                for trial in (False, True)
+                if (each := self._pending.get((peer, trial))) is not None
+                and each.snapshot.nonce == message.nonce
+            ),
+            None,
+        )
+        if waiting is None:
+            return ControlRefused("unknown_body", "no snapshot waits for these bodies", nonce=message.nonce)
+        for digest, body in message.bodies.items():
+            if (
+                digest in waiting.needed and len(body) <= MAX_BODY_BYTES
+            ):  # a missing body is reported as a fault of the snapshot
+                waiting.bodies[digest] = body
+        if not message.last:
+            return None
+        del self._pending[peer, waiting.snapshot.dry_run]
+        return self._apply(waiting.snapshot, waiting.bodies)
+
+    def _apply(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
+        now = self._clock()
+        if snapshot.dry_run:
+            return self._tried(snapshot, self._node.intent.faults(snapshot, bodies), now)
+        faults = self._node.intent.apply(snapshot, bodies, now)
+        if faults:
+            self._node.emit(SnapshotRefused(now, snapshot.type, snapshot.generation, len(faults)))
+            observed = self._node.intent.observed.get(snapshot.type)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        self._acknowledged(snapshot)
+        self._node.emit(
+            SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent)
+        )
+        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, self._clock() - now)
+
+    def _tried(self, snapshot: Snapshot, faults: list[Fault], began: float) -> ControlReply:
+        """Return the answer that a snapshot would get."""
+        if faults:
+            observed = self._node.intent.observed.get(snapshot.type)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        seconds = self._clock() - began
+        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, seconds)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _nonce(message: ControlRequest) -> str:
+    """Return the nonce of a message; "" for a `Hello`. Raises ProtocolError."""
+    nonce = "" if isinstance(message, Hello) else message.nonce
+    if len(nonce) > MAX_LABEL_CHARACTERS:
+        raise ProtocolError(Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", "nonce")
+    return nonce
+
+
+def _swept(nonce: str, begun: SweepStart) -> Swept:
+    return Swept(nonce, begun.sweep, len(begun.numbers), begun.bytes)
+
+
+def _check_numbers(message: ControlRequest) -> None:
+    """Check the numbers of a message that its handler does not check. Raises ProtocolError(BAD_FIELD)."""
+    if isinstance(message, Trace):
+        if not isfinite(message.since):
+            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.since}", "since")
+        _check_count(message.after, "after")
+    elif isinstance(message, (LookupChain, ListBlocks)):
+        _check_count(message.after, "after")
+    elif isinstance(message, ReadUsage):
+        if not isfinite(message.noted):
+            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.noted}", "noted")
+        _check_count(message.after, "after")
+    elif isinstance(message, Snapshot):
+        _check_count(message.generation, "generation")
+
+
+def _check_count(number: int, name: str) -> None:
+    if not 0 <= number <= MAX_COUNT:
+        raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_COUNT}, got {number}", name)

@@ -1,0 +1,42 @@
+"""Publishes events to subscribers: ZeroMQ PUB with sequence numbers."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import zmq
+
+from dataplane.protocol.codec import encode
+from dataplane.protocol.events import Event, name_of
+from dataplane.sockets.curve import Gate
+
+HIGH_WATER_MARK = 100_000
+
+
+class Publisher:
+    """Subscriber of the event bus. Frames: topic, sequence number (u64 little-endian), MessagePack. Never blocks."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        url: str,
+        gate: Gate | None = None,
+    ) -> None:
+        """`gate` authorizes peers on a socket that other users can reach."""
+        self._socket = context.socket(zmq.PUB)
+        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.IPV6, int("[" in url))
+        if gate is not None:
+            gate.guard(self._socket, "events")
+        self._socket.bind(url)
+        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.seq = 0
+
+    def __call__(self, event: Event) -> None:
+        topic, body = name_of(event).encode(), encode(event)
+        self.seq += 1  # only with a message: a missing number means a lost event
+        self._socket.send_multipart([topic, pack("<Q", self.seq), body], zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,399 @@
+"""One connection to the engine socket: decode a datagram, call the core, send the answer with the memory that it names.
+
+Every datagram is answered or ends the connection; no exception leaves `Session`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from dataplane.copies.driven.copies import DrivenCopyService
+from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.node import Node
+from dataplane.devices.errors import ELSEWHERE
+from dataplane.io.peers import IN_FLIGHT, Peer, started_at
+from dataplane.memory.memory import NodeMemory
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import (
+    MAX_DATAGRAM_BYTES,
+    MAX_FDS_PER_DATAGRAM,
+    VERSION,
+    Abort,
+    Aborted,
+    Attach,
+    Attached,
+    BlocksCommitted,
+    Commit,
+    Detach,
+    Detached,
+    EngineReply,
+    EngineRequest,
+    HeldMemory,
+    Hold,
+    Leased,
+    LeaseRequest,
+    LoadInto,
+    Map,
+    MapGpuCopies,
+    MemoryHeld,
+    Refused,
+    RegisterCache,
+    Report,
+    Reported,
+    Reserve,
+    Reserved,
+    SegmentGrant,
+    SegmentsMapped,
+    StoreFrom,
+    UnregisterCache,
+)
+from dataplane.protocol.events import EngineRefused
+from dataplane.protocol.layout import H_MEMORY
+
+DATAGRAMS_PER_TURN = 32
+MAX_RETIRED_PER_ANSWER = 4096
+MAX_HOLDERS = 16
+MAX_HOLDERS_PER_PROCESS = 4
+"""Limit because each holder receives every descriptor."""
+
+# Plain integers, because an operation on enumeration flags costs as much as the system call.
+_NO_WAIT = int(socket.MSG_DONTWAIT)
+_SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_decoder = decoder(EngineRequest)
+log = structlog.stdlib.get_logger()
+
+
+class Keepable(Protocol):
+    """An object that is duplicated for holders: memory, or a gateway's socket."""
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class SessionServer(Protocol):
+    """What a session needs of the server that accepted its connection."""
+
+    node: Node
+    memory: NodeMemory
+    clock: Callable[[], float]
+    copies: DrivenCopyService
+    gpu_copies: GpuCopyService
+    membarrier: bool
+
+    def watch(self, session: Session) -> None:
+        """Watch the process of an attached engine."""
+
+    def unwatch(self, client: int) -> None:
+        """Stop watching a detached engine."""
+
+    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
+        """Clean up after a session that closed its connection."""
+
+    def holders(self, pid: int | None = None) -> int:
+        """Return the number of connections that hold memory, of all processes or of one."""
+
+    def keepable(self) -> list[tuple[str, int, Keepable]]:
+        """Return everything that holders get, with kind and number."""
+
+
+class Session:
+    """One connection: an engine, a holder, or a peer that has sent no request yet."""
+
+    def __init__(self, server: SessionServer, connection: socket.socket, peer: Peer) -> None:
+        self._server = server
+        self._node = server.node
+        self._memory = server.memory
+        self._connection = connection
+        self.peer = peer
+        self.client = 0
+        self.holder = False
+        self._sent: set[int] = set()
+        """Segments whose fd the engine has."""
+        self._retired: list[int] = []
+        """Retired segments that the engine has not been told about yet."""
+        self.open = True
+
+    def on_readable(self) -> None:
+        """Answer waiting datagrams, a bounded number per turn."""
+        for _ in range(DATAGRAMS_PER_TURN):
+            if not self.open:
+                return
+            try:
+                # Plain recv: the kernel closes fds that a peer passes.
+                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.close(error.strerror or "connection failed")
+                return
+            if not data:
+                self.close("connection closed")
+                return
+            self._answer(data)
+
+    def _answer(self, data: bytes) -> None:
+        request_id = 0
+        try:
+            if len(data) > MAX_DATAGRAM_BYTES:
+                raise ProtocolError(
+                    Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram"
+                )
+            request: EngineRequest = decode(_decoder, data)
+            request_id = request.id
+            self._serve(request)
+        except ProtocolError as error:
+            if error.code is Code.MALFORMED:
+                self._node.pool.totals.malformed_messages += 1
+            self.send(Refused(request_id, int(error.code), error.message, error.field))
+        except Exception:  # a bug triggered by one engine must not take the cache from the others
+            log.exception("engine.request_failed", pid=self.peer.pid)
+            self.close("the data plane failed on a request")
+
+    def _serve(self, request: EngineRequest) -> None:
+        now = self._server.clock()
+        if isinstance(request, Attach):
+            self._attach(request, now)
+        elif isinstance(request, Hold):
+            self._hold(request)
+        elif not self.client:
+            raise ProtocolError(Code.NOT_ATTACHED, "attach first")
+        elif isinstance(request, Reserve):
+            self._reserve(request, now)
+        elif isinstance(request, Commit):
+            self._check_own(request.reservation)
+            self.send(BlocksCommitted(request.id, self._node.commit(self.client, request, now)))
+        elif isinstance(request, Abort):
+            self._check_own(request.reservation)
+            self._node.abort(self.client, request, now)
+            self.send(Aborted(request.id))
+        elif isinstance(request, LeaseRequest):
+            descriptors = self._node.lease(self.client, request)
+            self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
+        elif isinstance(request, Report):
+            self.send(Reported(request.id, self._node.report(self.client, request, now)))
+        elif isinstance(request, Map):
+            self._map(request)
+        elif isinstance(request, Detach):
+            self._detach(request)
+        elif isinstance(request, MapGpuCopies):
+            self._check_kin()
+            self._server.gpu_copies.map(self, request)
+        else:
+            self._drive(request, now)
+
+    def _drive(self, request: RegisterCache | UnregisterCache | StoreFrom | LoadInto, now: float) -> None:
+        """Handle requests for copies that this process makes for the engine; the copies send their own answers."""
+        copies = self._server.copies.of(self)
+        if isinstance(request, RegisterCache):
+            self._check_kin()
+            copies.register(request)
+        elif isinstance(request, UnregisterCache):
+            copies.unregister(request)
+        elif isinstance(request, StoreFrom):
+            copies.store(request, now)
+        else:
+            copies.load(request, now)
+
+    def _check_kin(self) -> None:
+        """Raise ProtocolError unless the peer has this process's uid, and so could open device handles itself."""
+        if self.peer.uid != os.geteuid():
+            raise ProtocolError(
+                Code.NOT_ALLOWED,
+                f"the engine is of uid {self.peer.uid} and the data plane of {os.geteuid()}: "
+                "memory of devices is opened for processes of one user; run both as one",
+            )
+        if self.peer.pid <= 0:
+            raise ProtocolError(Code.DEVICE_REFUSED, f"another PID namespace: {ELSEWHERE}")
+
+    def _check_own(self, reservation: int) -> None:
+        if self._server.copies.drives(self.client, reservation):
+            raise ProtocolError(
+                Code.UNKNOWN_RESERVATION,
+                f"reservation {reservation} is filled and ended by the data plane",
+                "reservation",
+            )
+
+    def _detach(self, request: Detach) -> None:
+        """Detach the engine when none of its copies runs any more."""
+
+        def leave() -> None:
+            if self.client and self.open:
+                self._say_detached(self._server.clock())
+                self.send(Detached(request.id))
+            else:  # it detached before, or its connection is gone
+                self.send(Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
+
+        self._server.copies.end(self.client, leave)
+
+    def _attach(self, request: Attach, now: float) -> None:
+        if self.client or self.holder:
+            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
+        membarrier = self._server.membarrier and request.membarrier
+        try:
+            started = started_at(self.peer.pid)
+            engine, spaces = self._node.attach(request, self.peer.pid, now, started)
+        except ProtocolError as error:
+            self._node.emit(
+                EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message)
+            )
+            raise
+        self.client = engine.client
+        options = self._node.options
+        area = self._memory.areas[self.client]
+        self._server.watch(self)
+        sent = self.send(
+            Attached(
+                id=request.id,
+                client=self.client,
+                node=options.name,
+                epoch=int(options.epoch, 16),
+                spaces=spaces,
+                membarrier=membarrier,
+                reservation_ttl_s=options.reservation_ttl_s,
+                memory=self._memory.index.cells[H_MEMORY],
+                resumed=engine.resumed,
+            ),
+            [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
+        )
+        if not sent:
+            self._say_detached(now)
+            raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
+
+    def _say_detached(self, now: float) -> None:
+        self._node.say_detached(self.client, now)
+        self._server.unwatch(self.client)
+        self.client = 0
+
+    def _reserve(self, request: Reserve, now: float) -> None:
+        granted = self._node.reserve(self.client, request, now)
+        grants, fds = self._grants(sorted(set(granted.segments.tolist()) - {0}))
+        answer = Reserved(
+            id=request.id,
+            reservation=granted.reservation,
+            outcomes=granted.outcomes.tobytes(),
+            segments=granted.segments.tobytes(),
+            offsets=granted.offsets.tobytes(),
+            grants=grants,
+            retired=self._take_retired(),
+        )
+        if self.send(answer, fds):
+            self._granted(grants)
+        else:  # the engine asks for the segments that it lacks
+            answer.grants = []
+            self.send(answer)
+
+    def _map(self, request: Map) -> None:
+        grants, fds = self._grants(request.segments)
+        if not self.send(SegmentsMapped(request.id, grants, self._retired[:MAX_RETIRED_PER_ANSWER]), fds):
+            raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
+        self._granted(grants)
+        self._take_retired()
+
+    def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
+        """Return grants and fds for segments that this engine may map and has not got yet, as many as fit in a
+        datagram."""
+        grants: list[SegmentGrant] = []
+        fds: list[int] = []
+        wanted = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
+        for number, nbytes, writable in self._node.segments_for(self.client, wanted):
+            file = self._memory.segments[number]
+            grants.append(SegmentGrant(number, nbytes, writable))
+            fds.append(file.fd if writable else file.read_only_fd)
+        return grants, fds
+
+    def _granted(self, grants: list[SegmentGrant]) -> None:
+        """Record grants that were sent to the engine."""
+        self._sent.update(grant.segment for grant in grants)
+
+    def segment_retired(self, number: int) -> None:
+        """If the engine has the segment, tell it with the next answer."""
+        if number in self._sent:
+            self._sent.remove(number)
+            self._retired.append(number)
+
+    def _take_retired(self) -> list[int]:
+        retired, self._retired = (
+            self._retired[:MAX_RETIRED_PER_ANSWER],
+            self._retired[MAX_RETIRED_PER_ANSWER:],
+        )
+        return retired
+
+    # ---- holders
+
+    def _hold(self, request: Hold) -> None:
+        if request.version != VERSION:
+            raise ProtocolError(
+                Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {request.version}", "version"
+            )
+        if self.peer.uid not in (os.geteuid(), 0):
+            raise ProtocolError(Code.NOT_ALLOWED, "only the data plane's own uid may hold its memory")
+        if self.client or self.holder:
+            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
+        if self._server.holders(self.peer.pid) >= MAX_HOLDERS_PER_PROCESS:
+            raise ProtocolError(
+                Code.TOO_MANY_CLIENTS,
+                f"at most {MAX_HOLDERS_PER_PROCESS} connections of one process may hold",
+            )
+        if self._server.holders() >= MAX_HOLDERS:
+            raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {MAX_HOLDERS} connections may hold")
+        self.hold(request.id)
+
+    def hold(self, request_id: int) -> None:
+        """Send all memory; a datagram with fewer files than the maximum ends the list. Memory that is added later is
+        sent when it appears."""
+        self.holder = True
+        files = self._server.keepable()
+        for start in range(0, len(files) + 1, MAX_FDS_PER_DATAGRAM):
+            self.send_held(request_id, files[start : start + MAX_FDS_PER_DATAGRAM])
+
+    def send_held(self, request_id: int, files: Sequence[tuple[str, int, Keepable]]) -> None:
+        """Send duplicates of fds to a holder. If that fails, the connection is closed, and the holder must start
+        again."""
+        memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
+        epoch = int(self._node.options.epoch, 16)
+        if not self.send(MemoryHeld(request_id, epoch, memory), [file.fd for _, _, file in files]):
+            self.close(IN_FLIGHT)
+
+    def send_dropped(self, kind: str, number: int) -> None:
+        """Tell a holder that it may close an fd."""
+        epoch = int(self._node.options.epoch, 16)
+        self.send(MemoryHeld(0, epoch, [], [HeldMemory(kind, number, 0)]))
+
+    # ---- the connection
+
+    def send(self, reply: EngineReply, fds: list[int] | None = None) -> bool:
+        """Send an answer without blocking. A peer that does not drain its socket loses the connection.
+
+        Return False if nothing was sent because too many descriptors are in flight to processes that do not receive
+        them.
+        """
+        if not self.open:
+            return True
+        try:
+            if fds:
+                socket.send_fds(self._connection, [encode(reply)], fds, _SEND_FLAGS)
+            else:
+                self._connection.send(encode(reply), _SEND_FLAGS)
+        except BlockingIOError:
+            self.close("the engine does not read its answers")
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS and fds:
+                return False
+            self.close(error.strerror or "connection failed")
+        return True
+
+    def close(self, reason: str) -> None:
+        """End the connection. The core settles the engine's leases and reservations."""
+        if self.open:
+            self.open = False
+            self._server.closed(self, self._connection, reason)

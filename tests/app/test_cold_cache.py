@@ -1,0 +1,541 @@
+"""A cache that lost its blocks and a pin that holds nothing are shown: in the API, metrics, events and commands."""
+
+import asyncio
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.cli.support import caches
+from app.services.fleet.cache_start import is_cold
+from app.store.fleet import held_pins, nodes
+from dataplane.protocol.events import CacheCold, CacheStart, NodeStats, PinStats, PoolStats
+from tests.app.callers import asked, guarding, made
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+H = "/api/v1/events/history"
+REASON = "the memory was gone when the data plane started"
+COLD = CacheStart("cold", float(int(time.time()) - 600), REASON, lost_blocks=1234, lost_bytes=1000)
+
+
+def pin(name: str, resident: int, resolved: int = 4, **more: Any) -> PinStats:
+    return PinStats(
+        name, resolved, resident, bytes=resident * 1024, guaranteed=more.pop("guaranteed", resident), **more
+    )
+
+
+async def tell(plane: Plane, node: FakeNode, **stats: Any) -> None:
+    """Publish these stats from the node, and wait until the plane has them from the process that runs now."""
+    node.stats = msgspec.structs.replace(node.stats, **stats)
+
+    def heard() -> bool:
+        known = plane.app.parts.fleet.nodes.get("node-a")
+        told = None if known is None else known.stats
+        return (
+            told is not None
+            and told.epoch == node.epoch
+            and all(getattr(told, name) == value for name, value in stats.items())
+        )
+
+    await plane.until(heard)
+
+
+def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]:
+    status = record["status"] if node is None else record["status"]["nodes"][node]
+    (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
+    return dict(found)
+
+
+async def kept(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
+    """Return the events of this name in the history, once there are this many."""
+    async with asyncio.timeout(20):
+        while len(items := (await plane.get(f"{H}?name={name}"))["items"]) < count:
+            await asyncio.sleep(0.05)
+    return list(items)
+
+
+# ---- a cold cache
+
+
+@pytest.mark.parametrize(
+    ("start", "pool", "cold"),
+    [
+        (COLD, PoolStats(ready_bytes=499), True),
+        (COLD, PoolStats(ready_bytes=500), False),
+        (msgspec.structs.replace(COLD, released=True), PoolStats(), False),
+        (msgspec.structs.replace(COLD, lost_blocks=0), PoolStats(), False),
+        (msgspec.structs.replace(COLD, lost_bytes=0), PoolStats(ready_bytes=499, blocks=616), True),
+        (msgspec.structs.replace(COLD, lost_bytes=0), PoolStats(ready_bytes=499, blocks=617), False),
+        (msgspec.structs.replace(COLD, kind="warm"), PoolStats(), False),
+        (msgspec.structs.replace(COLD, kind="first"), PoolStats(), False),
+        (CacheStart(), PoolStats(), False),
+    ],
+)
+def test_a_cache_is_cold_until_half_of_what_it_lost_by_accident_is_there_again(
+    start: CacheStart, pool: PoolStats, cold: bool
+) -> None:
+    stats = msgspec.structs.replace(FakeNode(Path()).stats, start=start, pool=pool)
+    assert is_cold(stats) is cold
+
+
+async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
+    """By name and values of labels, in the order of the labels' names."""
+    text = (await plane.http.get("/metrics")).text
+    families = text_string_to_metric_families(text)
+    return {
+        (s.name, *dict(sorted(s.labels.items())).values()): s.value
+        for family in families
+        for s in family.samples
+    }
+
+
+async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:
+    before = await plane.node()
+    assert (before["stats"]["start"]["kind"], before["stats"]["cold"]) == ("unknown", False)
+    await tell(plane, node, start=COLD)
+    for path in ("/api/v1/nodes/node-a", "/api/v1/overview"):
+        answer = await plane.get(path)
+        stats = answer.get("nodes", [answer])[0]["stats"]
+        assert (stats["start"], stats["cold"]) == (msgspec.to_builtins(COLD), True), path
+    found = await samples(plane)
+    assert found["larder_cache_cold", "node-a"] == 1
+    assert found["larder_cache_start_lost_blocks", "node-a"] == 1234
+    assert found["larder_cache_start_lost_bytes", "node-a"] == 1000
+    kinds = {name[1]: value for name, value in found.items() if name[0] == "larder_cache_start"}
+    assert kinds == {"unknown": 0, "first": 0, "warm": 0, "cold": 1, "released": 0}
+    released = msgspec.structs.replace(COLD, released=True)
+    await tell(plane, node, start=released)
+    found = await samples(plane)
+    assert (found["larder_cache_cold", "node-a"], found["larder_cache_start", "released", "node-a"]) == (0, 1)
+    await tell(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
+    found = await samples(plane)
+    assert found["larder_cache_start", "warm", "node-a"] == 1
+    assert (
+        found["larder_cache_start_kept_blocks", "node-a"],
+        found["larder_cache_start_kept_bytes", "node-a"],
+    ) == (4, 4096)
+
+
+async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_again(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(node.stats, start=COLD)
+    settings = settings_in(socket_dir)
+    async with serving(settings) as first:
+        await first.until_state("in_sync")
+        (event,) = await kept(first, "cache.cold")
+        assert (event["node"], event["at"]) == ("node-a", COLD.at)
+        assert event["fields"] == {
+            "reason": REASON, "released": False, "lost_blocks": 1234, "lost_bytes": 1000,
+        }  # fmt: skip
+        await node.publish(CacheCold(COLD.at, REASON, False, 1234, 1000))
+    async with serving(settings) as second:
+        await second.until_state("in_sync")
+        later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
+        await second.until(lambda: bool(second.app.parts.fleet.stats()))
+        await tell(second, node, start=later)
+        events = await kept(second, "cache.cold", 2)
+        assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
+
+
+# ---- pins that hold nothing
+
+
+async def test_a_pin_that_holds_nothing_has_no_effect_and_says_what_to_expect(
+    plane: Plane, node: FakeNode
+) -> None:
+    await plane.put_pin("p")
+    await tell(plane, node, pins=[pin("p", 0)])
+    answer = await plane.get("/api/v1/pins/p")
+    found = effective(answer)
+    assert (found["status"], found["reason"], answer["holds_nothing"]) == ("False", "HoldsNothing", True)
+    assert found["message"] == (
+        "on 0 of 1 nodes; none of its 4 blocks is cached on node-a; they are kept as soon as an engine stores them"
+    )
+    assert answer["status"]["applied"] is True
+    assert (await samples(plane))["larder_pin_holds_nothing", "p"] == 1
+    await tell(plane, node, pins=[pin("p", 1)])
+    answer = await plane.get("/api/v1/pins/p")
+    assert (effective(answer)["reason"], answer["holds_nothing"]) == ("Effective", False)
+    assert ("larder_pin_holds_nothing", "p") not in await samples(plane)
+    await tell(plane, node, pins=[pin("p", 0, resolved=1)])
+    again = effective(await plane.get("/api/v1/pins/p"))
+    assert again["message"].endswith(
+        "its only block is not cached on node-a; it is kept as soon as an engine stores it"
+    )
+    assert again["since"] > found["since"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (pin("p", 0, strength="permanent"), "HoldsNothing"),
+        (pin("p", 0, strength="soft"), "Effective"),
+        (pin("p", 0, expired=True), "Expired"),
+        (pin("p", 2, guaranteed=0, degraded=2), "OutsideBudget"),
+        (pin("p", 0, tier="gpu"), "NoGpuCopyPool"),
+    ],
+)
+async def test_only_a_pin_that_should_hold_something_holds_nothing(
+    plane: Plane, node: FakeNode, told: PinStats, reason: str
+) -> None:
+    await plane.put_pin("p", tier=told.tier, strength=told.strength)
+    await tell(plane, node, pins=[told])
+    answer = await plane.get("/api/v1/pins/p")
+    assert effective(answer)["reason"] == reason
+    assert answer["holds_nothing"] is (told.resident == 0 and told.strength != "soft" and not told.expired)
+
+
+async def test_a_pin_whose_blocks_are_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
+    await plane.put_pin("p")
+    parts = plane.app.parts
+    other = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
+    parts.fleet.nodes["node-b"] = other
+
+    def other_holds(blocks: int) -> None:
+        stats = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[pin("p", blocks)])
+        parts.fleet.heartbeat("node-b", stats, 1e12, stats.at)
+
+    other_holds(4)
+    await tell(plane, node, pins=[pin("p", 0)])
+    answer = await plane.get("/api/v1/pins/p")
+    assert (effective(answer)["status"], effective(answer, "node-a")["status"]) == ("True", "True")
+    assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (False, [])
+    other_holds(0)
+    answer = await plane.get("/api/v1/pins/p")
+    assert {name: effective(answer, name)["reason"] for name in ("node-a", "node-b")} == {
+        "node-a": "HoldsNothing",
+        "node-b": "HoldsNothing",
+    }
+    assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (True, ["p"])
+    other_holds(4)
+    other.lost = True
+    assert parts.fleet.empty_pins() == ["p"], "what a lost node holds is of no use"
+    assert (await plane.get("/api/v1/pins/p"))["holds_nothing"] is True
+
+
+async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
+    pins = [pin(f"p{number:02}", 0) for number in range(60)] + [pin("other", 0)]
+    await tell(plane, node, pins=pins)
+    found = {name[1]: value for name, value in (await samples(plane)).items() if "holds_nothing" in name[0]}
+    assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
+
+
+async def test_an_answer_to_a_new_pin_counts_what_is_already_cached(plane: Plane, node: FakeNode) -> None:
+    """The node acknowledges at once and tells of its blocks a moment later."""
+    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 4)])
+    answer = await plane.put_pin("p")
+    assert (answer["resident"], effective(answer)["status"]) == (4, "True")
+
+
+# ---- pins that were emptied
+
+
+async def hold(plane: Plane, node: FakeNode, *names: str) -> None:
+    """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
+    await tell(plane, node, pins=[pin(name, 4) for name in names])
+    watch = plane.app.parts.cache_watch
+    await plane.until(lambda: set(watch._held.get("node-a", ())) == set(names) and not watch._unwritten)
+
+
+async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNode) -> None:
+    for name in ("p", "q"):
+        await plane.put_pin(name, tenant="acme")
+    await hold(plane, node, "p", "q")
+    await tell(plane, node, pins=[pin("p", 0), pin("q", 1)])
+    (event,) = await kept(plane, "pin.emptied")
+    assert (event["node"], event["fields"]) == (
+        "node-a",
+        {"name": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
+    )
+    await hold(plane, node, "p", "q")
+    await tell(plane, node, pins=[pin("p", 0), pin("q", 0)])
+    events = await kept(plane, "pin.emptied", 3)
+    assert sorted(event["fields"]["name"] for event in events) == ["p", "p", "q"]
+
+
+async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane, node: FakeNode) -> None:
+    await plane.put_pin("p")
+    await hold(plane, node, "p")
+    await node.stop()
+    node.stats = msgspec.structs.replace(node.stats, pins=[])  # until the snapshot of pins is pushed again
+    node.observed.clear()
+    await node.start()
+    await plane.until(lambda: "pins" in node.observed)
+    await tell(plane, node, pins=[pin("p", 0)])
+    (event,) = await kept(plane, "pin.emptied")
+    assert event["fields"]["name"] == "p"
+
+
+async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
+    socket_dir: Path, node: FakeNode
+) -> None:
+    settings = settings_in(socket_dir)
+    async with serving(settings) as first:
+        await first.until_state("in_sync")
+        for name in ("kept", "p"):
+            await first.put_pin(name)
+        await hold(first, node, "kept", "p")
+    await node.stop()
+    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0), pin("kept", 4)])
+    await node.start()
+    async with serving(settings) as second:
+        await second.until_state("in_sync")
+        (event,) = await kept(second, "pin.emptied")
+        assert event["fields"]["name"] == "p"
+        await second.until(lambda: not second.app.parts.cache_watch._unwritten)
+    async with serving(settings) as third:
+        await third.until_state("in_sync")
+        await tell(third, node, pins=[pin("p", 0), pin("kept", 0)])
+        events = await kept(third, "pin.emptied", 2)
+        assert [event["fields"]["name"] for event in events] == ["kept", "p"], "p was empty before"
+
+
+async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
+    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached: set[str] = set()
+
+    def stats_now() -> NodeStats:
+        """Act as a node that caches the blocks of some keys and counts them for the pins that it has applied."""
+        pins = [
+            pin(each.name, 4 * (each.keys_digest in cached), strength=each.strength) for each in node.pins
+        ]
+        return msgspec.structs.replace(FakeNode.stats_now(node), pins=pins)
+
+    monkeypatch.setattr(node, "stats_now", stats_now)
+    watch = plane.app.parts.cache_watch
+    for name in ("changed", "deleted", "last", "weaker"):
+        cached.add((await plane.put_pin(name))["keys_digest"])
+    await plane.until(lambda: len(watch._held.get("node-a", ())) == 4)
+    assert (await plane.http.delete("/api/v1/pins/deleted?wait=2s")).is_success
+    await plane.put_pin("weaker", strength="soft")
+    await plane.put_pin("changed", tokens=[7] * 8)
+    await plane.until(lambda: set(watch._held["node-a"]) == {"last"})
+    cached.clear()
+    await kept(plane, "pin.emptied")
+    await plane.until(lambda: not watch._held["node-a"] and not watch._unwritten)
+    assert [event["fields"]["name"] for event in await kept(plane, "pin.emptied")] == ["last"]
+
+
+async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
+    await plane.put_pin("p")
+    await hold(plane, node, "p")
+    database = plane.app.parts.database
+    async with database.read() as session:
+        assert [(row.node, row.pin) for row in await held_pins.all_held(session)] == [("node-a", "p")]
+    async with database.write() as session:
+        row = await session.get(nodes.NodeRow, "node-a")
+        assert row is not None
+        await nodes.forget(session, row)
+    async with database.read() as session:
+        assert list(await held_pins.all_held(session)) == []
+
+
+# ---- who sees it, and where
+
+
+async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, node: FakeNode) -> None:
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        token = await made(plane, "reader", tenants=["acme"])
+        await plane.put_pin("ours", tenant="acme")
+        await plane.put_pin("theirs", tenant="rival")
+        await hold(plane, node, "ours", "theirs")
+        await tell(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
+        await kept(plane, "pin.emptied", 2)
+        await kept(plane, "cache.cold")
+        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()
+        assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
+        assert [node["stats"] for node in seen["nodes"]] == [None]
+        events = [(event["name"], event["fields"].get("name")) for event in seen["recent"]]
+        assert events == [("pin.emptied", "ours")]
+        text = msgspec.json.encode(seen).decode()
+        assert [word for word in ("theirs", "rival", REASON, "1234") if word in text] == []
+        code, out, _ = await larder(plane, "status", token=token)
+        assert (code, out.splitlines()[0]) == (0, "ready, quotas enforced, but pin ours holds nothing")
+        assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
+
+
+async def test_status_says_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
+    now = time.time()
+    await tell(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
+    code, out, _ = await larder(plane, "status")
+    assert (code, out.splitlines()[:2]) == (
+        0,
+        ["ready, quotas enforced", "cache of node-a: kept 4 blocks (4 MiB) at its start 2 min ago"],
+    )
+    await plane.put_pin("p", tenant="acme")
+    await tell(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
+    code, out, _ = await larder(plane, "status")
+    since = time.strftime("%H:%M", time.localtime(now))
+    assert (code, out.splitlines()[:3]) == (
+        0,
+        [
+            "ready, quotas enforced, but the cache of node-a is cold and pin p holds nothing",
+            f"cache of node-a: cold since {since}, 1,234 blocks (1000 B) were lost: {REASON}",
+            "pin p (acme): none of its 4 blocks is cached; they are kept as soon as an engine stores them",
+        ],
+    )
+    assert "in_sync (cache cold)" in (await larder(plane, "nodes", "list"))[1]
+
+
+def overview(**stats: Any) -> dict[str, Any]:
+    start = {"kind": "unknown", "at": time.time(), "reason": "", "released": False, "blocks": 0, "bytes": 0,
+             "lost_blocks": 0, "lost_bytes": 0, **stats.pop("start", {})}  # fmt: skip
+    told = {"cold": False, "pool": {"blocks": 0, "ready_bytes": 0}, "start": start, **stats}
+    return {"nodes": [{"name": "a", "stats": told}], "pins": []}
+
+
+@pytest.mark.parametrize(
+    ("start", "blocks", "line"),
+    [
+        ({"kind": "unknown"}, 0, ""),
+        ({"kind": "first"}, 0, "cache of a: new, first start 0 s ago"),
+        ({"kind": "first", "at": 5.0}, 0, ""),
+        ({"kind": "warm", "at": 5.0, "blocks": 4}, 0, ""),
+        (
+            {"kind": "warm", "blocks": 1, "bytes": 64, "lost_blocks": 1, "lost_bytes": 128, "reason": "torn"},
+            1,
+            "cache of a: kept 1 block (64 B) at its start 0 s ago, 1 block (128 B) was lost: torn",
+        ),
+        (
+            {"kind": "cold", "released": True, "reason": "released by larder down", "at": 86_400.0 * 5},
+            0,
+            "cache of a: empty since 1970-01-06 00:00: released by larder down",
+        ),
+        ({"kind": "cold", "released": True, "at": 5.0}, 1, ""),
+        (
+            {"kind": "cold", "released": True, "reason": "larder up --fresh"},
+            1,
+            "cache of a: began empty 0 s ago: larder up --fresh",
+        ),
+        ({"kind": "cold", "lost_blocks": 4}, 9, ""),
+    ],
+)
+def test_a_line_about_a_cache_says_what_is_not_ordinary(
+    monkeypatch: pytest.MonkeyPatch, start: dict[str, Any], blocks: int, line: str
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    told = overview(start=start, pool={"blocks": blocks, "ready_bytes": 0})
+    assert caches.lines(told) == ([line] if line else [])
+    assert caches.trouble(told) == ""
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_many_pins_that_hold_nothing_are_counted() -> None:
+    pins = [{"name": f"p{n}", "tenant": "t", "resolved": 1 + n, "holds_nothing": True} for n in range(12)]
+    told = {"nodes": overview(cold=True)["nodes"] * 2, "pins": [*pins, {"name": "of an older server"}]}
+    lines = caches.lines(told)
+    assert lines[2] == "pin p0 (t): its only block is not cached; it is kept as soon as an engine stores it"
+    assert (len(lines), lines[-1]) == (13, "2 more pins hold nothing: larder pins list")
+    assert caches.trouble(told) == "2 caches are cold and 12 pins hold nothing"
+
+
+async def test_setting_a_pin_whose_blocks_nobody_stored_is_no_error_and_says_what_to_expect(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0, resolved=2)])
+    new = ("pins", "set", "p", "--model", "m", "--tokens", "1,2,3,4,5,6,7,8", "--chunk-tokens", "4")
+    note = "note: none of its 2 blocks is cached; they are kept as soon as an engine stores them"
+    code, out, err = await larder(plane, *new)
+    assert (code, err, out.splitlines()[-1]) == (0, "", note)
+    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 2, resolved=2)])
+    await tell(plane, node, pins=[pin("p", 2, resolved=2)])
+    code, out, _ = await larder(plane, "pins", "set", "p", "--note", "x")
+    assert (code, note in out) == (0, False)
+
+
+# ---- larder doctor
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Plane], None]]:
+    """A state directory that a Larder holds; call it with the plane that listens on the port of the settings."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LARDER_STATE_DIR", str(state))
+    monkeypatch.setenv("LARDER_POOL_BYTES", "4MiB")
+    monkeypatch.setenv("LARDER_HTTP_PORT", "0")
+    lock = os.open(state / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield lambda plane: monkeypatch.setenv("LARDER_HTTP_PORT", str(plane.http.base_url.port))
+    os.close(lock)
+
+
+async def examined(**environ: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit code of `larder doctor`, and its findings about caches and pins."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app", "doctor", "--json",
+        env={**os.environ, **environ}, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    found = [each for each in json.loads(out)["checks"] if each["name"] in ("cache", "pins")]
+    return process.returncode or 0, found
+
+
+async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
+    here: Callable[[Plane], None], plane: Plane, node: FakeNode
+) -> None:
+    here(plane)
+    pool = PoolStats(ready_bytes=4096, blocks=4)
+    await tell(plane, node, pool=pool)
+    code, found = await examined()
+    assert (code, found) == (0, [
+        {"name": "cache", "state": "ok", "message": "cache of node-a holds 4 blocks (4 KiB)", "fix": ""}
+    ])  # fmt: skip
+    await plane.put_pin("p", tenant="acme")
+    await tell(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
+    code, (cache, empty) = await examined()
+    assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
+    assert "1,234 blocks (1000 B) were lost" in cache["message"]
+    assert "docs/operations.md" in cache["fix"]
+    assert empty["message"].startswith("p (acme): none of its 4 blocks is cached")
+    assert "larder pins delete" in empty["fix"]
+
+
+async def test_doctor_says_in_a_line_why_it_could_not_ask(
+    here: Callable[[Plane], None], socket_dir: Path, node: FakeNode
+) -> None:
+    code, found = await examined()
+    assert [(each["state"], each["message"]) for each in found] == [
+        ("ok", "not asked: the port of the Larder that runs here is not known")
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code, (cache,) = await examined(LARDER_HTTP_PORT=str(silent.getsockname()[1]))
+        assert (code, cache["state"], "did not answer within 5 s" in cache["message"]) == (0, "ok", True)
+    async with guarding(socket_dir) as plane:
+        await plane.until_state("in_sync")
+        here(plane)
+        code, (cache,) = await examined()
+        assert (code, cache["state"], cache["message"].startswith("not asked: ")) == (0, "ok", True)
+        token = await made(plane, "reader", tenants=["acme"])
+        code, (cache,) = await examined(LARDER_TOKEN=token)
+        assert cache["message"] == "no node has reported its cache, or this token may not read it"
+        code, (cache,) = await examined(LARDER_TOKEN=await made(plane, "viewer"))
+        assert cache["message"].startswith("cache of node-a holds 0 blocks")
+
+
+async def test_doctor_asks_nobody_when_no_larder_runs_here(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port = str(plane.http.base_url.port)
+    _, found = await examined(LARDER_STATE_DIR=str(tmp_path / "none"), LARDER_HTTP_PORT=port)
+    assert found == []

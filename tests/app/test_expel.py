@@ -1,0 +1,100 @@
+"""Expel an engine through the API and the command line: the request to the node, and the output."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dataplane.protocol.events import EngineStats
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+PATH = "/api/v1/nodes/node-a/engines/7/expel"
+
+
+async def test_the_node_is_asked_and_the_audit_says_so(plane: Plane, node: FakeNode) -> None:
+    answer = await plane.http.post(PATH, json={"force": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {
+        "node": "node-a",
+        "pid": 4711,
+        "clients": [7, 8],
+        "leased_blocks": 3,
+        "dropped": True,
+        "killed": False,
+        "quarantined_bytes": 4096,
+        "waits_for_pids": [4711, 4712],
+    }
+    assert (await plane.http.post(PATH, json={"kill": True})).json()["killed"] is True
+    assert (await plane.http.post(PATH, json={"on": False})).status_code == 200
+    assert [(each.client, each.on, each.force, each.kill) for each in node.expelled] == [
+        (7, True, True, False),
+        (7, True, False, True),
+        (7, False, False, False),
+    ]
+    entries = (await plane.get("/api/v1/audit?kind=node"))["items"]
+    assert [(entry["action"], entry["name"], entry["after"]) for entry in entries] == [
+        ("readmit", "node-a", {"client": 7, "force": False, "kill": False}),
+        ("expel", "node-a", {"client": 7, "force": False, "kill": True}),
+        ("expel", "node-a", {"client": 7, "force": True, "kill": False}),
+    ]
+
+
+async def test_what_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
+    answer = await plane.http.post(PATH, json={"on": False, "kill": True})
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "on")
+    assert node.expelled == []
+    assert (await plane.http.post(PATH.replace("node-a", "nobody"), json={})).status_code == 404
+    assert (await plane.http.post(PATH.replace("/7/", "/0/"), json={})).status_code in (400, 404, 422)
+    for path, part in ((PATH, "holds 3 blocks"), (PATH.replace("/7/", "/9/"), "no engine")):
+        refused = await plane.http.post(path, json={})
+        assert refused.status_code == 409
+        assert refused.json()["type"].endswith("node-refused")
+        assert part in refused.json()["detail"]
+
+
+async def test_the_command_says_what_was_done_and_what_waits(plane: Plane, node: FakeNode) -> None:
+    code, _, err = await larder(plane, "engines", "expel", "node-a", "7")
+    assert code == 1
+    assert "holds 3 blocks: with --force" in err
+    code, out, _ = await larder(plane, "engines", "expel", "node-a", "7", "--force")
+    assert (code, out) == (
+        0,
+        "node-a: process 4711 is expelled; its leases on 3 blocks no longer count\n"
+        "4 KiB that it was writing wait until these processes are gone: 4711, 4712\n",
+    )
+    code, out, _ = await larder(plane, "engines", "expel", "node-a", "7", "--kill")
+    assert (code, out) == (
+        0,
+        "node-a: process 4711 was sent SIGKILL; its leases on 3 blocks end with it\n"
+        "its leases and 4 KiB that it was writing wait until these processes are gone: 4712\n",
+    )
+    code, out, _ = await larder(plane, "engines", "expel", "node-a", "7", "--off")
+    assert (code, out) == (0, "node-a: process 4711 may attach again\n")
+    assert (await larder(plane, "engines", "expel", "node-a", "7", "--off", "--kill"))[0] == 2
+
+
+async def test_engines_are_listed_those_that_hold_most_first(plane: Plane, node: FakeNode) -> None:
+    engines = [
+        EngineStats(1, 100, "a", "vllm", 0.0, ["llama"], True, leased_blocks=2),
+        EngineStats(
+            2,
+            200,
+            "b",
+            "vllm",
+            0.0,
+            ["llama"],
+            False,
+            leased_blocks=9,
+            waits_for_pids=[200],
+            expelled="barred",
+        ),
+    ]
+    node.stats = msgspec.structs.replace(node.stats, engines=engines)
+    await plane.until(lambda: any(stats.engines for stats in plane.app.parts.fleet.stats()))
+    code, out, _ = await larder(plane, "engines", "list", "node-a")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines() if "node-a" in line]
+    assert [line[1:5] for line in lines] == [["2", "200", "b", "expelled"], ["1", "100", "a", "attached"]]

@@ -1,0 +1,41 @@
+"""`POST /api/v1/actions/restart` where nothing can be restarted, and with bodies that are wrong."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+PATH = "/api/v1/actions/restart"
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with serving(settings_in(tmp_path)) as running:
+        yield running
+
+
+async def test_a_plane_that_larder_up_did_not_start_says_so_and_goes_on(plane: Plane) -> None:
+    for body in ({}, {"fresh": True}, {"dry_run": True}):
+        answer = await plane.http.post(PATH, json=body)
+        assert answer.status_code == 409
+        assert "was not started by `larder up`" in answer.json()["detail"]
+    assert (await plane.http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"fresh": "yes"}, "fresh"), ({"dry_run": 1}, "dry_run"), ({"no_such": True}, "no_such")],
+)
+async def test_a_field_that_is_wrong_is_named(plane: Plane, body: dict[str, object], field: str) -> None:
+    answer = await plane.http.post(PATH, json=body)
+    assert answer.status_code == 422
+    assert field in answer.text
+
+
+async def test_health_names_the_instance(plane: Plane) -> None:
+    first = (await plane.http.get("/healthz")).json()["instance"]
+    assert first
+    assert (await plane.http.get("/healthz")).json()["instance"] == first

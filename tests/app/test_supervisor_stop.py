@@ -1,0 +1,56 @@
+"""The supervisor's stop has a bound, whatever state its processes are in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.supervisor import supervisor as module
+from app.supervisor.supervisor import Supervisor
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_frozen_spare_is_killed_after_the_grace() -> None:
+    supervisor = Supervisor(
+        os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
+    )
+    await supervisor._prepare()
+    spare = supervisor._spare
+    assert spare is not None
+    spare.signal(signal.SIGSTOP)
+    with capture_logs() as lines:
+        async with asyncio.timeout(10):
+            await supervisor.stop(0.1)
+    assert spare.ended
+    assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.spare_killed", spare.pid)]
+
+
+async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck:
+        pid = 7
+        signals: list[int] = []  # noqa: RUF012 (of one test)
+
+        async def wait(self) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+        def signal(self, number: int) -> None:
+            self.signals.append(number)
+
+    monkeypatch.setattr(module, "KILLED_S", 0.05)
+    supervisor = Supervisor(os.environ, on_exit=lambda *_: None)
+    stuck: Any = Stuck()
+    with capture_logs() as lines:
+        async with asyncio.timeout(10):
+            assert await supervisor._end(stuck, 0.05) is None
+    assert stuck.signals == [signal.SIGKILL]
+    assert [line["event"] for line in lines] == ["dataplane.killed", "dataplane.not_ended"]

@@ -1,0 +1,220 @@
+"""Bytes of HTTP/1.1 against a real server: trailers, request targets, hosts, upgrades."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.http.middleware.server_protocol import MAX_HEAD_BYTES
+from app.services.base.throttle import BURST
+from tests.app.callers import ADMIN, guarding
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+ANSWER_S = 20.0
+CHUNKED_PUT = (
+    b"PUT /api/v1/quotas/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+BODY = b'{"limit_bytes": 5}'
+
+
+async def answered(plane: Plane, *parts: bytes) -> bytes:
+    """Return all bytes that the server sends before it closes the connection. Each part is sent after the previous
+    one."""
+    url = urlsplit(str(plane.http.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.02)
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def get(target: str, host: str) -> bytes:
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+@pytest.fixture
+async def alone(socket_dir: Path) -> AsyncIterator[Plane]:
+    """A plane without nodes."""
+    async with serving(settings_in(socket_dir)) as plane:
+        yield plane
+
+
+def with_trailers(name: bytes, *fields: bytes) -> tuple[bytes, bytes]:
+    """Head and body apart, so that the application waits for the body when the trailers come."""
+    body = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY) + b"".join(field + b"\r\n" for field in fields)
+    return CHUNKED_PUT % name, body + b"\r\n"
+
+
+async def test_fields_of_a_trailer_section_are_no_headers(alone: Plane) -> None:
+    """Each of these changes the answer when it is a header."""
+    for at, field in enumerate(
+        (
+            b"Authorization: Bearer wrong",
+            b"Content-Type: text/plain",
+            b"Content-Encoding: gzip",
+            b"Host: evil.example",
+            b"X-Forwarded-For: 1.2.3.4",
+            b"Origin: http://evil.example",
+            b"Sec-Fetch-Site: cross-site",
+            b'If-Match: "7"',
+            b"Cookie: larder_session=x",
+            b"X-Request-Id: from-the-trailer",
+            b"Accept: text/plain",
+            b"Connection: upgrade\r\nUpgrade: h2c",
+            b"Expect: 100-continue",
+        )
+    ):
+        for together in (False, True):  # the fields come before the application starts, or while it waits
+            head, body = with_trailers(b"t%d%d" % (at, together), field)
+            answer = await answered(alone, *((head + body,) if together else (head, body)))
+            assert status(answer) == 201, (field, answer)
+            assert b"from-the-trailer" not in answer
+
+
+async def test_a_token_in_a_trailer_is_none(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        field = f"Authorization: Bearer {ADMIN}".encode()
+        for parts in (with_trailers(b"a", field), (b"".join(with_trailers(b"a", field)),)):
+            assert status(await answered(plane, *parts)) == 401
+
+
+async def test_an_address_in_a_trailer_buys_no_more_attempts(socket_dir: Path) -> None:
+    """Behind a trusted proxy `X-Forwarded-For` is the address whose wrong tokens are counted."""
+    async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane:
+        statuses = []
+        for at in range(int(BURST) + 4):
+            head, body = with_trailers(b"a", b"X-Forwarded-For: 9.9.9.%d" % at)
+            wrong = head.replace(b"Host:", b"Authorization: Bearer larder_wrong%d\r\nHost:" % at)
+            statuses.append(status(await answered(plane, wrong + body)))
+        assert statuses[0] == 401
+        assert statuses[-1] == 429
+
+
+async def test_trailers_are_bounded(alone: Plane) -> None:
+    many = b"".join(b"a%05d: b\r\n" % at for at in range(MAX_HEAD_BYTES // 11))
+    for trailer in (many, b"a: " + b"b" * MAX_HEAD_BYTES, b"b" * (MAX_HEAD_BYTES + 1)):
+        pieces = [trailer[at : at + 32_768] for at in range(0, len(trailer), 32_768)]
+        answer = await answered(alone, CHUNKED_PUT % b"a", b"1\r\n{\r\n0\r\n", *pieces)
+        assert status(answer) == 431, answer
+
+
+async def test_a_host_that_is_none_is_refused(alone: Plane) -> None:
+    hosts = [
+        "[::1%eth0]", "[::1%25eth0]", "[fe80::1%25x]", "[fe80::1%evil.example]:8470", "[::1%]", "::1", "[::1", "::1]",
+        "[v1.x]", "[]", "127.0.0.1:99999", "localhost:65536", "localhost:x", "localhost:-1", "localhost:123456",
+        "user@localhost", "user:word@127.0.0.1", "localhost/", "localhost%00", "localhost,localhost",
+        "localhost evil.example", "evil.example@127.0.0.1", "127.0.0.1#evil.example", "127.0.0.1\\evil.example",
+        "", "localhost:\u0661", "\xb2",
+    ]  # fmt: skip
+    answers = {host: await answered(alone, get("/healthz", host)) for host in hosts}
+    assert {host: status(answer) for host, answer in answers.items()} == dict.fromkeys(hosts, 400)
+    assert all(b'"path":"Host"' in answer for answer in answers.values())
+
+
+async def test_names_of_this_server_are_served_and_others_are_not(alone: Plane) -> None:
+    ours = ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]", "[::1]:8470", "10.1.2.3:65535", "[fe80::1]",
+            "[::ffff:127.0.0.1]:1", "localhost:")  # fmt: skip
+    others = ("evil.example", "localhost.", "localhost.evil.example", "127.0.0.1.evil.example", "0x7f.1", "127.1",
+              "2130706433", "127.0.0.1.", "1.2.3.4.5", "[127.0.0.1]")  # fmt: skip
+    expected = {**dict.fromkeys(ours, 200), **dict.fromkeys(others, 403)}
+    assert {host: status(await answered(alone, get("/healthz", host))) for host in expected} == expected
+
+
+async def test_the_authority_of_an_absolute_target_counts(alone: Plane) -> None:
+    expected = {
+        ("http://localhost/healthz", "localhost"): 200,
+        ("http://127.0.0.1:8470/healthz?", "127.0.0.1:8470"): 200,
+        ("HTTPS://[::1]/healthz", "[::1]"): 200,
+        ("http://localhost", "localhost"): 200,
+        ("http://localhost?x=y", "localhost"): 200,
+        ("http://localhost/healthz#x", "localhost"): 200,
+        # RFC 9112 §3.2.2: the authority of the target replaces the header.
+        ("http://localhost/healthz", "evil.example"): 200,
+        ("http://evil.example/healthz", "localhost"): 403,
+        ("http://evil.example", "localhost"): 403,
+        ("http://evil.example:80/healthz", "127.0.0.1"): 403,
+        ("http://localhost@evil.example/healthz", "localhost"): 400,
+        ("http://user:word@localhost/healthz", "localhost"): 400,
+        ("http://localhost:99999/healthz", "localhost"): 400,
+        ("http://[::1%25x]/healthz", "localhost"): 400,
+        ("http:///healthz", "localhost"): 400,
+        ("ftp://localhost/healthz", "localhost"): 400,
+        ("localhost:80", "localhost"): 400,
+        ("healthz", "localhost"): 400,
+        ("*", "localhost"): 400,
+        # A path, however it looks.
+        ("//evil.example/healthz", "localhost"): 404,
+        ("/http://evil.example/healthz", "localhost"): 404,
+    }
+    answers = {case: await answered(alone, get(*case)) for case in expected}
+    assert {case: status(answer) for case, answer in answers.items()} == expected
+    assert all(b"urn:larder:problem:" in answers[case] for case in expected if expected[case] >= 400)
+
+
+async def test_a_request_without_one_host_and_a_path_is_refused(alone: Plane) -> None:
+    for head in (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nhOST: evil.example\r\n",
+        b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n",
+        b"GET http://localhost/healthz HTTP/1.1\r\n",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"GET /healthz HTTP/1.0\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n",
+        b"CONNECT http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n",
+        b"CONNECT /healthz HTTP/1.1\r\nHost: localhost\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n",
+    ):
+        answer = await answered(alone, head + b"Connection: close\r\n\r\n")
+        assert status(answer) == 400, (head, answer)
+        assert b"urn:larder:problem:malformed" in answer
+
+
+async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(alone: Plane) -> None:
+    head = b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: h2c\r\n"
+    hidden = (
+        b"DELETE /api/v1/quotas/kept HTTP/1.1\r\nHost: localhost\r\nIf-Match: *\r\nConnection: close\r\n\r\n"
+    )
+    await alone.put_quota("kept", 5, wait="")
+    for framing, body in (
+        (b"Content-Length: %d\r\n\r\n" % len(hidden), hidden),
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)),
+    ):
+        answer = await answered(alone, head + framing, body)
+        assert status(answer) == 400, answer
+        assert answer.count(b"HTTP/1.1 ") == 1
+    assert (await alone.get("/api/v1/quotas/kept"))["limit_bytes"] == 5
+
+
+async def test_an_upgrade_without_a_body_is_not_followed_and_its_connection_ends(alone: Plane) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    answer = await answered(alone, head + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert status(answer) == 200
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+async def test_bytes_behind_a_request_do_not_become_part_of_its_answer(alone: Plane) -> None:
+    """The stream of events is open when bytes come that are no request."""
+    url = urlsplit(str(alone.http.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"no request\r\n\r\n")
+            rest = await reader.read()
+    finally:
+        writer.close()
+    assert b"HTTP/1.1 400" not in rest

@@ -1,0 +1,198 @@
+"""A restart finds every tenant that has blocks; stores of tenants that do not fit are refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dataplane.core.journal.id_journal import (
+    ATTACH_BYTES,
+    MAX_HALF_BYTES,
+    MIN_HALF_BYTES,
+    N_HALF,
+    IdJournal,
+    SpaceName,
+    TenantName,
+    half_bytes_for,
+    migrated,
+    names_bytes,
+)
+from dataplane.core.stats import node_stats
+from dataplane.protocol.codes import Code
+from dataplane.protocol.events import BlocksRefused, IdJournalFilling
+from dataplane.protocol.layout import LayoutError
+from tests.dataplane import factories as make
+from tests.restart import cuts
+from tests.restart.cuts import KillBench
+
+PAGE = 4096
+LONG = "\U00020000" * 120
+"""Salts of 128 characters that take 512 bytes each, but for a number at their end."""
+
+
+def salt(number: int) -> str:
+    return f"{LONG}{number:08d}"
+
+
+def bench(blocks: int, half_bytes: int, monkeypatch: pytest.MonkeyPatch) -> KillBench:
+    monkeypatch.setattr(cuts, "HALF", half_bytes)
+    return KillBench(capacity_bytes=blocks * PAGE, max_blocks=blocks)
+
+
+def again(before: KillBench) -> KillBench:
+    """After a kill: the next data plane on the same memory."""
+    capacity = before.options.capacity_bytes
+    after = KillBench(before.image(), capacity_bytes=capacity, max_blocks=before.max_blocks)
+    assert after.faults() == []
+    return after
+
+
+def salts(of: KillBench) -> set[str]:
+    return {tenant.salt for tenant in of.node.pool.tenants.by_salt.values() if tenant.blocks}
+
+
+def test_a_journal_has_room_for_a_tenant_with_the_longest_salt_for_every_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 2000
+    monkeypatch.setattr("dataplane.core.journal.id_journal.ATTACH_BYTES", 4096)
+    monkeypatch.setattr("dataplane.core.journal.id_journal.MIN_HALF_BYTES", 4096)
+    assert half_bytes_for(count) < 2 << 20
+    before = bench(count, half_bytes_for(count), monkeypatch)
+    engine = before.attach(pid=1)
+    for number in range(count):
+        assert engine.store([make.key(number)], PAGE, tenant=salt(number)).written == 1
+    assert not before.node.pool.table.names.overflowed
+    after = again(before)
+    assert after.restored is not None
+    assert (after.restored.blocks, after.restored.lost_blocks) == (count, 0)
+    assert salts(after) == {salt(number) for number in range(count)}
+
+
+def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = bench(256, 64 << 10, monkeypatch)
+    engine = before.attach(pid=1)
+    stored = 0
+    while (answer := engine.store([make.key(stored)], PAGE, tenant=salt(stored))).written:
+        stored += 1
+    assert answer.refused == {Code.TOO_MANY_TENANTS}
+    assert 32 <= stored < 64
+    assert before.refused() == {"too_many_tenants": 1}
+    events = before.node.take_events()
+    assert [event.code for event in events if isinstance(event, BlocksRefused)] == ["too_many_tenants"]
+    assert engine.store([make.key("more")], PAGE, tenant=salt(0)).written == 1, "it is known"
+    stats = node_stats(before.node, before.now)
+    assert 0.9 < stats.id_journal_bytes / stats.id_journal_capacity_bytes <= 1
+    assert len(salts(again(before))) == stored
+    before.apply(make.quotas({salt(5): 0}))
+    before.pass_time(1.0)
+    assert engine.store([make.key("new")], PAGE, tenant=salt(1000)).written == 1
+    assert engine.store([make.key("newer")], PAGE, tenant=salt(1001)).refused == {Code.TOO_MANY_TENANTS}
+    after = again(before)
+    assert salt(1000) in salts(after)
+    assert salt(5) not in salts(after)
+    engine = after.resume(engine)
+    assert engine.store([make.key("newer")], PAGE, tenant=salt(1001)).refused == {Code.TOO_MANY_TENANTS}
+
+
+def test_it_is_told_once_when_it_fills_and_again_after_it_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = bench(256, 64 << 10, monkeypatch)
+    engine = node.attach(pid=1)
+    told = []
+    for number in range(32):
+        engine.store([make.key(number)], PAGE, tenant=salt(number))
+        node.pass_time(1.0)
+        stats = node_stats(node.node, node.now)
+        share = stats.id_journal_bytes / stats.id_journal_capacity_bytes
+        told += [(event, share) for event in node.events(IdJournalFilling)]
+    ((event, share),) = told
+    assert 0.8 <= share < 0.85
+    assert isinstance(event, IdJournalFilling)
+    assert event.bytes >= 0.8 * event.capacity_bytes
+    node.node.clear(node.now, permanent=True)
+    node.pass_time(1.0)
+    node.pass_time(1.0)
+    for number in range(32):
+        engine.store([make.key(number)], PAGE, tenant=salt(number))
+    node.pass_time(1.0)
+    assert len(node.events(IdJournalFilling)) == 1
+
+
+def test_tenants_that_come_and_go_for_ever_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = bench(16, 64 << 10, monkeypatch)
+    engine = before.attach(pid=1)
+    for number in range(1000):
+        stored = engine.store([make.key(number)], PAGE, tenant=salt(number))
+        assert (stored.written, stored.refused) == (1, set())
+    assert salts(again(before)) == {salt(number) for number in range(984, 1000)}
+
+
+def test_a_tenant_is_not_lost_when_its_first_segment_fills_a_half() -> None:
+    """The journal is compacted between any two records of a store."""
+    compacted = 0
+    for left in range(40, 400, 8):
+        before = KillBench(capacity_bytes=64 * (2 << 20), max_blocks=64)
+        engine = before.attach(pid=1)
+        names, number = before.node.pool.table.names, 10_000
+        while names._end < cuts.HALF - left:
+            names.append(TenantName(number, "gone"))
+            names.tenant_unused(number)
+            number += 1
+        half = names._cells[N_HALF]
+        for number in range(6):
+            assert engine.store(make.keys(2, number), 1 << 20, tenant=f"tenant-{number}").written == 2
+            compacted += names._cells[N_HALF] != half
+            half = names._cells[N_HALF]
+            assert salts(again(before)) == {f"tenant-{each}" for each in range(number + 1)}
+    assert compacted > 20
+
+
+def test_its_size_follows_the_number_of_blocks_within_bounds() -> None:
+    assert half_bytes_for(64) == MIN_HALF_BYTES
+    assert half_bytes_for(1 << 20) == MAX_HALF_BYTES
+    names = IdJournal(bytearray(names_bytes(half_bytes_for(80_000))))
+    names.format()
+    assert names.capacity_bytes >= 80_000 * 540
+    assert names.capacity_bytes + ATTACH_BYTES <= half_bytes_for(80_000) * 4 // 5
+
+
+def test_an_older_smaller_journal_is_copied_into_a_larger_one() -> None:
+    buffer = bytearray(names_bytes(64 << 10))
+    small = IdJournal(buffer)
+    small.format()
+    small.append(SpaceName(1, make.space()))
+    for number in range(20):
+        small.append(TenantName(number, salt(number)))
+    _, known = IdJournal.attach(buffer)
+    buffer = bytearray(names_bytes(128 << 10))
+    large = migrated(known, buffer)
+    assert large.nbytes > small.nbytes
+    reread, again = IdJournal.attach(buffer)
+    assert again == known
+    assert reread.used_bytes == small.used_bytes
+
+
+def test_a_journal_of_another_layout_is_refused_with_a_sentence() -> None:
+    buffer = bytearray(names_bytes(64 << 10))
+    names = IdJournal(buffer)
+    names.format()
+    names._cells[1] = 1
+    with pytest.raises(LayoutError, match="the journal has layout 1"):
+        IdJournal.attach(buffer)
+
+
+def test_a_refusal_costs_no_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = bench(256, 64 << 10, monkeypatch)
+    engine = before.attach(pid=1)
+    number = 0
+    while engine.store([make.key(number)], PAGE, tenant=salt(number)).written:
+        number += 1
+    names = before.node.pool.table.names
+    image, begin = bytes(names._bytes), time.process_time()
+    for more in range(500):
+        assert engine.store([make.key(("no", more))], PAGE, tenant=salt(5000 + more)).refused
+    assert bytes(names._bytes) == image, "nothing was written"
+    assert time.process_time() - begin < 5.0

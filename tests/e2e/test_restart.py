@@ -1,0 +1,297 @@
+"""A planned restart keeps the cache, a stop keeps it for a while, and `larder down` releases it and says how much."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dataplane.client import Client
+from dataplane.protocol.keys import chain
+from tests.app.command import run
+from tests.e2e.larder import BLOCK_BYTES, MODEL, POOL_BLOCKS, Larder, keys, store, until
+from tests.free_port import free_port
+
+STOP_S = 40
+pytestmark = pytest.mark.timeout(300)
+"""Each test starts several interpreters one after the other."""
+
+
+class Restarted(Larder):
+    """A Larder whose settings are in a file that a test may change, and which may be started again."""
+
+    settings: dict[str, str]
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "larder.toml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+        return {
+            **inherited,
+            "LARDER_STATE_DIR": str(self.folder),
+            "LARDER_HTTP_PORT": str(self.port),
+            "LARDER_CONFIG": str(self.config),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "60",
+            "LARDER_LMCACHE_PORT": "0",
+            "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
+            "LARDER_URL": self.url,
+        }
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, env=self.environ, timeout=120)
+
+    def up(self, *options: str, stdout: Any = subprocess.DEVNULL) -> None:
+        """A process of its own: `larder restart` runs its command again."""
+        command = [sys.executable, "-m", "app", "up", *options]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=self.environ, stdout=stdout, stderr=log)
+        until(self.ready, "ready", timeout_s=60)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        assert self.process.wait(STOP_S) == 0
+
+    def log_lines(self, event: str) -> list[dict[str, Any]]:
+        lines = (self.folder / "log").read_text(errors="replace").splitlines()
+        return [json.loads(line) for line in lines if f'"event": "{event}"' in line]
+
+    def start_of_cache(self) -> Any:
+        return until(lambda: (self.node()["stats"] or {}).get("start"), "the node tells how it began")
+
+    def pid(self) -> int:
+        return int(self.node()["pid"])
+
+
+@pytest.fixture
+def larder(socket_dir: Path) -> Iterator[Restarted]:
+    port = free_port()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as api:
+        running = Restarted(socket_dir, port, None, api)  # type: ignore[arg-type]
+        running.config.write_text("")
+        try:
+            running.up()
+            yield running
+        finally:
+            running.process.kill()
+            running.process.wait(10)
+            running.config.write_text("")  # a test may have left settings that are refused
+            down = running.cli("down")
+    assert down.returncode == 0, down.stderr
+
+
+def read(client: Client, blocks: list[bytes], tenant: str = "") -> int:
+    """Leading blocks, each with the right bytes."""
+    with client.acquire(blocks, tenant=tenant) as lease:
+        for at in range(len(lease)):
+            assert bytes(lease.view(at)[:16]) == blocks[at][:1] * 16
+        return len(lease)
+
+
+def pinned(larder: Larder, name: str) -> tuple[int, int]:
+    pin = larder.get(f"pins/{name}")
+    return pin["resident"], pin["resolved"]
+
+
+def test_a_stop_and_a_start_keep_blocks_and_pins_and_the_terminal_says_so(larder: Restarted) -> None:
+    tokens = list(range(4))
+    blocks = chain(tokens, cache_salt="acme", chunk_tokens=1)
+    larder.put("pins/p", model=MODEL, tenant="acme", tokens=tokens, chunk_tokens=1, strength="guaranteed")
+    with larder.engine() as client:
+        assert store(client, blocks, "acme") == 4
+        until(lambda: pinned(larder, "p") == (4, 4), "the pin holds its blocks")
+        larder.stop(signal.SIGINT)
+        (kept,) = larder.log_lines("memory.kept")
+        assert (kept["blocks"], kept["bytes"]) == (4, 4 * BLOCK_BYTES)
+        assert read(client, blocks, "acme") == 4, "engines read on"
+        larder.up()
+        (adopted,) = larder.log_lines("memory.adopted")
+        assert (adopted["blocks"], adopted["bytes"]) == (4, 4 * BLOCK_BYTES)
+        until(lambda: pinned(larder, "p") == (4, 4), "the pin holds its blocks")
+        until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
+        assert read(client, blocks, "acme") == 4
+
+
+class Reader(threading.Thread):
+    """Reads its blocks again and again, and counts what it did not find."""
+
+    def __init__(self, client: Client, blocks: list[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._client, self._blocks = client, blocks
+        self._ended = threading.Event()
+        self.rounds = self.misses = 0
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            self.rounds += 1
+            self.misses += read(self._client, self._blocks) != len(self._blocks)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(20)
+        assert not self.is_alive()
+
+
+def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) -> None:
+    blocks = keys("kept", 6)
+    with larder.engine() as client:
+        assert store(client, blocks) == 6
+        before, instance = larder.pid(), larder.api.get("/healthz").json()["instance"]
+        reader = Reader(client, blocks)
+        reader.start()
+        told = larder.cli("restart")
+        assert told.returncode == 0, told.stderr
+        assert "data plane: 6 blocks (384 KiB) kept; process" in told.stdout
+        assert "management plane: release" in told.stdout
+        until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
+        reader.end()
+        assert reader.misses == 0
+        assert reader.rounds > 10
+    assert larder.process.poll() is None, "the process that was started is still there"
+    assert larder.api.get("/healthz").json()["instance"] != instance
+    assert larder.pid() != before
+    assert larder.start_of_cache()["kind"] == "warm"
+    (entry,) = [each for each in larder.get("audit")["items"] if each["action"] == "restart"]
+    assert entry["kind"] == "plane"
+    assert larder.cli("restart", "--json").returncode == 0, "and once more"
+    larder.stop()
+
+
+def test_connections_that_come_during_a_restart_are_answered(larder: Restarted) -> None:
+    failed: list[str] = []
+    answered = 0
+    restarting = threading.Thread(target=larder.cli, args=("restart",), daemon=True)
+    restarting.start()
+    deadline = time.monotonic() + 100
+    while restarting.is_alive() and time.monotonic() < deadline:
+        try:
+            # A new connection each time: the socket outlives the process.
+            httpx.get(f"{larder.url}/healthz", timeout=60, trust_env=False)
+            answered += 1
+        except httpx.ConnectError as error:
+            failed.append(str(error))
+        except httpx.TransportError:
+            pass  # an open connection may be closed by the process that ends
+        with (larder.folder / "up.lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                failed.append("another Larder could start in this state directory")
+            except BlockingIOError:
+                pass
+        time.sleep(0.005)
+    restarting.join(10)
+    assert failed == []
+    assert answered
+
+
+def test_a_restart_that_would_lose_the_cache_is_refused_with_what_would_be_lost(larder: Restarted) -> None:
+    tokens = list(range(3))
+    blocks = chain(tokens, chunk_tokens=1)
+    larder.put("pins/precious", model=MODEL, tokens=tokens, chunk_tokens=1, strength="guaranteed")
+    with larder.engine() as client:
+        assert store(client, blocks) == 3
+        until(lambda: pinned(larder, "precious") == (3, 3), "the pin holds its blocks")
+        before = larder.pid()
+        larder.config.write_text("[dataplane]\nmax_blocks = 77\n")
+        checked = larder.cli("restart", "--dry-run")
+        assert (checked.returncode, checked.stdout.startswith("3 blocks (192 KiB) would be lost: ")) == (
+            0,
+            True,
+        )
+        refused = larder.cli("restart")
+        assert refused.returncode == 1
+        assert "1024 block descriptors, the settings say 77" in refused.stderr
+        assert (
+            "3 blocks (192 KiB) would be lost, among them what the pins 'precious' guarantee"
+            in refused.stderr
+        )
+        assert "Nothing was stopped" in refused.stderr
+        assert larder.pid() == before
+        assert read(client, blocks) == 3
+        accepted = larder.cli("restart", "--fresh")
+        assert accepted.returncode == 0, accepted.stderr
+        assert "3 blocks (192 KiB) released" in accepted.stdout
+        assert larder.pid() != before
+    begun = larder.start_of_cache()
+    assert (begun["kind"], begun["released"], begun["lost_blocks"]) == ("cold", True, 3)
+
+
+def test_a_restart_into_settings_that_cannot_be_is_refused_before_anything_stops(larder: Restarted) -> None:
+    before = larder.pid()
+    for written, said in (
+        ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
+        ("[dataplane]\nno_such = 1\n", "no_such"),
+        ("[app\n", "larder.toml"),
+        ("engine_socket = '/tmp/other.sock'\n", "engine_socket changed since the start"),
+    ):
+        larder.config.write_text(written)
+        for options in ((), ("--fresh",)):
+            refused = larder.cli("restart", *options)
+            assert refused.returncode == 1
+            assert said in refused.stderr
+        assert larder.pid() == before
+        assert larder.ready()
+
+
+def test_down_stops_and_says_how_much_it_released(larder: Restarted) -> None:
+    with larder.engine() as client:
+        assert store(client, keys("lost", 5)) == 5
+        told = larder.cli("down")
+        assert (told.returncode, told.stdout) == (0, "stopped; released 5 blocks (320 KiB)\n"), told.stderr
+        assert larder.process.wait(10) == 0
+        until(lambda: client.lookup(keys("lost", 5)) == 0, "engines stop reading it")
+    again = larder.cli("down")
+    assert (again.returncode, again.stdout) == (
+        0,
+        f"no Larder runs with the state directory {larder.folder}, and no memory is kept\n",
+    )
+    larder.up()
+    begun = larder.start_of_cache()
+    assert (begun["kind"], begun["released"], begun["reason"]) == ("cold", True, "released by `larder down`")
+
+
+def test_down_releases_what_a_stopped_larder_left(larder: Restarted) -> None:
+    with larder.engine() as client:
+        assert store(client, keys("left", 2)) == 2
+    larder.stop()
+    looked = larder.cli("doctor")
+    assert "2 blocks (128 KiB) of a stopped Larder are kept for" in " ".join(looked.stdout.split()), (
+        looked.stdout
+    )
+    told = larder.cli("down", "--json")
+    assert json.loads(told.stdout) == {"stopped": False, "blocks": 2, "bytes": 2 * BLOCK_BYTES}
+
+
+def test_down_ends_a_data_plane_whose_larder_was_killed(larder: Restarted) -> None:
+    with larder.engine() as client:
+        assert store(client, keys("orphan", 2)) == 2
+    larder.process.kill()
+    larder.process.wait(10)
+    told = larder.cli("down")
+    assert (told.returncode, told.stdout) == (0, "released 2 blocks (128 KiB)\n"), told.stderr
+
+
+def test_a_fresh_start_releases_what_was_kept_and_says_how_much(larder: Restarted) -> None:
+    with larder.engine() as client:
+        assert store(client, keys("old", 3)) == 3
+    larder.stop()
+    with (larder.folder / "fresh").open("wb") as output:
+        larder.up("--fresh", stdout=output)
+    assert (larder.folder / "fresh").read_text() == "released 3 blocks (192 KiB) of the previous Larder\n"
+    begun = larder.start_of_cache()
+    assert (begun["kind"], begun["released"]) == ("cold", True)
+    assert larder.node()["stats"]["pool"]["blocks"] == 0
+    larder.stop()

@@ -1,0 +1,177 @@
+"""Processes of `python -m app` and `python -m dataplane` without their imports, for tests that start hundreds.
+
+The imports are most of the CPU time of a start: 0.3 s of a data plane, 0.4 s of a command, 1.5 s of `larder up`. A fork
+server of each module has imported what it needs and forks a process for each request. The process becomes a child of
+the test's process, with the streams and the environment that were asked for, and runs the module as `__main__`.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+START_S = 60.0
+PRELOADED = {
+    "dataplane": ("argparse", "dataplane.compose", "dataplane.observe.log", "dataplane.recovery.fd_passing"),
+    "app": (
+        "app.asgi",
+        "app.cli.support.client",
+        "app.cli.support.show",
+        "app.cli.commands.machine.up",
+        "app.push.joining",
+        "uvloop",
+    ),
+}
+"""What a module imports before it does something."""
+_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Forked(subprocess.Popen[Any]):
+    """`Popen([sys.executable, "-m", module, *arguments], …)` by a fork server; `env` must be given."""
+
+    def __init__(self, module: str, *arguments: str, env: dict[str, str], **options: Any) -> None:
+        self._module = module
+        super().__init__([sys.executable, "-m", module, *arguments], env=env, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        args, _, preexec_fn, _, pass_fds, folder, environ = given[:7]
+        p2cread, _, _, c2pwrite, _, errwrite = pipes = given[10:16]
+        assert preexec_fn is None
+        assert not pass_fds
+        streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
+        request = {"arguments": args[2:], "environ": environ, "folder": os.fspath(folder or os.getcwd())}
+        self.pid = _server(self._module).fork(request, streams)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # a private method of Popen
+
+
+class _Server:
+    """The other end of a fork server, which ends with this process."""
+
+    def __init__(self, module: str) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # threads do not survive a fork
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forked", module, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environ,
+            cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        )
+        theirs.close()
+        ours.settimeout(START_S)
+        self._socket = ours
+        self._turn = threading.Lock()
+
+    def fork(self, request: dict[str, Any], streams: Sequence[int]) -> int:
+        """The PID of a new child of this process."""
+        body = json.dumps(request).encode()
+        with self._turn:
+            # The process that forks it ends at once: as an orphan it is given to the nearest subreaper, which we are.
+            _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], list(streams))
+                for at in range(0, len(body), 1 << 15):
+                    self._socket.send(body[at : at + (1 << 15)])
+                answer = self._socket.recv(16)
+            finally:
+                _libc.prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        assert answer, "the fork server ended"
+        return int(answer)
+
+    def end(self) -> None:
+        """Close the connection, which ends the process."""
+        self._socket.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+
+_servers: dict[str, _Server] = {}
+_starting = threading.Lock()
+
+
+def _server(module: str) -> _Server:
+    with _starting:
+        if module not in _servers:
+            _servers[module] = _Server(module)
+        return _servers[module]
+
+
+def end_servers() -> None:
+    """End the fork servers of this process; the processes that they forked live on."""
+    with _starting:
+        while _servers:
+            _servers.popitem()[1].end()
+
+
+def _serve(requests: socket.socket) -> dict[str, Any]:
+    """Fork until the tests end; returns in each forked process."""
+    while True:
+        header, streams, _, _ = socket.recv_fds(requests, 4, 3)
+        if not header:
+            os._exit(0)
+        size, body = int.from_bytes(header, "little"), b""
+        while len(body) < size:
+            body += requests.recv(1 << 16)
+        told, tell = os.pipe()
+        middle = os.fork()
+        if not middle:
+            _leave_orphan(tell)
+            requests.close()
+            os.close(told)
+            for number, fd in enumerate(streams):
+                os.dup2(fd, number)
+                os.close(fd)
+            return dict(json.loads(body))
+        os.waitpid(middle, 0)
+        requests.send(os.read(told, 16))
+        for fd in (told, tell, *streams):
+            os.close(fd)
+
+
+def _leave_orphan(tell: int) -> None:
+    """Fork once more and end; returns in the second child, when its parent has ended."""
+    ended, living = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.write(tell, str(pid).encode())
+        os._exit(0)
+    os.close(living)
+    os.read(ended, 1)
+    os.close(ended)
+    os.close(tell)
+
+
+def _become(module: str, request: dict[str, Any]) -> NoReturn:
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.argv = request["arguments"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    name, number = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if name == "dataplane":
+        sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as its `main` does
+    for each in PRELOADED[name]:
+        import_module(each)
+    gc.freeze()  # what is shared is neither looked through nor copied by each process
+    _become(name, _serve(socket.socket(fileno=int(number))))

@@ -1,0 +1,326 @@
+"""Pins of the tier `gpu`, a data plane that copies their blocks to the device, and engines that load them from there.
+
+Where it matters that the bytes came from a GPU copy, the pool's are overwritten before the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.protocol.events import GpuCopyPoolStats, NodeStats
+from tests.dataplane import factories as make
+from tests.dataplane.plane import wait_for
+from tests.driven.conftest import DrivenPlane
+from tests.gpu.layouts import ITEM_BYTES, ORDERS, layout
+from tests.gpu.machines import Machine
+from tests.gpu.paged_engine import BLOCKS, KEYS, KIND, PAGE_BYTES, PagedEngine, Process
+
+OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
+NEW = [*range(46, 55), 17, 18, 19, 20, 21, 22, 23, *range(71, 79), *range(24, 30), 0, 79, *range(1, 17)]
+MakePlane = Callable[..., DrivenPlane]
+MakeEngine = Callable[..., PagedEngine]
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
+    """Data planes with room for GPU copies, in one folder; their books are in order at the end."""
+    made: list[DrivenPlane] = []
+
+    def new(machine: Machine, **settings: str) -> DrivenPlane:
+        wanted = {
+            "pool_bytes": "64MiB",
+            "dataplane__segment_bytes": "16MiB",
+            "dataplane__gpu_pool_bytes": "64MiB",
+            "dataplane__pin_budget_ratio": "0.8",
+            **settings,
+        }
+        made.append(DrivenPlane(socket_dir, wanted).begin(machine))
+        return made[-1]
+
+    yield new
+    for each in made:
+        if each.other.process.poll() is None:
+            each.describe()
+            each.kill()
+
+
+@pytest.fixture
+def make_engine() -> Iterator[MakeEngine]:
+    made: list[PagedEngine] = []
+
+    def new(
+        plane: DrivenPlane,
+        name: str = KIND,
+        dtype: str = "float16",
+        page_bytes: int = PAGE_BYTES,
+        **options: Any,
+    ) -> PagedEngine:
+        kind = layout(name, dtype, page_bytes, blocks=BLOCKS)
+        made.append(PagedEngine(plane.machine, plane.socket, kind, **options))
+        return made[-1]
+
+    yield new
+    for each in made:
+        if each.machine.kind == "twin":
+            each.machine.twin.pace.go_on()
+        each.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[Process] = []
+
+    def new(plane: DrivenPlane, **arguments: Any) -> Process:
+        made.append(Process(plane.machine, plane.socket, **arguments))
+        return made[-1]
+
+    yield new
+    for each in made:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def pin(plane: DrivenPlane, *keys: bytes, generation: int = 1) -> None:
+    """Have GPU copies of these blocks, and of no others."""
+    snapshot, bodies = make.pins([make.pin("hot", keys, model="gpu", tier="gpu")] if keys else [], generation)
+    with plane.manager() as manager:
+        manager.push(snapshot, bodies)
+
+
+def gpu_copies(plane: DrivenPlane, count: int) -> NodeStats:
+    """Wait until there are so many."""
+    return plane.wait_stats(
+        lambda stats: sum(pool.gpu_copies for pool in stats.gpu_copy_pools) == count,
+        f"there are {count} GPU copies",
+        30.0,
+    )
+
+
+def pool_of(stats: NodeStats) -> GpuCopyPoolStats:
+    (pool,) = stats.gpu_copy_pools
+    return pool
+
+
+def loads_from_gpu_copies(engine: PagedEngine, content: Any, chunks: int = 3) -> bool:
+    """So many chunks come from there, and what is loaded is whole. The first loads may not wait for a busy node."""
+    engine.fill(99)
+    wait_for(lambda: engine.load(KEYS, NEW) == (True, chunks), "it reads GPU copies")
+    return engine.holds(content, OLD, NEW)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_pinned_chunks_are_loaded_out_of_gpu_copies(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, name: str
+) -> None:
+    plane = make_plane(machine)
+    pin(plane, *KEYS)
+    engine = make_engine(plane, name)
+    content = engine.fill(1)
+    assert engine.store(KEYS, OLD) == 3
+    gpu_copies(plane, 3)
+    engine.poison()
+    assert loads_from_gpu_copies(engine, content)
+
+
+@pytest.mark.parametrize("page_bytes", [16 << 10, 32 << 10, 64 << 10])
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_pages_of_every_size_and_type_are_loaded_out_of_gpu_copies(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, dtype: str, page_bytes: int
+) -> None:
+    plane = make_plane(machine)
+    engine = make_engine(plane, KIND, dtype, page_bytes)
+    content = engine.fill(1)
+    assert engine.store(KEYS, OLD) == 3
+    pin(plane, *KEYS)  # what is there already is copied as well
+    gpu_copies(plane, 3)
+    engine.poison()
+    assert loads_from_gpu_copies(engine, content)
+
+
+def test_chunks_without_gpu_copies_come_from_the_pool_in_the_same_load(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(machine)
+    pin(plane, KEYS[0], KEYS[2])
+    engine = make_engine(plane)
+    content = engine.fill(1)
+    engine.store(KEYS, OLD)
+    gpu_copies(plane, 2)
+    assert loads_from_gpu_copies(engine, content, 2)
+    engine.poison()
+    for low, high, chunks in ((0, 48, 2), (5, 37, 2), (0, 7, 1), (20, 48, 1), (17, 30, 0)):
+        engine.fill(3)
+        before = engine.machine.download(engine.address, engine.kind.nbytes)
+        assert engine.load(KEYS, NEW[low:high], first=low) == (True, chunks)
+        there = [at for at in range(low, high) if at // 16 != 1]
+        assert engine.holds(content, [OLD[at] for at in there], [NEW[at] for at in there])
+        assert engine.poisoned([NEW[at] for at in range(low, high) if at // 16 == 1])
+        others = sorted(set(range(BLOCKS)) - set(NEW[low:high]))
+        assert engine.holds(before, others, others)
+
+
+def test_two_engines_read_the_same_gpu_copies(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    plane = make_plane(machine)
+    pin(plane, *KEYS)
+    one = make_engine(plane)
+    content = one.fill(1)
+    one.store(KEYS, OLD)
+    two = start(plane)
+    stats = gpu_copies(plane, 3)
+    wanted = one.digest(OLD)
+    one.poison()
+    assert two.ask(do="load_gpu_copies", chunks=3, blocks=NEW) == {"digest": wanted}
+    assert loads_from_gpu_copies(one, content)
+    plane.wait_stats(lambda stats: pool_of(stats).readers == 2, "both read")
+    assert pool_of(stats).copied_blocks == 3  # once for both
+    two.kill()
+    plane.wait_stats(lambda stats: pool_of(stats).readers == 1, "one is forgotten")
+    assert loads_from_gpu_copies(one, content)
+
+
+def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_pool(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(machine, dataplane__gpu_pool_bytes="0")
+    pin(plane, *KEYS)
+    engine = make_engine(plane)
+    content = engine.fill(1)
+    engine.store(KEYS, OLD)
+    for _ in range(3):
+        engine.fill(2)
+        assert engine.load(KEYS, NEW) == (True, 0)
+        assert engine.holds(content, OLD, NEW)
+    stats = plane.describe()
+    assert stats.gpu_copy_pools == []
+    assert len(stats.engines) == 1
+
+
+class TestTheEndOfSomebody:
+    def test_an_engine_killed_amid_a_load_holds_its_gpu_copies_until_it_is_gone(
+        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+    ) -> None:
+        plane = make_plane(twin)
+        pin(plane, *KEYS)
+        engine = make_engine(plane)
+        content = engine.fill(1)
+        engine.store(KEYS, OLD)
+        doomed = start(plane)
+        gpu_copies(plane, 3)
+        doomed.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
+        assert doomed.ask(do="stop_amid_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
+        pin(plane, generation=2)
+        stats = gpu_copies(plane, 0)
+        assert pool_of(stats).leaving_bytes  # its lease keeps them
+        assert pool_of(stats).used_bytes
+        doomed.kill()
+        plane.wait_stats(lambda stats: not pool_of(stats).used_bytes, "the memory comes back with its death")
+        pin(plane, *KEYS, generation=3)
+        gpu_copies(plane, 3)
+        assert loads_from_gpu_copies(engine, content)
+
+    def test_a_data_plane_killed_amid_a_load_does_not_fail_it_and_the_next_one_has_gpu_copies_of_its_own(
+        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    ) -> None:
+        first = make_plane(twin)
+        pin(first, *KEYS)
+        engine = make_engine(first)
+        content = engine.fill(1)
+        engine.store(KEYS, OLD)
+        gpu_copies(first, 3)
+        assert loads_from_gpu_copies(engine, content)
+        engine.poison()
+        engine.fill(2)
+        reached = twin.twin.pace.stop_after(100_000)
+        load = engine.cache.load(engine.client.acquire(KEYS), NEW)
+        assert (reached.wait(30), load.gpu_copies) == (True, 3)
+        first.kill()
+        twin.twin.pace.go_on()
+        assert load.finish()
+        assert engine.holds(content, OLD, NEW)
+
+        def missed() -> bool:
+            engine.client.lookup(KEYS)
+            return not engine.client.connected
+
+        wait_for(missed, "the first one is missed")
+        assert engine.load(KEYS, NEW) == (True, 0)
+        assert engine.poisoned(NEW)
+        second = make_plane(twin)
+        wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
+        content = engine.fill(3)
+        assert engine.store(KEYS, OLD) == 3
+        assert engine.opened() == 0
+        pin(second, *KEYS)
+        gpu_copies(second, 3)
+        engine.poison()
+        assert loads_from_gpu_copies(engine, content)
+        assert engine.opened() > 0
+
+    def test_memory_that_is_given_up_comes_back_when_an_idle_engine_copies_again(
+        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    ) -> None:
+        plane = make_plane(twin)
+        pin(plane, *KEYS)
+        engine = make_engine(plane)
+        content = engine.fill(1)
+        engine.store(KEYS, OLD)
+        gpu_copies(plane, 3)
+        assert loads_from_gpu_copies(engine, content)
+        taken = twin.runtime.memory_used(twin.device)
+        pin(plane, generation=2)
+        gpu_copies(plane, 0)
+        stats = plane.wait_stats(lambda stats: pool_of(stats).leaving_bytes, "the extent is to go")
+        assert pool_of(stats).used_bytes  # it is charged until then
+        assert twin.runtime.memory_used(twin.device) == taken
+        engine.fill(2)
+
+        def copies() -> bool:
+            assert engine.load(KEYS, NEW) == (True, 0)
+            return not pool_of(plane.describe()).used_bytes
+
+        wait_for(copies, "the memory is back")
+        assert engine.holds(content, OLD, NEW)
+        wait_for(lambda: twin.runtime.memory_used(twin.device) < taken, "nobody maps it")
+        pin(plane, *KEYS, generation=3)
+        gpu_copies(plane, 3)
+        assert loads_from_gpu_copies(engine, content)
+
+
+def test_an_engine_that_is_taken_up_again_keeps_its_extents_and_tells_when_they_are_closed(
+    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(twin)
+    pin(plane, *KEYS)
+    engine = make_engine(plane)
+    content = engine.fill(1)
+    assert engine.store(KEYS, OLD) == 3
+    gpu_copies(plane, 3)
+    assert loads_from_gpu_copies(engine, content)
+    link, opened = engine.client._link, engine.opened()
+    with engine.client._lock:
+        link._drop("a test")
+    wait_for(lambda: engine.client.lookup(KEYS) == 3 and engine.client.connected, "it is attached again")
+    assert (link.attachments, link.planes) == (2, 1)
+    engine.cache.load(engine.client.acquire([]), []).finish()
+    assert engine.opened() == opened > 0
+    assert loads_from_gpu_copies(engine, content)
+    with engine.client._lock:
+        link._drop("a test")
+    wait_for(lambda: engine.client.lookup(KEYS) == 3 and engine.client.connected, "it is attached again")
+    engine.cache.load(engine.client.acquire([]), []).finish()
+    pin(plane, generation=2)
+    gpu_copies(plane, 0)
+
+    def given_back() -> bool:
+        engine.load(KEYS, NEW)
+        return pool_of(plane.wait_stats(lambda stats: True, "they come", 30.0)).used_bytes == 0
+
+    wait_for(given_back, "the memory of GPU copies is given back")
+    wait_for(lambda: engine.opened() == 0, "all is closed")

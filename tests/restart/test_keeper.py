@@ -1,0 +1,520 @@
+"""A data plane that is stopped hands its memory to a keeper, and the next one has every block."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.engine import MAX_FDS_PER_DATAGRAM, HeldMemory
+from dataplane.protocol.keeper import (
+    SOCKET_NAME,
+    DescribeMemory,
+    KeeperRefused,
+    Keeping,
+    Release,
+    Released,
+    Reply,
+    Take,
+    Taken,
+)
+from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
+from dataplane.protocol.layout import H_CLOSED, H_PID
+from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
+from dataplane.recovery import keeper as keeper_module
+from dataplane.recovery.kept import KeptMemory
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents, wait_for
+from tests.free_port import free_port
+from tests.lmcache.client import Client as LMCacheClient
+from tests.lmcache.client import prompt
+from tests.lmcache.planes import FOLDER as SHM
+from tests.lmcache.planes import check as check_chunks
+from tests.lmcache.planes import gateway_plane, mapped, url_of
+from tests.lmcache.planes import store as store_chunks
+from tests.restart.load import engine, read_line
+
+PAGE_BYTES = 4096
+_replies = decoder(Reply)
+
+
+class Stopped(Plane):
+    """A data plane whose memory outlives its stop."""
+
+    def start(self) -> Stopped:
+        super().start()
+        return self
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        found = []
+        for line in self.log().splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry.get("event") == event:
+                found.append(entry)
+        return found
+
+    def ask_keeper(self, message: object) -> Reply | None:
+        """The keeper's answer; None when there is no keeper."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(10)
+            try:
+                connection.connect(str(self.folder / SOCKET_NAME))
+            except OSError:
+                return None
+            connection.send(message if isinstance(message, bytes) else encode(message))
+            return decode(_replies, connection.recv(4096))
+
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "cache.json").read_text())
+        return found
+
+
+def keepers(folder: Path) -> list[int]:
+    """Processes that hold memory for this folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if b"dataplane.recovery.keeper" in arguments and str(folder).encode() in arguments:
+            found.append(int(process.name))
+    return found
+
+
+@pytest.fixture
+def make_plane(socket_dir: Path) -> Iterator[Callable[..., Stopped]]:
+    made: list[Stopped] = []
+
+    def new(**settings: str) -> Stopped:
+        made.append(Stopped(socket_dir, {"dataplane__keep_memory_s": "60", **settings}))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.kill()
+    for pid in keepers(socket_dir):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def plane(make_plane: Callable[..., Stopped]) -> Stopped:
+    return make_plane().start()
+
+
+def connect(plane: Plane) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=5)
+
+
+def store(client: Client, chain: list[bytes], tenant: str = "") -> int:
+    with client.reserve(chain, PAGE_BYTES, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, PAGE_BYTES)[at]
+        return reservation.commit().blocks
+
+
+def read(client: Client, chain: list[bytes]) -> int:
+    """Leading blocks, each with the right bytes."""
+    with client.acquire(chain) as lease:
+        for at in range(len(lease)):
+            assert bytes(lease.view(at)) == contents(chain, PAGE_BYTES)[at]
+        return len(lease)
+
+
+def connected(client: Client) -> bool:
+    client.lookup(make.keys(1))
+    return client.connected
+
+
+def test_the_keeper_knows_the_words_of_the_index_header_without_numpy() -> None:
+    assert (H_PID * 8, H_CLOSED * 8) == (keeper_module.PID_OFFSET, keeper_module.CLOSED_OFFSET)
+
+
+def test_more_descriptors_than_fit_a_datagram_arrive_in_order() -> None:
+    count = 2 * MAX_FDS_PER_DATAGRAM + 7
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, ExitStack() as stack:
+        fds = []
+        for number in range(count):
+            fd = os.memfd_create(f"m{number}")
+            stack.callback(os.close, fd)
+            os.write(fd, number.to_bytes(4, "little"))
+            fds.append(fd)
+        theirs.settimeout(20)
+        sending = threading.Thread(
+            target=keeper_module.send,
+            args=(ours, [(HeldMemory("segment", number, 4), fd) for number, fd in enumerate(fds)]),
+            daemon=True,
+        )
+        sending.start()
+        received = keeper_module.receive(theirs)
+        sending.join(20)
+        for _, fd in received:
+            stack.callback(os.close, fd)
+        assert [each.number for each, _ in received] == list(range(count))
+        assert [int.from_bytes(os.pread(fd, 4, 0), "little") for _, fd in received] == list(range(count))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_and_a_start_keep_every_block_lease_and_view(plane: Stopped, number: int) -> None:
+    chain = make.keys(5)
+    with connect(plane) as client:
+        assert store(client, chain, "a") == 5
+        lease = client.acquire(chain)
+        view, world = lease.view(2), client._link.world
+        plane.signal(number)
+        assert plane.process.wait(30) == 0
+        (kept,) = plane.logged("memory.kept")
+        assert (kept["blocks"], kept["bytes"], kept["seconds"]) == (5, 5 * PAGE_BYTES, 60.0)
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        assert read(client, chain) == 5, "engines read on while nothing serves"
+        assert not client.reserve(make.keys(1, "refused"), PAGE_BYTES).number
+        plane.start()
+        wait_for(lambda: connected(client), "the client attaches again")
+        assert client._link.world is world, "with the same memory"
+        assert bytes(view) == contents(chain, PAGE_BYTES)[2]
+        assert store(client, make.keys(3, "new")) == 3
+        stats = plane.describe()
+        assert {each.tenant: each.blocks for each in stats.tenants} == {"a": 5, "_default": 3}
+        start = stats.start
+        assert (start.kind, start.blocks, start.bytes, start.lost_blocks) == ("warm", 5, 5 * PAGE_BYTES, 0)
+        lease.release()
+    wait_for(lambda: not keepers(plane.folder), "the keeper ends when the memory is served")
+    assert plane.ask_keeper(DescribeMemory()) is None
+
+
+def test_two_stops_in_a_row_keep_the_blocks(plane: Stopped) -> None:
+    chain = make.keys(4)
+    with connect(plane) as client:
+        store(client, chain)
+    for _ in range(2):
+        assert plane.stop() == 0
+        plane.start()
+        assert plane.describe().start.kind == "warm"
+    with connect(plane) as client:
+        assert read(client, chain) == 4
+
+
+def test_nothing_is_kept_of_an_empty_cache(plane: Stopped) -> None:
+    assert plane.stop() == 0
+    assert keepers(plane.folder) == []
+    plane.start()
+    assert plane.describe().start.kind == "first"
+
+
+def test_without_time_to_keep_it_the_memory_is_released(make_plane: Callable[..., Stopped]) -> None:
+    plane = make_plane(dataplane__keep_memory_s="0").start()
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        assert plane.stop() == 0
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        assert client.lookup(make.keys(3)) == 0, "engines stop reading it"
+    assert keepers(plane.folder) == []
+    plane.start()
+    start = plane.describe().start
+    assert (start.kind, start.released, start.lost_blocks) == ("cold", True, 3)
+    assert "keep_memory_s = 0" in start.reason
+
+
+def test_the_memory_is_released_when_its_time_is_over(make_plane: Callable[..., Stopped]) -> None:
+    plane = make_plane(dataplane__keep_memory_s="0.5").start()
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        assert plane.stop() == 0
+        wait_for(lambda: int(world.index.header[H_CLOSED]), "engines learn that it is released")
+        assert client.lookup(make.keys(3)) == 0 or not client.connected
+    wait_for(lambda: not keepers(plane.folder), "the keeper ends")
+    record = plane.record()
+    assert "no data plane started within 0.5 s" in record["reason"]
+    plane.start()
+    start = plane.describe().start
+    assert (start.kind, start.released, start.lost_blocks) == ("cold", False, 3)
+    assert start.reason == record["reason"]
+    (told,) = wait_for(lambda: plane.logged("cache.cold"), "a cold cache is logged")
+    assert (told["lost_blocks"], told["level"]) == (3, "warning")
+
+
+def test_a_keeper_that_is_killed_makes_the_next_start_cold_and_says_so(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+    assert plane.stop() == 0
+    for pid in keepers(plane.folder):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not keepers(plane.folder), "it is gone")
+    plane.start()
+    start = plane.describe().start
+    assert (start.kind, start.lost_blocks, start.lost_bytes) == ("cold", 3, 3 * PAGE_BYTES)
+    assert start.reason == "every process that held the memory of the previous data plane ended"
+
+
+def test_a_keeper_that_is_stopped_releases_the_memory(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        assert plane.stop() == 0
+        (pid,) = keepers(plane.folder)
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: int(world.index.header[H_CLOSED]), "engines learn that it is released")
+    wait_for(lambda: not keepers(plane.folder), "it ends")
+    assert "SIGTERM" in plane.record()["reason"]
+    assert not (plane.folder / SOCKET_NAME).exists()
+
+
+def test_the_release_signal_releases_and_the_hand_over_signal_leaves_it_to_holders(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        plane.signal(RELEASE_SIGNAL)
+        assert plane.process.wait(30) == 0
+        assert int(world.index.header[H_CLOSED]) == 1
+    plane.start()
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        plane.signal(HAND_OVER_SIGNAL)
+        assert plane.process.wait(30) == HANDED_OVER_EXIT_CODE
+        assert int(world.index.header[H_CLOSED]) == 0
+    assert keepers(plane.folder) == []
+
+
+def test_memory_of_other_settings_is_not_adopted_and_what_is_lost_is_said(
+    plane: Stopped, make_plane: Callable[..., Stopped]
+) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        assert plane.stop() == 0
+        other = make_plane(dataplane__max_blocks="128").start()
+        wait_for(lambda: int(world.index.header[H_CLOSED]) == 1, "engines let the old memory go")
+    start = other.describe().start
+    assert (start.kind, start.released, start.lost_blocks) == ("cold", False, 3)
+    assert "block descriptors, the settings say 128" in start.reason
+    wait_for(lambda: not keepers(plane.folder), "the keeper ends")
+
+
+def test_a_data_plane_that_dies_while_it_takes_the_memory_leaves_it_to_the_next(plane: Stopped) -> None:
+    chain = make.keys(4)
+    with connect(plane) as client:
+        store(client, chain)
+    assert plane.stop() == 0
+    taker = KeptMemory.find(plane.folder)
+    assert taker is not None
+    refused = plane.ask_keeper(Release("by an operator", on_purpose=True))
+    assert isinstance(refused, KeeperRefused), "not under the hands of a data plane that starts"
+    taker.close()
+    wait_for(lambda: isinstance(plane.ask_keeper(DescribeMemory()), Keeping), "it is held on")
+    plane.start()
+    assert plane.describe().start.kind == "warm"
+    with connect(plane) as client:
+        assert read(client, chain) == 4
+
+
+def test_the_deadline_waits_for_a_data_plane_that_takes_the_memory(
+    make_plane: Callable[..., Stopped],
+) -> None:
+    plane = make_plane(dataplane__keep_memory_s="1.5").start()
+    with connect(plane) as client:
+        store(client, make.keys(2))
+        world = client._link.world
+        assert plane.stop() == 0
+        taker = KeptMemory.find(plane.folder)
+        assert taker is not None
+        (pid,) = keepers(plane.folder)
+        time.sleep(2)  # beyond the deadline: nothing may happen, so there is nothing to wait for
+        assert keepers(plane.folder) == [pid]
+        assert int(world.index.header[H_CLOSED]) == 0
+        taker.close()
+        wait_for(lambda: int(world.index.header[H_CLOSED]), "then it is released")
+
+
+def test_memory_that_another_data_plane_has_signed_is_not_marked_as_released(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2))
+        world = client._link.world
+        assert plane.stop() == 0
+        taker = KeptMemory.find(plane.folder)
+        assert taker is not None
+        index = next(fd for kind, _, fd in taker.files() if kind == "index")
+        os.pwrite(index, (os.getpid()).to_bytes(8, "little"), keeper_module.PID_OFFSET)
+        taker.close()
+        wait_for(lambda: isinstance(plane.ask_keeper(Release("late", on_purpose=True)), Released), "released")
+        wait_for(lambda: not keepers(plane.folder), "the keeper ends")
+        assert int(world.index.header[H_CLOSED]) == 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x00" * 100,
+        b"\xff" * 1000,
+        encode(["take"]),
+        encode(["take", "x"]),
+        encode(["no_such", 1]),
+        encode(Take(KEEPER_VERSION + 1)),
+        encode(Taken(12345)),
+        encode({"a": 1}),
+    ],
+)
+def test_nothing_that_a_peer_says_ends_the_keeper(plane: Stopped, said: bytes) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2))
+    assert plane.stop() == 0
+    if said:
+        assert isinstance(plane.ask_keeper(said), KeeperRefused)
+    else:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(str(plane.folder / SOCKET_NAME))
+    described = plane.ask_keeper(DescribeMemory())
+    assert isinstance(described, Keeping)
+    assert (described.blocks, described.bytes) == (2, 2 * PAGE_BYTES)
+    released = plane.ask_keeper(Release("by an operator", on_purpose=True))
+    assert isinstance(released, Released)
+    assert (released.blocks, released.bytes) == (2, 2 * PAGE_BYTES)
+    plane.start()
+    start = plane.describe().start
+    assert (start.kind, start.released, start.reason) == ("cold", True, "by an operator")
+
+
+def test_a_second_keeper_takes_the_name_of_a_stale_socket(plane: Stopped) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+        stale.bind(str(plane.folder / SOCKET_NAME))
+    with connect(plane) as client:
+        store(client, make.keys(2))
+    assert plane.stop() == 0
+    assert isinstance(plane.ask_keeper(DescribeMemory()), Keeping)
+
+
+def test_engines_under_load_read_on_through_stops_and_lose_nothing(plane: Stopped) -> None:
+    with ExitStack() as stack:
+        engines = [stack.enter_context(engine(plane.socket, seed)) for seed in range(2)]
+        assert [read_line(each) for each in engines] == ["begun"] * 2
+        client = stack.enter_context(connect(plane))
+        for away_s in (0.0, 1.0, 2.0):
+            assert plane.stop() == 0
+            (*_, kept) = plane.logged("memory.kept")
+            time.sleep(away_s)
+            plane.start()
+            start = plane.describe().start  # asserts that the audit finds nothing
+            assert (start.kind, start.blocks, start.lost_blocks) == ("warm", kept["blocks"], 0)
+            wait_for(lambda: connected(client), "engines attach again")
+            assert store(client, make.keys(1, ("after", away_s))) == 1
+        seen = []
+        for each in engines:
+            each.terminate()
+            seen.append(json.loads(read_line(each)))
+    assert [each["own_misses"] for each in seen] == [0, 0]
+    assert [each["wrong_blocks"] for each in seen] == [0, 0]
+    assert all(each["verified_blocks"] > 50 for each in seen)
+
+
+def test_what_lmcache_clients_stored_is_there_after_a_stop_and_a_start(socket_dir: Path) -> None:
+    with (
+        gateway_plane(socket_dir, dataplane__keep_memory_s="60") as plane,
+        LMCacheClient(url_of(plane)) as client,
+    ):
+        registered = client.register()
+        name = registered["shm_name"]
+        with mapped(registered) as segment:
+            assert store_chunks(client, segment, prompt(3), 0, "one")
+            assert plane.stop() == 0
+            assert (SHM / name).exists(), "the name lives on with the memory"
+            plane.start()
+            assert plane.describe().start.kind == "warm"
+            with LMCacheClient(url_of(plane)) as other:
+                assert other.register(8)["shm_name"] == name
+                assert other.lookup(prompt(3), "two") == 3
+                assert check_chunks(other, segment, prompt(3), 0, "two", instance=8)
+        asked = Stopped(plane.folder).ask_keeper(DescribeMemory())
+        assert asked is None, "the keeper ended"
+        assert plane.stop() == 0
+        released = Stopped(plane.folder).ask_keeper(Release("by an operator", on_purpose=True))
+        assert isinstance(released, Released)
+        assert released.blocks == 3
+        wait_for(lambda: not (SHM / name).exists(), "the name goes with the memory")
+        assert [path.name for path in SHM.iterdir() if path.name.endswith(name)] == [], "the spare name too"
+
+
+@pytest.mark.parametrize("connections", [0, 20])
+def test_a_keeper_that_hangs_does_not_keep_a_data_plane_from_starting(
+    make_plane: Callable[..., Stopped], connections: int
+) -> None:
+    plane = make_plane(lmcache_port=str(free_port())).start()
+    with connect(plane) as client:
+        store(client, make.keys(2))
+    assert plane.stop() == 0
+    (pid,) = keepers(plane.folder)
+    os.kill(pid, signal.SIGSTOP)
+    with ExitStack() as stack:
+        for _ in range(connections):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            idle.setblocking(False)
+            try:
+                idle.connect(str(plane.folder / SOCKET_NAME))
+            except BlockingIOError:  # the backlog is full, which is the point
+                break
+        plane.start()
+    start = plane.describe().start
+    assert (start.kind, start.lost_blocks) == ("cold", 2)
+    assert start.reason.startswith("the memory keeper ")
+    assert plane.logged("memory.not_taken")[0]["killed"] == [pid]
+    assert keepers(plane.folder) == []
+
+
+def test_idle_connections_do_not_keep_a_data_plane_from_the_memory(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2))
+    assert plane.stop() == 0
+    with ExitStack() as stack:
+        for _ in range(keeper_module.MAX_CONNECTIONS + 2):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            idle.connect(str(plane.folder / SOCKET_NAME))
+            assert isinstance(plane.ask_keeper(DescribeMemory()), Keeping)
+        plane.start()
+    assert plane.describe().start.kind == "warm"
+
+
+def test_a_start_that_fails_after_it_signed_leaves_memory_that_can_be_released(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2))
+        world = client._link.world
+        assert plane.stop() == 0
+        environ = {**plane.environ, "LARDER_CONTROL_URL": "ipc:///proc/none/control.sock"}
+        failed = subprocess.run([sys.executable, "-m", "dataplane"], env=environ, timeout=60, check=False)
+        assert failed.returncode == 1
+        assert isinstance(plane.ask_keeper(Release("by an operator", on_purpose=True)), Released)
+        wait_for(lambda: int(world.index.header[H_CLOSED]), "engines learn that it is released")
+    assert plane.record()["reason"] == "by an operator"
+
+
+@pytest.mark.parametrize("content", [b'{"x":' + b"[" * 4000, b'{"blocks":-5}', b"\xff" * 100, b"null", b""])
+def test_a_record_that_cannot_be_read_is_none(plane: Stopped, content: bytes) -> None:
+    assert plane.stop() == 0
+    (plane.folder / "cache.json").write_bytes(content)
+    plane.start()
+    assert plane.describe().start.kind == "first"
+
+
+def test_a_pipe_in_place_of_the_record_keeps_nothing_waiting(plane: Stopped) -> None:
+    assert plane.stop() == 0
+    (plane.folder / "cache.json").unlink(missing_ok=True)
+    os.mkfifo(plane.folder / "cache.json")
+    plane.start()
+    assert plane.describe().start.kind == "first"

@@ -1,0 +1,117 @@
+"""More tenants than the journal of older releases had room for: a kill loses none of their blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataplane.client import attach
+from dataplane.protocol.codec import encode
+from dataplane.protocol.control import ListBlocks
+from dataplane.protocol.engine import BlocksCommitted, Commit, Reserve, Reserved
+from tests.dataplane import factories as make
+from tests.dataplane.plane import RawEngine, wait_for
+from tests.restart.relay import relay
+from tests.sizes import FULL, size
+
+TENANTS = size(72_000, 9_000)
+PAGE = 4096
+LONG = "\U00020000" * 122
+AT_ONCE = 64
+
+
+def salt(number: int) -> str:
+    """128 characters, 494 bytes."""
+    return f"{LONG}{number:06d}"
+
+
+def store(engine: RawEngine, numbers: range) -> int:
+    """Store one block for each tenant, many requests ahead of their answers; published blocks."""
+    assert engine.attached is not None
+    (space,) = engine.attached.spaces
+    stored = 0
+    for first in range(numbers.start, numbers.stop, AT_ONCE):
+        batch = range(first, min(first + AT_ONCE, numbers.stop))
+        for number in batch:
+            engine.send(encode(Reserve(number, space, salt(number), make.key(number), PAGE)))
+        granted = [engine.receive() for _ in batch]
+        for answer in granted:
+            assert isinstance(answer, Reserved), answer
+            assert answer.reservation, f"outcomes {answer.outcomes.hex()}"
+            engine.send(encode(Commit(answer.id, answer.reservation, b"")))
+        for _ in batch:
+            committed = engine.receive()
+            assert isinstance(committed, BlocksCommitted), committed
+            stored += committed.blocks
+    return stored
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_seventy_two_thousand_tenants_with_the_longest_salts_live_through_a_kill(socket_dir: Path) -> None:
+    plane = relay(
+        socket_dir,
+        pool_bytes="320MiB",
+        dataplane__max_blocks=str(size(80_000, 10_000)),
+        dataplane__tick_s="2",  # periodic work takes long with this many tenants
+        dataplane__stats_interval_s="30",
+    )
+    try:
+        plane.start()
+        with RawEngine(plane.socket) as engine:
+            engine.attach()
+            assert store(engine, range(TENANTS)) == TENANTS
+            before = plane.describe()
+            assert (before.pool.blocks, before.refused) == (TENANTS, {})
+            assert (0.5 if FULL else 0) < before.id_journal_bytes / before.id_journal_capacity_bytes < 1
+            plane.kill()
+        plane.start()
+        after = plane.describe()
+        assert (after.adopted_blocks, after.pool.blocks) == (TENANTS, TENANTS)
+        assert after.id_journal_bytes == before.id_journal_bytes
+        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+            for number in range(0, TENANTS, 1000):
+                with client.acquire([make.key(number)], tenant=salt(number)) as lease:
+                    assert len(lease) == 1
+        with plane.manager() as manager:
+            told = manager.ask(ListBlocks("n", tenant=salt(TENANTS - 1), after=TENANTS - 100))
+        assert [block.key for block in told.blocks] == [make.key(TENANTS - 1).hex()]
+        with RawEngine(plane.socket) as engine:
+            engine.attach()
+            assert store(engine, range(TENANTS, TENANTS + 10)) == 10
+    finally:
+        plane.end()
+
+
+def test_a_journal_of_a_release_with_a_smaller_one_is_gone_on_with(
+    socket_dir: Path,
+) -> None:
+    plane = relay(socket_dir, pool_bytes="128MiB", dataplane__max_blocks="32768")
+    plane.module = "tests.restart.small_journal"
+    try:
+        plane.start()
+        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+            with client.reserve(make.keys(4), PAGE, tenant="acme") as reservation:
+                assert reservation.commit().blocks == 4
+            old = len(plane.words("names")) * 8
+            plane.kill()
+            plane.module = "dataplane"
+            plane.start()
+            wait_for(
+                lambda: client.lookup(make.keys(4)) == 4 and client.connected, "the client attaches again"
+            )
+            stats = plane.describe()
+            assert (stats.adopted_blocks, [tenant.tenant for tenant in stats.tenants]) == (4, ["acme"])
+            (told,) = plane.wait_logged("names.migrated")
+            new = len(plane.words("names")) * 8
+            assert (told["from_bytes"], told["to_bytes"]) == (old, new)
+            assert new > old
+            with client.reserve(make.keys(4, "more"), PAGE, tenant="other") as reservation:
+                assert reservation.commit().blocks == 4
+        plane.kill()
+        plane.start()
+        stats = plane.describe()
+        assert (stats.adopted_blocks, sorted(each.tenant for each in stats.tenants)) == (8, ["acme", "other"])
+    finally:
+        plane.end()

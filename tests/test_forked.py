@@ -1,0 +1,46 @@
+"""A process of a fork server is like one of `Popen([sys.executable, "-m", …])`: a child with its own streams and
+end."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.forked import Forked
+
+PIPE = subprocess.PIPE
+
+
+def test_a_forked_command_has_its_streams_environment_folder_and_exit_code(tmp_path: Path):
+    (tmp_path / "larder.toml").write_text('[dataplane]\nmax_clients = "many"\n')
+    with Forked("dataplane", "--print-config", env={}, cwd=tmp_path, stdout=PIPE, stderr=PIPE) as refused:
+        assert refused.communicate(timeout=60)[1].startswith(b"larder data plane: ")
+    assert refused.returncode == 2
+    environ = {"LARDER_STATE_DIR": str(tmp_path)}
+    with Forked("dataplane", "--print-config", env=environ, stdout=PIPE, stderr=PIPE) as printed:
+        out, errors = printed.communicate(timeout=60)
+    assert (printed.returncode, errors) == (0, b"")
+    assert str(tmp_path).encode() in out
+
+
+def test_a_forked_command_reads_its_input(tmp_path: Path):
+    environ = {"LARDER_URL": "http://127.0.0.1:9", "HOME": str(tmp_path), "LARDER_STATE_DIR": str(tmp_path)}
+    with Forked(
+        "app", "diff", "-f", "-", env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        _, errors = process.communicate("quotas: [", timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in errors
+    assert errors.startswith("Error: ")
+
+
+def test_a_forked_process_is_our_child_and_its_signal_is_its_exit_code(socket_dir: Path):
+    environ = {"LARDER_STATE_DIR": str(socket_dir), "LARDER_LMCACHE_PORT": "0", "LARDER_POOL_BYTES": "16MiB"}
+    process = Forked("dataplane", env=environ, stderr=subprocess.DEVNULL)
+    try:
+        assert process.poll() is None
+        assert f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{process.pid}/status").read_text()
+    finally:
+        process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    assert not Path(f"/proc/{process.pid}").exists()
