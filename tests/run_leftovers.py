@@ -61,16 +61,14 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.stash.setdefault(_of_workers, []).extend(Found(*each) for each in living)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    left = terminalreporter.config.stash.get(_left, [])
-    if left:
-        terminalreporter.section("left behind by this run, and removed", red=True)
-        for each in left:
-            terminalreporter.line(each)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """List the leftovers in the last lines, so that they are in a log of which only the end is kept."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if (left := config.stash.get(_left, [])) and reporter is not None:
+        reporter.section("left behind by this run, and removed", red=True)
+        for each in left:
+            reporter.line(each)
     for name, value in config.stash.get(_before, {}).items():
         if value is None:
             os.environ.pop(name, None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.run_marks import MARK
+from tests.run_marks import MARK, run_folder
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,17 @@ class Found:
 
 
 def of_run(run: str, root: int) -> list[Found]:
-    """Living processes of the run: those that descend from `root`, and those whose environment has the run's mark.
-    Without `root` itself; oldest first."""
+    """Living processes of the run: those that descend from `root`, and those whose environment has the run's mark or
+    names its folder (`larder up` hands only Larder's own variables on). Without `root` itself; oldest first."""
     everything = {
         found.pid: found for each in os.listdir("/proc") if each.isdecimal() and (found := _read(int(each)))
     }
-    mark = f"{MARK}={run}".encode()
     ours = [
         each
         for each in everything.values()
         if each.pid != root
         and each.state not in "ZX"
-        and (_descends(each, root, everything) or _marked(each, mark))
+        and (_descends(each, root, everything) or _marked(each, run))
     ]
     return sorted(ours, key=lambda each: (each.started, each.pid))
 
@@ -51,12 +51,14 @@ def _descends(found: Found, root: int, everything: dict[int, Found]) -> bool:
     return True
 
 
-def _marked(found: Found, mark: bytes) -> bool:
+def _marked(found: Found, run: str) -> bool:
     try:
         environ = Path(f"/proc/{found.pid}/environ").read_bytes()
     except OSError:  # it ended, or is another user's
         return False
-    return any(each == mark or each.startswith(mark + b".") for each in environ.split(b"\0"))
+    mark = re.escape(f"{MARK}={run}".encode())
+    folder = re.escape(bytes(run_folder().with_name(f"larder-{run}")))
+    return re.search(rb"(?:\A|\0)" + mark + rb"[.\0]|" + folder + rb"[./\0]", environ) is not None
 
 
 def _read(pid: int) -> Found | None:

@@ -88,3 +88,17 @@ def test_what_other_programs_make_meanwhile_does_not_matter(tmp_path: Path) -> N
         other.unlink()
         child.kill()
         child.wait(10)
+
+
+def test_a_process_that_only_names_the_folder_of_a_run_belongs_to_it(tmp_path: Path) -> None:
+    """Its environment has no mark: `larder up` hands only Larder's own variables on."""
+    command = [sys.executable, "-c", "import time; time.sleep(97)"]
+    child = subprocess.Popen(command, env={"LARDER_SOCKET": str(run_folder() / "one.sock")})
+    other = subprocess.Popen(command, env={"LARDER_SOCKET": f"{run_folder()}0/one.sock"})
+    try:
+        found = [each.pid for each in of_run(run_id(), -1)]
+        assert (child.pid in found, other.pid in found) == (True, False)
+    finally:
+        for each in (child, other):
+            each.kill()
+            each.wait(10)
