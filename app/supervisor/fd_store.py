@@ -96,7 +96,7 @@ class FdReceiver:
         self.complete = False
         """Whether the list of all memory is complete: the data plane then serves."""
         self.refused: Refused | None = None
-        self._kept = kept
+        self.kept = kept
         """All memory of the data plane that runs now or ran last."""
         self._fresh = FdStore()
         """Memory that arrived before the list was complete."""
@@ -142,23 +142,23 @@ class FdReceiver:
             return
         self.ready = True
         self.heard += 1
-        into = self._kept if self.complete else self._fresh
+        into = self.kept if self.complete else self._fresh
         for each, fd in zip(said.memory, fds, strict=True):
             into.put((each.kind, each.number), fd, each.nbytes)
         for each in said.dropped:
             into.drop((each.kind, each.number))
         if said.id and len(said.memory) < MAX_FDS_PER_DATAGRAM:
             self.complete = True
-            self._kept.clear()
-            self._fresh.move_to(self._kept)
+            self.kept.clear()
+            self._fresh.move_to(self.kept)
 
     def settle(self) -> None:
         """Handle the end of the data plane, perhaps before its list was complete: keep matching memory."""
         if not len(self._fresh):
             return
-        if not self._fresh.same_memory(self._kept):
-            self._kept.clear()  # memory of a cold start replaces the kept memory
-        self._fresh.move_to(self._kept)
+        if not self._fresh.same_memory(self.kept):
+            self.kept.clear()  # memory of a cold start replaces the kept memory
+        self._fresh.move_to(self.kept)
 
     def close(self) -> None:
         with suppress(OSError):

@@ -7,6 +7,8 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from struct import calcsize, unpack
@@ -30,16 +32,22 @@ class NodeProcess:
         self.holder = holder
         self._process = process
         self._pidfd = pidfd
-        """pidfd of a process that is not a child of this one, otherwise -1."""
-
-    @property
-    def ours(self) -> bool:
-        """Whether this supervisor started it."""
-        return self._process is not None
+        """pidfd of a process that asyncio does not wait for, otherwise -1."""
 
     @property
     def ended(self) -> bool:
         return self._process is not None and self._process.returncode is not None
+
+    def end(self, grace_s: float) -> int | None:
+        """Ask an early data plane to end, wait, and return its exit code; None on the timeout or if it is closed."""
+        if self._pidfd < 0:
+            return None
+        self.signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while (code := _reap(self._pidfd)) is None and time.monotonic() < deadline:
+            time.sleep(ANSWER_POLL_S)
+        self.close()
+        return code
 
     async def wait(self) -> int | None:
         """Wait for its end and return the exit code; None if it is not a child of this process."""
@@ -78,10 +86,8 @@ async def start(
     command: tuple[str, ...], environ: Mapping[str, str], kept: FdStore, *, survives: bool
 ) -> NodeProcess:
     """Start a process that waits until it is given its memory (see `give`). Raise OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = _connection()
     with theirs:
-        for each in (ours, theirs):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -96,6 +102,47 @@ async def start(
             ours.close()
             raise
     return NodeProcess(process.pid, FdReceiver(ours, kept), process)
+
+
+def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
+    """Start a data plane without an event loop and without memory of a supervisor. Raise OSError.
+
+    It takes over the memory of a keeper. `Supervisor.begin_with` supervises it.
+    """
+    ours, theirs = _connection()
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [*command, "--supervisor-fd", str(theirs.fileno())],
+                env=dict(environ),
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+                preexec_fn=None if survives else _die_with(os.getpid()),
+            )
+            pidfd = os.pidfd_open(process.pid)
+        except BaseException:
+            ours.close()
+            raise
+    process.returncode = 0  # the pidfd reaps it
+    kept = FdStore()
+    for data, fds in kept.messages():
+        socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
+    return NodeProcess(process.pid, FdReceiver(ours, kept), None, pidfd)
+
+
+def _connection() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in (ours, theirs):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    return ours, theirs
+
+
+def serves(child: NodeProcess, timeout_s: float) -> bool:
+    """Wait until an early data plane serves. Return False if it has ended, or on the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while child.holder.read() and not child.holder.complete and time.monotonic() < deadline:
+        time.sleep(ANSWER_POLL_S)
+    return child.holder.complete
 
 
 async def give(child: NodeProcess, kept: FdStore) -> None:

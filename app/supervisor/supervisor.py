@@ -89,6 +89,7 @@ class Supervisor:
         self._with_spare = spare
         self._log = structlog.get_logger()
         self._kept = FdStore()
+        self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
         self._spare: NodeProcess | None = None
         self._served_at: float | None = None
@@ -101,17 +102,25 @@ class Supervisor:
         self._ends: deque[float] = deque(maxlen=MANY_EXITS)
         self.restarts = 0
 
+    def begin_with(self, child: NodeProcess) -> None:
+        """Supervise first a data plane of `start_early`. Call it before `run`."""
+        self._first, self._kept = child, child.holder.kept
+
     async def run(self) -> None:
         """Adopt or start a data plane, wait for its end, and restart it."""
         pause_s = 0.0
         allow_descriptors()
-        child = await self._meet()
+        child, self._first = self._first, None
+        met = False
+        if child is None:
+            child = await self._meet()
+            met = child is not None
         while True:
             self._child = child = child or await self._start()
             self._served_at = None
             self._serving.clear()
             self._listen(child)
-            self._log.info("dataplane.started" if child.ours else "dataplane.met", pid=child.pid)
+            self._log.info("dataplane.met" if met else "dataplane.started", pid=child.pid)
             self._on_start(child.pid)
             self._heard(child)  # all messages may have arrived during the wait
             code = await child.wait()
@@ -123,7 +132,7 @@ class Supervisor:
             self._releasing = False
             self._log.warning("dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._kept))
             self._on_exit(code, pause_s)
-            child = None
+            child, met = None, False
             await asyncio.sleep(pause_s)
             pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
             self.restarts += 1

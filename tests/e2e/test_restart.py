@@ -120,6 +120,8 @@ def test_a_stop_and_a_start_keep_blocks_and_pins_and_the_terminal_says_so(larder
         larder.up()
         (adopted,) = larder.log_lines("memory.adopted")
         assert (adopted["blocks"], adopted["bytes"]) == (4, 4 * BLOCK_BYTES)
+        starting = larder.log_lines("larder.starting")[-1]
+        assert adopted["timestamp"] < starting["timestamp"], "engines do not wait for the management plane"
         until(lambda: pinned(larder, "p") == (4, 4), "the pin holds its blocks")
         until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
         assert read(client, blocks, "acme") == 4
@@ -244,6 +246,46 @@ def test_a_restart_into_settings_that_cannot_be_is_refused_before_anything_stops
             assert said in refused.stderr
         assert larder.pid() == before
         assert larder.ready()
+
+
+def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarted) -> None:
+    """The data plane starts first when memory is kept."""
+    blocks = keys("kept", 3)
+    command = [sys.executable, "-m", "app", "up"]
+    with larder.engine() as client:
+        assert store(client, blocks) == 3
+        larder.stop()
+        for written, said in (
+            ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
+            ("[app]\njoin_url = 'tcp://somewhere'\n", "join_url"),
+        ):
+            larder.config.write_text(written)
+            with (larder.folder / "failed").open("w+") as output:  # the keeper of the memory would keep a pipe open
+                failed = subprocess.run(command, env=larder.environ, stderr=output, timeout=90, check=False)
+                output.seek(0)
+                told = output.read()
+            assert (failed.returncode, said in told) == (1, True), told
+            assert not locked(larder.folder / "dataplane.lock")
+        larder.config.write_text("")
+        stopped = subprocess.Popen(
+            command, env=larder.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until(lambda: locked(larder.folder / "dataplane.lock"), "the data plane starts")
+        stopped.terminate()
+        stopped.wait(STOP_S)
+        assert not locked(larder.folder / "dataplane.lock")
+        larder.up()
+        assert read(client, blocks) == 3
+        assert larder.start_of_cache()["kind"] == "warm"
+
+
+def locked(path: Path) -> bool:
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def test_down_stops_and_says_how_much_it_released(larder: Restarted) -> None:
