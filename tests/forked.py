@@ -1,4 +1,4 @@
-"""Processes of `python -m app` and `python -m dataplane` without their imports, for tests that start hundreds.
+"""Processes of `python -m MODULE` without their imports, for tests that start hundreds.
 
 The imports are most of the CPU time of a start: 0.3 s of a data plane, 0.4 s of a command, 1.5 s of `larder up`. A fork
 server of each module has imported what it needs and forks a process for each request. The process becomes a child of
@@ -29,6 +29,14 @@ PRELOADED = {
         "app.cli.commands.machine.up",
         "app.push.joining",
         "uvloop",
+    ),
+    "tests.driven.roles": ("tests.driven.engines", "dataplane.compose", "dataplane.observe.log"),
+    "tests.gpu.roles": (
+        "tests.gpu.machines",
+        "tests.lmcache.client",
+        "dataplane.compose",
+        "dataplane.observe.log",
+        "dataplane.client.gpu",
     ),
 }
 """What a module imports before it does something."""
@@ -162,6 +170,7 @@ def _become(module: str, request: dict[str, Any]) -> NoReturn:
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     sys.argv = request["arguments"]
+    sys.orig_argv = [sys.executable, "-m", module, *sys.argv[1:]]  # `larder restart` runs it again
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
 

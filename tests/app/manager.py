@@ -1,10 +1,10 @@
 """A management plane in a process of its own, as one of several that share a database."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from app.change_signal import ChangeSignal
+from tests.forked import Forked
 
 START_S = 90.0
 
@@ -42,20 +43,19 @@ class Manager:
 
     async def start(self) -> None:
         """Until it serves."""
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app", "up"),
-            env=self._environ,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            limit=1 << 20,
+        self.process = await asyncio.to_thread(
+            Forked, "app", "up", env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         self._reader = asyncio.create_task(self._read())
         line = await self.until_line("larder.started", START_S)
         self.http = httpx.AsyncClient(base_url=line["url"], trust_env=False, timeout=60)
 
     async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for raw in self.process.stdout:
+        output = asyncio.StreamReader(limit=1 << 20)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), self.process.stdout
+        )
+        async for raw in output:
             text = raw.decode(errors="replace").rstrip()
             try:
                 line = json.loads(text)
@@ -83,9 +83,7 @@ class Manager:
         await self.until_line("manager.leading", timeout_s, after)
 
     def signal(self, number: signal.Signals) -> None:
-        """Not by `send_signal`: that would collect a process that has ended, and asyncio would miss its end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
+        self.process.send_signal(number)
 
     async def get(self, path: str) -> Any:
         response = await self.http.get(path)
@@ -114,14 +112,13 @@ class Manager:
 
     async def end(self) -> None:
         """Stop it, however it is."""
-        if self.process.returncode is None:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.process.wait(), 30)
-        except TimeoutError:
+            await asyncio.to_thread(self.process.wait, 30)
+        except subprocess.TimeoutExpired:
             self.signal(signal.SIGKILL)
-            await asyncio.wait_for(self.process.wait(), 30)
+            await asyncio.to_thread(self.process.wait, 30)
         await self._reader
         if hasattr(self, "http"):
             await self.http.aclose()

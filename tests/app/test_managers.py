@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from app.store.base.notify import Notice, Notification
 from app.store.fleet.leader_lock import LEASE_S, FileLeaderLock
 from app.store.records.quotas import QuotaRow
 from dataplane.protocol.control import SNAPSHOT_TYPES, Fault
+from tests.app.command import run
 from tests.app.fake_node import FakeNode
 from tests.app.manager import Manager, running, until
 from tests.app.silent_proxy import SilentProxy
@@ -82,13 +82,10 @@ async def test_any_manager_takes_changes_and_one_pushes_them(
 
 async def _cli(manager: Manager, *arguments: str) -> str:
     """What the command line says to this manager."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app", *arguments, "--url", str(manager.http.base_url)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await process.communicate()
-    assert process.returncode == 0
-    return said.decode()
+    url = str(manager.http.base_url)
+    done = await asyncio.to_thread(run, *arguments, "--url", url, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def _knows_both(manager: Manager, first: Manager) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +11,7 @@ from dataplane.client import Code, Space, attach
 from dataplane.client.driven import Copy, chunk_layout, exported
 from dataplane.devices.runtime import DeviceEvent, DeviceStream
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
-from tests.gpu.machines import ROOT, Bytes, Machine, Other
+from tests.gpu.machines import Bytes, Machine, Other, start_role
 
 WAIT_S = 30.0
 PER_CHUNK = CHUNK // TOKENS
@@ -113,7 +110,4 @@ class Process(Other):
     """Another process, of `tests.driven.roles`."""
 
     def __init__(self, role: str, arguments: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.driven.roles", role, json.dumps(arguments)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = start_role("tests.driven.roles", role, arguments)

@@ -21,6 +21,7 @@ from dataplane.client import Client
 from dataplane.protocol.keys import chain
 from tests.app.command import run
 from tests.e2e.larder import BLOCK_BYTES, MODEL, POOL_BLOCKS, Larder, keys, store, until
+from tests.forked import Forked
 from tests.free_port import free_port
 
 STOP_S = 40
@@ -55,10 +56,8 @@ class Restarted(Larder):
         return run(*arguments, env=self.environ, timeout=120)
 
     def up(self, *options: str, stdout: Any = subprocess.DEVNULL) -> None:
-        """A process of its own: `larder restart` runs its command again."""
-        command = [sys.executable, "-m", "app", "up", *options]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=self.environ, stdout=stdout, stderr=log)
+            self.process = Forked("app", "up", *options, env=self.environ, stdout=stdout, stderr=log)
         until(self.ready, "ready", timeout_s=60)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -120,8 +119,8 @@ def test_a_stop_and_a_start_keep_blocks_and_pins_and_the_terminal_says_so(larder
         larder.up()
         (adopted,) = larder.log_lines("memory.adopted")
         assert (adopted["blocks"], adopted["bytes"]) == (4, 4 * BLOCK_BYTES)
-        starting = larder.log_lines("larder.starting")[-1]
-        assert adopted["timestamp"] < starting["timestamp"], "engines do not wait for the management plane"
+        started = larder.log_lines("larder.started")[-1]
+        assert adopted["timestamp"] < started["timestamp"], "engines do not wait for the management plane"
         until(lambda: pinned(larder, "p") == (4, 4), "the pin holds its blocks")
         until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
         assert read(client, blocks, "acme") == 4
@@ -260,7 +259,9 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
             ("[app]\njoin_url = 'tcp://somewhere'\n", "join_url"),
         ):
             larder.config.write_text(written)
-            with (larder.folder / "failed").open("w+") as output:  # the keeper of the memory would keep a pipe open
+            with (larder.folder / "failed").open(
+                "w+"
+            ) as output:  # the keeper of the memory would keep a pipe open
                 failed = subprocess.run(command, env=larder.environ, stderr=output, timeout=90, check=False)
                 output.seek(0)
                 told = output.read()

@@ -14,8 +14,10 @@ from typing import Any
 
 import httpx
 
+from tests.app.command import run
 from tests.e2e.larder import until
 from tests.fleet.network import Machine, Network
+from tests.forked import Forked
 
 WAIT_S = 60.0
 START_S = 90.0
@@ -135,7 +137,9 @@ class Manager(Process):
 
     def launch(self) -> None:
         """Without waiting for anything."""
-        self.run([sys.executable, "-m", "app", "up"], self.environ)
+        with (self.folder / "log").open("ab") as log:
+            environ = {**clean_environ(), **self.environ}
+            self.process = Forked("app", "up", env=environ, stdout=log, stderr=log)
 
     def start(self) -> Manager:
         self.launch()
@@ -158,8 +162,7 @@ class Manager(Process):
     def try_cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`larder …` on the management plane's machine, with its settings."""
         environ = {**clean_environ(), **self.environ, "LARDER_URL": f"http://127.0.0.1:{self.port}"}
-        command = [sys.executable, "-m", "app", *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        return run(*arguments, env=environ)
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """The answer's body; a record is replaced in whatever state it is."""

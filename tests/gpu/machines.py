@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.runtime import Device, DeviceRuntime
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -80,14 +81,24 @@ class Machine:
             self.runtime.free_host(address)
 
 
+def start_role(module: str, role: str, arguments: dict[str, Any]) -> Forked:
+    return Forked(
+        module,
+        role,
+        json.dumps(arguments),
+        env=dict(os.environ),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 class Other:
     """One other process. It says a JSON line whenever it came so far, and goes on when it is told to."""
 
     def __init__(self, role: str, arguments: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.gpu.roles", role, json.dumps(arguments)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = start_role("tests.gpu.roles", role, arguments)
 
     @property
     def pid(self) -> int:
