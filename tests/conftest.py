@@ -1,6 +1,7 @@
 """What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, `browser`, and asyncio for anyio."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import shutil
@@ -39,7 +40,14 @@ pytest_plugins = ["tests.run_limits", "tests.run_leftovers"]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
 
 
+MMAP_THRESHOLD = -3
+"""glibc's number of the option for `mallopt`."""
+
+
 def pytest_configure() -> None:
+    # Each data plane has arrays of megabytes of zeros. glibc raises its threshold for mmap when such an array is freed,
+    # and then clears the next one byte by byte, which costs more than the tests of the core themselves.
+    ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 20)
     # Tests start a thousand processes: without kept bytecode each of them compiles numpy and all of Larder anew, which
     # is half of its start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
