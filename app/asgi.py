@@ -76,10 +76,8 @@ SERVICES = (
     "apply",
     "export",
     "overview",
-    "progress",
-    "fleet",
     "snapshots",
-    "database",
+    "health",
     "registry",
 )
 """Attributes of `Parts` that handlers receive under the same name."""

@@ -66,6 +66,7 @@ from app.services.usage.ledger import UsageLedger
 from app.services.usage.reports import UsageReports
 from app.services.usage.retention import Retention
 from app.services.views.events import Events
+from app.services.views.health import HealthChecks
 from app.services.views.overview import OverviewService
 from app.services.views.snapshot import Snapshots
 from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
@@ -127,6 +128,7 @@ class Parts:
     boot: StartupDocument
     overview: OverviewService
     events: Events
+    health: HealthChecks
     snapshots: Snapshots
     registry: CollectorRegistry
     rollup: Rollup
@@ -270,6 +272,7 @@ def build(settings: Settings) -> Parts:
         boot=boot,
         overview=OverviewService(database, fleet, history, bus, progress, nodes, pins, policies),
         events=events,
+        health=HealthChecks(database, progress, fleet),
         snapshots=Snapshots(database, fleet, progress, bus),
         registry=metrics.registry_of(sources),
         rollup=Rollup(bus),

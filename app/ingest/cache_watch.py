@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from app.ingest.fleet import is_empty
 from app.observe.events import EventBus
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventFilters
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.fleet import held_pins
 from app.store.records import pins
 from app.store.records.pins import StrongPin
@@ -94,7 +95,7 @@ class CacheWatch:
         """Publish a cold start, unless the previous manager process did."""
         known = False
         if self._keeps():
-            asked = events.EventFilters("cache.cold", node, start.at)
+            asked = EventFilters("cache.cold", node, start.at)
             async with self._database.read() as session:
                 known = bool((await events.page(session, PageRequest(1), asked)).rows)
         self._starts[node] = start.at

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from app.schemas.views.overview import RecentRates, Series
 from dataplane.protocol.events import NodeStats
 
 KEPT = 3600
@@ -26,18 +27,6 @@ class HistoryPoint(msgspec.Struct, frozen=True):
 
 
 _COUNTERS = ("requested_blocks", "hit_blocks", "stored_bytes", "read_bytes", "evicted_blocks")
-
-
-class RecentRates(msgspec.Struct, frozen=True):
-    """Recent activity. A ratio is null if nothing was requested."""
-
-    hit_ratio: float | None
-    """Hit ratio of the last 60 s."""
-    hit_ratio_total: float | None
-    """Hit ratio since the nodes started."""
-    stored_bytes_per_s: float
-    read_bytes_per_s: float
-    evicted_blocks_per_s: float
 
 
 class History:
@@ -105,18 +94,6 @@ class History:
         points = [point for point in self._points if point.at >= since]
         stride = -(-len(points) // most)
         return points[::-1][::stride][::-1]
-
-
-class Series(msgspec.Struct, frozen=True):
-    """Arrays of equal length for charts. Rates are for the step that ends at `at`."""
-
-    at: list[float]
-    used_bytes: list[int]
-    capacity_bytes: list[int]
-    hit_ratio: list[float | None]
-    """Null where nothing was requested."""
-    stored_bytes_per_s: list[float]
-    read_bytes_per_s: list[float]
 
 
 def series(points: list[HistoryPoint]) -> Series:

@@ -1,4 +1,5 @@
-"""Request and answer bodies of the API: one module per resource, strict msgspec structs. Times are Unix seconds, sizes
+"""Requests and answers of the API: one module per resource, strict msgspec structs. Times are Unix seconds, sizes
 are bytes.
 
-They hold no rules; `app.services` validates and fills them."""
+Page requests and filters of lists are here too, because the store reads them. Schemas hold no rules; `app.services`
+validates and fills them."""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.observe.events import EventBus
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventFilters
 from app.services.views.events import BATCH, QUEUE, Events
 from app.store.base import migrate
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
-from app.store.views.events import EventFilters
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 

@@ -14,6 +14,8 @@ from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
 from app.push.operations import NodeRequests
+from app.schemas.access.audit import AuditFilters
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
 from app.schemas.records.quotas import QuotaPut
 from app.services.base.changes import Changes
@@ -28,7 +30,6 @@ from app.services.records.tokenizing import EncodeService
 from app.store.access import audit
 from app.store.base import identity, migrate
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import generations, pins, quotas
 from dataplane.protocol.control import digest_of
 
@@ -133,7 +134,7 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     async with database.read() as session:
         assert await generations.heads(session) == {"quotas": 1, "pins": 1, "policies": 0}
-        page = await audit.page(session, PageRequest(10))
+        page = await audit.page(session, PageRequest(10), AuditFilters())
         rows, total = page.rows, page.total
     assert total == 2
     assert [(row.kind, row.name, row.action, row.generation, row.request_id) for row in rows] == [
@@ -159,7 +160,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
             await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
     async with database.read() as session:
         assert (await generations.heads(session))["quotas"] == 1
-        assert (await audit.page(session, PageRequest(10))).total == 1
+        assert (await audit.page(session, PageRequest(10), AuditFilters())).total == 1
         assert [row.tenant for row in await quotas.shares(session)] == ["acme"]
 
 
@@ -170,7 +171,7 @@ async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> Non
     assert (created, again) == (True, False)
     assert first == second
     async with database.read() as session:
-        assert (await audit.page(session, PageRequest(10))).total == 1
+        assert (await audit.page(session, PageRequest(10), AuditFilters())).total == 1
 
 
 async def test_a_refused_delete_uses_up_no_generation(database: Database) -> None:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from app.errors import Forbidden
+from app.schemas.base.listing import PageRequest
 from app.services.base.principals import Principal
-from app.store.base.listing import PageRequest
 from dataplane.protocol.events import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane

@@ -1,5 +1,6 @@
 """Audit entries."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -55,3 +56,16 @@ class AuditVerified(msgspec.Struct, frozen=True):
     """Hash of the last intact entry: store it, and pass it as `expect` to a later verification."""
     fault: str
     """Description of the first entry that was changed, removed or added; empty if the log is intact."""
+
+
+@dataclass(frozen=True)
+class AuditFilters:
+    """Filters; None matches everything. Times are Unix seconds, both ends included."""
+
+    actor: str | None = None
+    action: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    decision: str | None = None
+    since: float | None = None
+    until: float | None = None

@@ -1,1 +1,1 @@
-"""Schemas that all subjects share: common fields of records, record status, problems."""
+"""Schemas that all subjects share: common fields of records, page requests, record status, problems."""

@@ -1,6 +1,7 @@
 """Pins: prefixes that are kept in the cache."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -183,3 +184,15 @@ class PinList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
+
+
+@dataclass(frozen=True)
+class PinFilters:
+    """Filters; None matches everything."""
+
+    tenant: str | None = None
+    """Salt of the tenant."""
+    model: str | None = None
+    strength: str | None = None
+    tier: str | None = None
+    managed_by: str | None = None

@@ -1,5 +1,6 @@
 """Stored events, which can be queried long after they happened."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,3 +25,14 @@ class EventList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
+
+
+@dataclass(frozen=True)
+class EventFilters:
+    """Filters; None matches everything."""
+
+    name: str | None = None
+    """One name, or a prefix such as `push.*` for all names that begin with `push.`."""
+    node: str | None = None
+    since: float | None = None
+    """Earliest time in Unix seconds."""

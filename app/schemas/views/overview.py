@@ -2,7 +2,6 @@
 
 import msgspec
 
-from app.ingest.history import RecentRates, Series
 from app.observe.events import LarderEvent
 from app.schemas.fleet.nodes import NodeAnswer
 from app.schemas.records.pins import PinAnswer
@@ -11,6 +10,30 @@ from app.schemas.records.tenants import TenantAnswer
 from dataplane.protocol.events import PoolStats, Totals
 
 __all__ = ["LarderEvent", "Overview", "RecentRates", "Series"]
+
+
+class RecentRates(msgspec.Struct, frozen=True):
+    """Recent activity. A ratio is null if nothing was requested."""
+
+    hit_ratio: float | None
+    """Hit ratio of the last 60 s."""
+    hit_ratio_total: float | None
+    """Hit ratio since the nodes started."""
+    stored_bytes_per_s: float
+    read_bytes_per_s: float
+    evicted_blocks_per_s: float
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Arrays of equal length for charts. Rates are for the step that ends at `at`."""
+
+    at: list[float]
+    used_bytes: list[int]
+    capacity_bytes: list[int]
+    hit_ratio: list[float | None]
+    """Null where nothing was requested."""
+    stored_bytes_per_s: list[float]
+    read_bytes_per_s: list[float]
 
 
 class Overview(msgspec.Struct, frozen=True):

@@ -9,12 +9,11 @@ import msgspec
 import structlog
 
 from app.errors import LarderError, StoreUnavailable
-from app.schemas.access.audit import AuditEntry, AuditList, AuditVerified
+from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
+from app.schemas.base.listing import PageRequest
 from app.store.access import audit
-from app.store.access.audit import AuditFilters
 from app.store.access.audit_chain import HASHED, link
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 
 PART = 500
 BEFORE_ALL = -(1 << 63)

@@ -17,6 +17,7 @@ from app.schemas.access.tokens import (
     TokenPost,
     Whoami,
 )
+from app.schemas.base.listing import PageRequest
 from app.services.access import credentials
 from app.services.access.auth import Auth
 from app.services.access.credentials import SETUP_ID
@@ -28,7 +29,6 @@ from app.services.base.principals import RESERVED, Principal
 from app.store.access import audit, tokens
 from app.store.access.tokens import SETUP_ROLE, TokenRow
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from dataplane.protocol.salts import salt_of, shown
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from app.ingest.history import RecentRates
 from app.observe.events import LarderEvent
 from app.schemas.base.status import RecordStatus
 from app.schemas.fleet.nodes import NodeAnswer
 from app.schemas.records.policies import PolicyAnswer
 from app.schemas.records.tenants import TenantAnswer
 from app.schemas.records.tokenizers import TokenizerAnswer
+from app.schemas.views.overview import RecentRates
 from app.services.base.principals import Principal
 from dataplane.protocol.events import PoolStats, Totals
 

@@ -10,15 +10,14 @@ from typing import Any
 
 from app.errors import Conflict, FieldError, Invalid, NotFound, PreconditionFailed
 from app.ingest.fleet import Fleet
+from app.schemas.base.listing import PageRequest
 from app.schemas.lmcache.objects import QuotaGot, QuotaRemoved, QuotaSet, QuotasListed, QuotaUsage
-from app.schemas.records.quotas import QuotaAnswer, QuotaPut
+from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaPut
 from app.services.base import checks
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
 from app.services.records.quotas import Quotas
 from app.services.records.tenant_totals import standings
-from app.store.base.listing import PageRequest
-from app.store.records.quotas import QuotaFilters
 from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.protocol.salts import shown
 

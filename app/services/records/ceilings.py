@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut, NoBound
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
@@ -16,7 +17,6 @@ from app.services.base.merge import patched
 from app.services.base.preconditions import Precondition, etag
 from app.services.base.principals import Principal
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
 from dataplane.base.units import format_exact_size, format_size

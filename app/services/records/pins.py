@@ -9,7 +9,17 @@ import msgspec
 
 from app.errors import Conflict
 from app.ingest.fleet import Fleet, is_empty
-from app.schemas.records.pins import PinAnswer, PinExtend, PinList, PinOnNode, PinOrigin, PinPatch, PinPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.pins import (
+    PinAnswer,
+    PinExtend,
+    PinFilters,
+    PinList,
+    PinOnNode,
+    PinOrigin,
+    PinPatch,
+    PinPut,
+)
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.preconditions import ANY, Precondition, etag
@@ -22,7 +32,6 @@ from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import pins
 from app.store.records.pins import PinRow
 from dataplane.base.units import format_size
@@ -61,7 +70,7 @@ class Pins:
             raise checks.missing("pin", name)
         return self.answers([row], by)[0]
 
-    async def page(self, wanted: PageRequest, filters: pins.PinFilters, by: Principal) -> PinList:
+    async def page(self, wanted: PageRequest, filters: PinFilters, by: Principal) -> PinList:
         """Return a page of pins of the tenants that the caller may see. Raises Invalid."""
         async with self._database.read() as session:
             page = await pins.page(session, wanted, filters, by.salts)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from app.errors import NotFound
 from app.ingest.fleet import Fleet
-from app.schemas.records.policies import PolicyAnswer, PolicyList, PolicyPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.merge import patched
@@ -19,7 +20,6 @@ from app.services.records import owners
 from app.services.records.policy_intent import RULES, PolicyIntent, resolve
 from app.services.records.progress import RecordProgress
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import policies
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control import POLICY_IN_FORCE, Algorithm
@@ -46,7 +46,7 @@ class Policies:
             raise _missing(name)
         return self._answer(row)
 
-    async def page(self, wanted: PageRequest, filters: policies.PolicyFilters) -> PolicyList:
+    async def page(self, wanted: PageRequest, filters: PolicyFilters) -> PolicyList:
         """Return a page of policies. Raises Invalid."""
         async with self._database.read() as session:
             page = await policies.page(session, wanted, filters)

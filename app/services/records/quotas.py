@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
-from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.merge import patched
@@ -17,7 +18,6 @@ from app.services.records.progress import RecordProgress
 from app.services.records.quota_intent import SHARE, QuotaIntent, resolve
 from app.services.records.tenant_totals import TenantTotals, standings
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
 from dataplane.protocol.control import Mode, OnExceed, QuotaSpec
@@ -45,7 +45,7 @@ class Quotas:
             raise checks.missing("quota for tenant", tenant)
         return self.answers([row], by)[0]
 
-    async def page(self, wanted: PageRequest, filters: quotas.QuotaFilters, by: Principal) -> QuotaList:
+    async def page(self, wanted: PageRequest, filters: QuotaFilters, by: Principal) -> QuotaList:
         """Return a page of quotas of the tenants that the caller may see. Raises Invalid."""
         async with self._database.read() as session:
             page = await quotas.page(session, wanted, filters, by.salts)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.errors import Conflict, FieldError
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.rates import RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.preconditions import ANY, Precondition, etag
 from app.services.base.principals import Principal
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import rates
 from app.store.records.rates import RateRow
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.errors import Conflict
 from app.ingest.fleet import Fleet
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaPut
 from app.schemas.records.tenants import AdoptPost, TenantAnswer, TenantList
 from app.services.base import checks
@@ -16,7 +17,7 @@ from app.services.records.quota_intent import resolve
 from app.services.records.quotas import Quotas
 from app.services.records.tenant_totals import SUMMED, TenantTotals, standings
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest, page_of
+from app.store.base.listing import page_of
 from app.store.records import pins, quotas
 from app.store.records.quotas import TenantShare
 from dataplane.protocol.events import NodeStats, TenantStats

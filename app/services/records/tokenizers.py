@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, FieldError, Invalid
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
 from app.services.base.changes import Changes
@@ -20,7 +21,6 @@ from app.services.base.principals import Principal
 from app.services.base.redaction import tokenizer_of
 from app.services.records.tokenizing import EncodeService
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import tokenizers
 from app.store.records.tokenizers import TokenizerRow
 from app.texts.jobs import MAX_CHARACTERS, MAX_TEMPLATE_CHARACTERS, EncodeJob

@@ -14,9 +14,9 @@ import structlog
 
 from app.errors import StoreUnavailable
 from app.observe.events import LarderEvent
-from app.schemas.views.events import EventAnswer, EventList
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventAnswer, EventFilters, EventList
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.views import events
 from app.store.views.events import EventRow
 
@@ -94,7 +94,7 @@ class Events:
         for _ in batch:
             self._waiting.popleft()
 
-    async def page(self, wanted: PageRequest, filters: events.EventFilters) -> EventList:
+    async def page(self, wanted: PageRequest, filters: EventFilters) -> EventList:
         """Return a page of events, newest first by default. Raises Invalid."""
         sort = wanted.sort or "-at"
         async with self._database.read() as session:

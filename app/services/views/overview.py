@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.ingest.fleet import Fleet
-from app.ingest.history import History, Series, series
+from app.ingest.history import History, series
 from app.observe.events import EventBus
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.pins import PinFilters
 from app.schemas.records.tenants import TenantAnswer
-from app.schemas.views.overview import Overview
+from app.schemas.views.overview import Overview, Series
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.nodes import Nodes
@@ -26,7 +28,6 @@ from app.services.records.policies import Policies
 from app.services.records.progress import RecordProgress
 from app.services.records.tenants import known_tenants
 from app.store.base.database import Database
-from app.store.base.listing import PageRequest
 from app.store.records import pins, policies
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control import POLICY_IN_FORCE
@@ -110,7 +111,7 @@ class OverviewService:
     async def _cut(self, seen: _Seen, by: Principal) -> Overview:
         """Return the overview of a caller, derived from the state. Raises StoreUnavailable."""
         async with self._database.read() as session:
-            pin_page = await pins.page(session, PageRequest(MAX_ROWS), pins.PinFilters(), by.salts)
+            pin_page = await pins.page(session, PageRequest(MAX_ROWS), PinFilters(), by.salts)
         stats, policy_row = seen.stats, seen.policy
         tenants = [tenant for tenant in seen.tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()

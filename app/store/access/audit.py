@@ -10,10 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, load_only, mapped_column
 
 from app.errors import LarderError
+from app.schemas.access.audit import AuditFilters
+from app.schemas.base.listing import PageRequest
 from app.store.access.audit_chain import HASHED, link, plain
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, LongName, Name, RowNumber, Seconds, Whole
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class AuditRow(Base):
@@ -190,38 +192,25 @@ def _cause(error: Exception) -> str:
     return f"its JSON cannot be decoded: {error}" if isinstance(error, ValueError) else str(error)
 
 
-@dataclass(frozen=True)
-class AuditFilters:
-    """Filters; None matches everything. Times are Unix seconds, both ends included."""
-
-    actor: str | None = None
-    action: str | None = None
-    kind: str | None = None
-    name: str | None = None
-    decision: str | None = None
-    since: float | None = None
-    until: float | None = None
-
-    def where(self) -> list[sa.ColumnElement[bool]]:
-        """Return the SQL conditions."""
-        asked: list[sa.ColumnElement[bool]] = [
-            getattr(AuditRow, name) == value
-            for name in ("actor", "action", "kind", "name", "decision")
-            if (value := getattr(self, name)) is not None
-        ]
-        if self.since is not None:
-            asked.append(AuditRow.at >= self.since)
-        if self.until is not None:
-            asked.append(AuditRow.at <= self.until)
-        return asked
+def _conditions(filters: AuditFilters) -> list[sa.ColumnElement[bool]]:
+    asked: list[sa.ColumnElement[bool]] = [
+        getattr(AuditRow, name) == value
+        for name in ("actor", "action", "kind", "name", "decision")
+        if (value := getattr(filters, name)) is not None
+    ]
+    if filters.since is not None:
+        asked.append(AuditRow.at >= filters.since)
+    if filters.until is not None:
+        asked.append(AuditRow.at <= filters.until)
+    return asked
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: AuditFilters | None = None
+    session: AsyncSession, wanted: PageRequest, filters: AuditFilters
 ) -> ListPage[AuditRow | UnreadableEntry]:
     """Return one page, newest first. Raise Invalid."""
     newest_first = PageRequest(wanted.limit, wanted.cursor, "-id")
-    where = (filters or AuditFilters()).where()
+    where = _conditions(filters)
     by_number = {"id": AuditRow.id}
     try:
         found = await listing.page(session, AuditRow, AuditRow.id, by_number, newest_first, *where)

@@ -4,9 +4,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, Name, Seconds
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class TokenRow(Base):

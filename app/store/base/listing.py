@@ -14,6 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.base import ExecutableOption
 
 from app.errors import FieldError, Invalid
+from app.schemas.base.listing import PageRequest
 from app.store.base import cursors
 from app.store.base.declarative import Base
 
@@ -22,15 +23,6 @@ T = TypeVar("T")
 Expression = sa.SQLColumnExpression[Any]
 LAST = (1 << 63) - 1
 """Sort value of a missing number: after all others."""
-
-
-@dataclass(frozen=True)
-class PageRequest:
-    """Page to return. `sort` is a field name, prefixed with `-` for descending order; empty sorts by key."""
-
-    limit: int
-    cursor: str = ""
-    sort: str = ""
 
 
 @dataclass(frozen=True)

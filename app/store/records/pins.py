@@ -1,17 +1,18 @@
 """Pin records, and the packed keys to which they refer by digest."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.pins import PinFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
 from app.store.base.keyed_read import KeyedRead
-from app.store.base.listing import LAST, ListPage, PageRequest
+from app.store.base.listing import LAST, ListPage
 
 
 class PinBodyRow(Base):
@@ -98,18 +99,6 @@ async def counts(session: AsyncSession, salts: Collection[str] | None = None) ->
 async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
     """Return the pins whose end is extended by hits."""
     return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()
-
-
-@dataclass(frozen=True)
-class PinFilters:
-    """Filters; None matches everything."""
-
-    tenant: str | None = None
-    """Salt of the tenant."""
-    model: str | None = None
-    strength: str | None = None
-    tier: str | None = None
-    managed_by: str | None = None
 
 
 _SORTABLE: dict[str, listing.Expression] = {

@@ -1,16 +1,17 @@
 """Policy records: how eviction chooses victims, and on which nodes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.policies import PolicyFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
 from app.store.base.keyed_read import KeyedRead
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class PolicyRow(Base):
@@ -48,14 +49,6 @@ async def get(session: AsyncSession, name: str) -> PolicyRow | None:
 async def all_policies(session: AsyncSession) -> Sequence[PolicyRow]:
     """Return all policies, sorted by name."""
     return (await session.scalars(sa.select(PolicyRow).order_by(PolicyRow.name))).all()
-
-
-@dataclass(frozen=True)
-class PolicyFilters:
-    """Filters; None matches everything."""
-
-    algorithm: str | None = None
-    managed_by: str | None = None
 
 
 _SORTABLE: dict[str, listing.Expression] = {

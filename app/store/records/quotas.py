@@ -1,17 +1,18 @@
 """Quota records, one per tenant (by salt)."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.quotas import QuotaFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
 from app.store.base.keyed_read import KeyedRead
-from app.store.base.listing import LAST, ListPage, PageRequest
+from app.store.base.listing import LAST, ListPage
 
 
 class QuotaRow(Base):
@@ -89,14 +90,6 @@ async def shares(session: AsyncSession, salts: Collection[str] | None = None) ->
         found += [TenantShare(*row) for row in part]
         if len(part) < SHARES_AT_ONCE:
             return found
-
-
-@dataclass(frozen=True)
-class QuotaFilters:
-    """Filters; None matches everything."""
-
-    mode: str | None = None
-    managed_by: str | None = None
 
 
 _SORTABLE: dict[str, listing.Expression] = {

@@ -6,10 +6,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Whole
 from app.store.base.keyed_read import KeyedRead
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class RateRow(Base):

@@ -6,9 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column, undefer
 
+from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import Base, Digest, LongName, Name, Seconds, Whole
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class TokenizerRow(Base):

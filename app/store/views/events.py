@@ -1,16 +1,17 @@
 """Events that are kept in the database, such as nodes that join, leave, refuse or drift."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventFilters
 from app.store.base import listing
 from app.store.base.declarative import Base, Name, RowNumber, Seconds
-from app.store.base.listing import ListPage, PageRequest
+from app.store.base.listing import ListPage
 
 
 class EventRow(Base):
@@ -21,17 +22,6 @@ class EventRow(Base):
     name: Mapped[Name]
     node: Mapped[Name]
     fields: Mapped[dict[str, Any]] = mapped_column(sa.JSON())
-
-
-@dataclass(frozen=True)
-class EventFilters:
-    """Filters; None matches everything."""
-
-    name: str | None = None
-    """One name, or a prefix such as `push.*` for all names that begin with `push.`."""
-    node: str | None = None
-    since: float | None = None
-    """Earliest time in Unix seconds."""
 
 
 _SORTABLE: dict[str, listing.Expression] = {

@@ -11,10 +11,9 @@ from litestar.response import Stream
 
 from app.http.parameters import Cursor, Limit
 from app.http.problems import declared
-from app.schemas.access.audit import AuditEntry, AuditList, AuditVerified
+from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
+from app.schemas.base.listing import PageRequest
 from app.services.access.audit import Audit
-from app.store.access.audit import AuditFilters
-from app.store.base.listing import PageRequest
 
 LINES = "application/x-ndjson"
 _Text = Annotated[str | None, QueryParameter(max_length=256, description="Only of this.")]

@@ -11,9 +11,9 @@ from app.http.parameters import Cursor, Limit, Sort
 from app.http.principals import caller
 from app.http.problems import declared
 from app.schemas.access.tokens import TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
+from app.schemas.base.listing import PageRequest
 from app.services.access.tokens import Tokens
 from app.services.access.tokens import whoami as who_is
-from app.store.base.listing import PageRequest
 
 _WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-large")
 

@@ -14,9 +14,8 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.errors import Invalid, LarderError, Malformed, UnsupportedMediaType
 from app.http.body import StrictRequest
-from app.http.principals import caller
+from app.http.principals import caller, is_stranger
 from app.http.problems import KINDS, REFUSAL, AnyRequest, headers_of
-from app.http.routes.views.health import ping
 from app.observe.trace import span
 from app.schemas.lmcache.objects import (
     ChecksumPost,
@@ -36,7 +35,7 @@ from app.services.base.fields import field_error
 from app.services.lmcache.objects import LmcacheObjects, LmcacheUnsupported
 from app.services.lmcache.quotas import LmcacheQuotas
 from app.services.lmcache.status import SPOKEN, LmcacheStatus
-from app.store.base.database import Database
+from app.services.views.health import HealthChecks
 
 T = TypeVar("T")
 _READS = {"role": "viewer"}
@@ -122,9 +121,9 @@ async def prefetched(lmcache: NamedDependency[LmcacheObjects], request_id: FromP
 
 @get("/healthcheck", opt={**_READS_OWN, "opened_by": "anonymous_health"})
 async def healthcheck(
-    lmcache_status: NamedDependency[LmcacheStatus], database: NamedDependency[Database]
+    lmcache_status: NamedDependency[LmcacheStatus], health: NamedDependency[HealthChecks]
 ) -> Response[Json]:
-    await ping(database)
+    await health.ping(stranger=is_stranger())
     if reason := lmcache_status.unhealthy():
         return Response({"status": "unhealthy", "reason": reason}, status_code=503)
     return Response({"status": "healthy"}, status_code=200)

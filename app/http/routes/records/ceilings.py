@@ -12,9 +12,9 @@ from app.http.parameters import Cursor, Limit
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.records.ceilings import Ceilings
-from app.store.base.listing import PageRequest
 
 _WRITES = (
     "malformed",

@@ -13,11 +13,10 @@ from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.records.pins import PinAnswer, PinExtend, PinList, PinPatch, PinPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinList, PinPatch, PinPut
 from app.services.base.checks import tenant_in_path
 from app.services.records.pins import Pins
-from app.store.base.listing import PageRequest
-from app.store.records.pins import PinFilters
 from dataplane.protocol.control import Strength, Tier
 
 EXTEND = ":extend"

@@ -13,10 +13,9 @@ from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.records.policies import PolicyAnswer, PolicyList, PolicyPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
 from app.services.records.policies import Policies
-from app.store.base.listing import PageRequest
-from app.store.records.policies import PolicyFilters
 from dataplane.protocol.control import Algorithm
 
 _WRITES = (

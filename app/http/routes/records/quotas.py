@@ -13,10 +13,9 @@ from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
-from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
 from app.services.records.quotas import Quotas
-from app.store.base.listing import PageRequest
-from app.store.records.quotas import QuotaFilters
 from dataplane.protocol.control import Mode
 
 _WRITES = (

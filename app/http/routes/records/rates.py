@@ -11,9 +11,9 @@ from app.http.parameters import Cursor, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.rates import RateAnswer, RateList, RatePut
 from app.services.records.rates import PrefillRates
-from app.store.base.listing import PageRequest
 
 _STATES = ("malformed", "invalid", "precondition-failed", "precondition-required")
 

@@ -11,10 +11,10 @@ from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer
 from app.schemas.records.tenants import AdoptPost, TenantAnswer, TenantList
 from app.services.records.tenants import Tenants
-from app.store.base.listing import PageRequest
 
 
 @get(

@@ -10,9 +10,9 @@ from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
+from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut
 from app.services.records.tokenizers import MAX_FILE_BYTES, Tokenizers
-from app.store.base.listing import PageRequest
 
 MAX_BODY_BYTES = 2 * MAX_FILE_BYTES
 """Twice the file limit, because escaping makes a file larger inside a JSON string."""

@@ -8,10 +8,9 @@ from litestar.params import QueryParameter
 
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.problems import declared
-from app.schemas.views.events import EventList
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventFilters, EventList
 from app.services.views.events import Events
-from app.store.base.listing import PageRequest
-from app.store.views.events import EventFilters
 
 
 @get(

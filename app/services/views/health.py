@@ -1,0 +1,53 @@
+"""The health checks: this process works, and the nodes hold what the records ask for.
+
+Unauthenticated callers see neither the names of nodes nor the location of the database.
+"""
+
+from app import __version__
+from app.errors import NotReady, StoreUnavailable
+from app.ingest.fleet import Fleet
+from app.schemas.views.health import Health, Readiness
+from app.services.records.progress import RecordProgress
+from app.store.base.database import Database
+
+
+class HealthChecks:
+    """Answers for `/healthz` and `/readyz`. A `stranger` is an unauthenticated caller."""
+
+    def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet) -> None:
+        self._database = database
+        self._progress = progress
+        self._fleet = fleet
+
+    async def ping(self, *, stranger: bool) -> None:
+        """Query the database. Raises StoreUnavailable."""
+        try:
+            await self._database.ping()
+        except StoreUnavailable as error:
+            if stranger:
+                raise StoreUnavailable("the database does not answer") from error
+            raise
+
+    async def health(self, *, stranger: bool) -> Health:
+        """Raises StoreUnavailable."""
+        await self.ping(stranger=stranger)
+        return Health("ok", __version__, self._database.origin)
+
+    async def readiness(self, *, stranger: bool) -> Readiness:
+        """Raises NotReady, StoreUnavailable."""
+        await self.ping(stranger=stranger)  # readiness compares the nodes with the database
+        progress = self._progress
+        reasons = progress.unready_counts() if stranger else progress.unready()
+        changes = self._changes(stranger)
+        if reasons:
+            raise NotReady("; ".join([*reasons, *([changes] if changes else [])]))
+        nodes = self._fleet.nodes.values()
+        states = {} if stranger else {node.name: progress.state(node).value for node in nodes}
+        return Readiness("ready", states, changes)
+
+    def _changes(self, stranger: bool) -> str:
+        """Return why the database accepts no changes, or an empty string."""
+        reason = self._database.watch.refuses_changes
+        if reason and stranger:
+            return "the database takes no changes"
+        return reason and f"the database takes no changes: {reason}"
