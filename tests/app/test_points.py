@@ -9,7 +9,8 @@ import pytest
 from app.errors import StoreUnavailable
 from app.store.base.database import Database
 from app.store.base.declarative import Base
-from app.store.records import pins, quotas
+from app.store.records import quotas
+from app.store.records.pins import PinRow
 from app.store.records.quotas import QuotaRow
 
 pytestmark = pytest.mark.anyio
@@ -33,12 +34,12 @@ async def test_a_record_has_every_column_as_a_session_has_it(database: Database)
         session.add(record("acme", limit_bytes=1 << 40, weight=0.5, selector={"zone": "ä"}))
     async with database.read() as session:
         known = await quotas.get(session, "acme")
-    found = await database.row(quotas.BY_KEY, "acme")
+    found = await database.row(QuotaRow, "acme")
     assert found is not None
     for column in QuotaRow.__table__.columns:
         assert getattr(found, column.name) == getattr(known, column.name), column.name
-    assert await database.row(quotas.BY_KEY, "nobody") is None
-    assert await database.row(pins.BY_KEY, "nothing") is None
+    assert await database.row(QuotaRow, "nobody") is None
+    assert await database.row(PinRow, "nothing") is None
 
 
 async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
@@ -49,7 +50,7 @@ async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
             row = await quotas.get(session, "acme")
             assert row is not None
             row.generation = number
-        found = await database.row(quotas.BY_KEY, "acme")
+        found = await database.row(QuotaRow, "acme")
         assert found is not None
         assert found.generation == number
 
@@ -58,12 +59,12 @@ async def test_many_who_ask_together_each_get_their_own(database: Database) -> N
     async with database.write() as session:
         session.add_all([record(f"t{number}") for number in range(100)])
     asked = [f"t{number}" for number in range(110)]
-    found = await asyncio.gather(*(database.row(quotas.BY_KEY, key) for key in asked))
+    found = await asyncio.gather(*(database.row(QuotaRow, key) for key in asked))
     assert [None if row is None else row.tenant for row in found] == asked[:100] + [None] * 10
-    waiting = asyncio.create_task(database.row(quotas.BY_KEY, "t1"))
+    waiting = asyncio.create_task(database.row(QuotaRow, "t1"))
     await asyncio.sleep(0)
     waiting.cancel()  # somebody's request is over before the answer comes
-    assert await database.row(quotas.BY_KEY, "t2") is not None
+    assert await database.row(QuotaRow, "t2") is not None
 
 
 async def test_a_file_that_is_away_is_unavailable_and_back_when_it_is_back(tmp_path: Path) -> None:
@@ -72,18 +73,16 @@ async def test_a_file_that_is_away_is_unavailable_and_back_when_it_is_back(tmp_p
     async with database.write() as session:
         await (await session.connection()).run_sync(Base.metadata.create_all)
         session.add(record("acme"))
-    assert await database.row(quotas.BY_KEY, "acme") is not None
+    assert await database.row(QuotaRow, "acme") is not None
     file.rename(tmp_path / "aside")
     with pytest.raises(StoreUnavailable, match="removed or replaced"):
-        await database.row(quotas.BY_KEY, "acme")
+        await database.row(QuotaRow, "acme")
     assert database.watch.away
     (tmp_path / "aside").rename(file)
-    assert await database.row(quotas.BY_KEY, "acme") is not None
+    assert await database.row(QuotaRow, "acme") is not None
     assert not database.watch.away
     await database.close()
-    assert await database.row(quotas.BY_KEY, "acme") is not None, (
-        "as with sessions, the next one opens it again"
-    )
+    assert await database.row(QuotaRow, "acme") is not None, "as with sessions, the next one opens it again"
     await database.close()
 
 
@@ -93,6 +92,6 @@ async def test_a_damaged_file_is_unavailable(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{file}")
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="not a database"):
-            await database.row(quotas.BY_KEY, "acme")
+            await database.row(QuotaRow, "acme")
     file.unlink()
     await database.close()

@@ -65,7 +65,7 @@ class Pins:
     async def get(self, name: str, by: Principal) -> PinAnswer:
         """Return the pin. Raises Invalid, NotFound."""
         checks.pin_name(name)
-        row = await self._database.row(pins.BY_KEY, name)
+        row = await self._database.row(PinRow, name)
         if row is None or not by.sees(row.tenant):
             raise checks.missing("pin", name)
         return self.answers([row], by)[0]

@@ -41,7 +41,7 @@ class Policies:
     async def get(self, name: str) -> PolicyAnswer:
         """Return the policy. Raises Invalid, NotFound."""
         checks.pin_name(name)
-        row = await self._database.row(policies.BY_KEY, name)
+        row = await self._database.row(PolicyRow, name)
         if row is None:
             raise _missing(name)
         return self._answer(row)

@@ -40,7 +40,7 @@ class Quotas:
         """Return the tenant's quota. Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
-        row = await self._database.row(quotas.BY_KEY, salt)
+        row = await self._database.row(QuotaRow, salt)
         if row is None:
             raise checks.missing("quota for tenant", tenant)
         return self.answers([row], by)[0]

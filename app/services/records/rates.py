@@ -31,7 +31,7 @@ class PrefillRates:
     async def get(self, name: str) -> RateAnswer:
         """Return the rate. Raises Invalid, NotFound."""
         checks.pin_name(name)
-        row = await self._database.row(rates.BY_KEY, name)
+        row = await self._database.row(RateRow, name)
         if row is None:
             raise checks.missing("rate", name)
         return _answer(row)

@@ -1,1 +1,1 @@
-"""Database access: engine, transactions, failures, listing, keyed reads, notifications, migrations, backup."""
+"""Database access: engine, transactions, failures, listing, notifications, migrations, backup."""

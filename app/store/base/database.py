@@ -18,7 +18,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
@@ -26,9 +27,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 
 from app.errors import LarderError, StoreBusy, StoreUnavailable
 from app.store.base import full_disk
+from app.store.base.declarative import Base
 from app.store.base.failures import FULL, meaning
-from app.store.base.keyed_read import KeyedRead, KeyedReads, R
-from app.store.base.sqlite import one_visit
+from app.store.base.sqlite import connect
 from app.store.base.watch import DatabaseWatch, Kind
 from dataplane.base.settings import SettingsError
 
@@ -39,9 +40,11 @@ COMMAND_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_MS = 4_000
 """Postgres: bounds on connecting (or waiting for a free connection), on a statement, and on waiting for a lock. They
 make an HTTP caller learn within seconds that the database hangs."""
+R = TypeVar("R", bound=Base)
 _WRITE = "larder_write"
 _LOCK_TIMEOUT = "larder_patience_ms"
 _LIGHT = "larder_light"
+_SINGLE = "larder_single"
 _PASSED = "larder_passed"
 _STEP_MS = 50
 _DRIVERS = {
@@ -132,9 +135,9 @@ class Database:
         except (ArgumentError, TypeError, ValueError) as error:
             raise SettingsError(f"database_url: the driver does not take it: {error}") from None
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
-        self._points = KeyedReads(self._connect_to_read) if self._file.path else None
         self._writer = self.engine.execution_options(**{_WRITE: True})
         self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
+        self._single = self.engine.execution_options(**{_SINGLE: True})
         # SQLite makes waiting writers sleep and retry, which is unfair. Within a process, writers queue for this lock.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
         if self.engine.dialect.name == "postgresql":
@@ -150,38 +153,23 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """Open a read-only session whose statements all see the same snapshot. Raise StoreUnavailable."""
-        async with self._told("read"), AsyncSession(self._reader, expire_on_commit=False) as session:
-            try:
-                yield session
-            except TimeoutError:  # the connection hangs: do not roll it back or use it again
-                with suppress(SQLAlchemyError, OSError):
-                    await session.invalidate()
-                raise
+        async with (
+            self._told("read"),
+            AsyncSession(self._reader, expire_on_commit=False) as session,
+            _discarded_if_hung(session),
+        ):
+            yield session
 
-    async def row(self, point: KeyedRead[R], key: str) -> R | None:
-        """Return one record by its key, for reading only. Raise StoreUnavailable."""
-        if self._points is None:
-            async with self.read() as session:
-                return await session.get(point.model, key)
-        async with self._told("read"):
-            self._file.check()
-            return await self._points.get(point, key)
-
-    def _connect_to_read(self) -> sqlite3.Connection:
-        self._file.check()  # before SQLite creates an empty file
-        if full_disk.is_stuck(self._file.path):
-            return sqlite3.connect(
-                full_disk.url_of(self._file.path),
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-                factory=full_disk.FullDiskRetry,
-            )
-        connection = sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA query_only=ON")
-        self._file.opened()
-        return connection
+    async def row(self, model: type[R], key: str) -> R | None:
+        """Return one record by its key, for reading only: most requests ask for one, and a session would take twice as
+        long. Raise StoreUnavailable."""
+        async with (
+            self._told("read"),
+            self._single.connect() as connection,
+            _discarded_if_hung(connection),
+        ):
+            found = (await connection.execute(_by_key(model), {"key": key})).one_or_none()
+        return cast("R | None", found)
 
     @asynccontextmanager
     async def write(self, *, light: bool = False) -> AsyncIterator[AsyncSession]:
@@ -269,9 +257,26 @@ class Database:
         return create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
 
     async def close(self) -> None:
-        if self._points is not None:
-            await self._points.close()
         await self.engine.dispose()
+
+
+@asynccontextmanager
+async def _discarded_if_hung(held: AsyncSession | AsyncConnection) -> AsyncIterator[None]:
+    """Discard a connection that hangs instead of rolling it back."""
+    try:
+        yield
+    except TimeoutError:
+        with suppress(SQLAlchemyError, OSError):
+            await held.invalidate()
+        raise
+
+
+@cache
+def _by_key(model: type[Base]) -> sa.Select[Any]:
+    """Return the query for one row by its primary key, which has one column."""
+    table = model.__table__
+    (key,) = table.primary_key
+    return sa.select(*table.columns).where(key == sa.bindparam("key"))
 
 
 def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
@@ -331,10 +336,10 @@ def _engine(url: sa.URL, file: _File) -> AsyncEngine:
     def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
         file.check()  # before SQLite creates an empty file
         if file.path and full_disk.is_stuck(file.path):
-            found = one_visit(dialect.connect(full_disk.url_of(file.path), **{**named, "uri": True}))
+            found = connect(dialect, full_disk.url_of(file.path), **{**named, "uri": True})
             found.passing = True
             return found
-        return one_visit(dialect.connect(*arguments, **named))
+        return connect(dialect, *arguments, **named)
 
     def on_connect(connection: Any, _record: object) -> None:
         _prepare_sqlite(connection)
@@ -357,7 +362,6 @@ def _engine(url: sa.URL, file: _File) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any) -> None:
-    connection.isolation_level = None  # Larder issues BEGIN itself: the driver would do so too late
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -369,8 +373,9 @@ def _prepare_sqlite(connection: Any) -> None:
 def _begin_sqlite(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
     adapter: Any = connection.connection.dbapi_connection
-    if not options.get(_WRITE, False):
-        adapter.begin_reading()
+    writes = options.get(_WRITE, False)
+    adapter.sqlite.reads = not writes and not options.get(_SINGLE, False)  # one statement sees one snapshot
+    if not writes:
         return
     if adapter.passing:
         raise StoreUnavailable(FULL)

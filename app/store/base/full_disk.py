@@ -13,10 +13,6 @@ from urllib.parse import quote
 _NO_ROOM = ("SQLITE_IOERR_SHM", "SQLITE_IOERR_WRITE", "SQLITE_FULL", "SQLITE_CANTOPEN")
 
 
-class FullDiskRetry(sqlite3.Connection):
-    """Connection to a database that is opened as immutable. Close it right after use."""
-
-
 def is_stuck(path: str) -> bool:
     """Return whether SQLite cannot open a database for lack of room although its file can be read as immutable."""
     try:

@@ -11,7 +11,6 @@ from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
-from app.store.base.keyed_read import KeyedRead
 from app.store.base.listing import LAST, ListPage
 
 
@@ -55,9 +54,6 @@ class PinRow(Base):
 
 SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s", "tier")
 """Columns that nodes receive, named as in `PinSpec`."""
-
-
-BY_KEY = KeyedRead(PinRow)
 
 
 async def get(session: AsyncSession, name: str) -> PinRow | None:

@@ -10,7 +10,6 @@ from app.schemas.base.listing import PageRequest
 from app.schemas.records.policies import PolicyFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
-from app.store.base.keyed_read import KeyedRead
 from app.store.base.listing import ListPage
 
 
@@ -37,9 +36,6 @@ class PolicyRow(Base):
 
 SPEC_COLUMNS = ("name", "algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
 """Columns that nodes receive, named as in `PolicySpec`."""
-
-
-BY_KEY = KeyedRead(PolicyRow)
 
 
 async def get(session: AsyncSession, name: str) -> PolicyRow | None:

@@ -11,7 +11,6 @@ from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
-from app.store.base.keyed_read import KeyedRead
 from app.store.base.listing import LAST, ListPage
 
 
@@ -48,9 +47,6 @@ SPEC_COLUMNS = (
     "mode",
 )
 """Columns that nodes receive, named as in `QuotaSpec`."""
-
-
-BY_KEY = KeyedRead(QuotaRow)
 
 
 async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Whole
-from app.store.base.keyed_read import KeyedRead
 from app.store.base.listing import ListPage
 
 
@@ -36,9 +35,6 @@ _SORTABLE: dict[str, listing.Expression] = {
     "created_at": RateRow.created_at,
     "updated_at": RateRow.updated_at,
 }
-
-
-BY_KEY = KeyedRead(RateRow)
 
 
 async def get(session: AsyncSession, name: str) -> RateRow | None:
