@@ -7,7 +7,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
-from app.http.middleware.connections import ConnectionLimiter
+from app.http.middleware.connections import ConnectionCounts
 from app.http.middleware.source import ClientAddresses
 from app.http.middleware.stack import RequestCounts
 from app.ingest.cache_watch import CacheWatch
@@ -105,7 +105,7 @@ class Parts:
     token_uses: TokenUses
     sessions: LoginSessions
     sources: ClientAddresses
-    connections: ConnectionLimiter
+    connections: ConnectionCounts
     places: ConcurrencyLimiter
     actions: Actions
     lookups: Lookups
@@ -173,7 +173,7 @@ def build(settings: Settings) -> Parts:
     actions = Actions(targets, changes, tokenizers, large_work)
     lookups = Lookups(targets, tokenizers, large_work)
     supervisor = _supervisor(settings, fleet, bus) if settings.app.embedded_data_plane else None
-    connections = ConnectionLimiter(settings.app.connections_per_address, proxies(settings.app))
+    connections = ConnectionCounts()
     requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
     sources = metrics.MetricSources(
         stats=fleet.stats,

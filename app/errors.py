@@ -104,12 +104,6 @@ class ClientGone(LarderError):
     code = "client-gone"
 
 
-class BodyTooSlow(LarderError):
-    """The body did not arrive in time; the connection was closed."""
-
-    code = "body-too-slow"
-
-
 class NotReady(LarderError):
     """At least one node has not acknowledged the current state."""
 

@@ -25,6 +25,11 @@ _BY = (
     "LARDER_APP__ADMIN_TOKEN_FILE or LARDER_APP__ADMIN_TOKEN (at least 32 characters, such as from "
     "'openssl rand -hex 32')"
 )
+_GONE = {
+    "allow_open_bind": f"requests are authenticated: {_BY}",
+    "connections_per_address": "delete it; the proxy in front limits the connections of one address",
+}
+"""What to do instead of settings that no longer exist."""
 
 
 class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,8 +62,6 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """The same limit for one browser session."""
     streams_per_address: int = 256
     """The same limit for one address (for IPv6: one /64 network)."""
-    connections_per_address: int = 1024
-    """Connections that one address (for IPv6: one /64 network) may have open; `trusted_proxies` are exempt."""
     allowed_hosts: str = ""
     """Comma-separated names that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
@@ -127,10 +130,9 @@ def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str
     try:
         common, app = read("app", AppSettings, config=config, environ=environ)
     except SettingsError as error:
-        if "allow_open_bind" in str(error).lower():
-            raise SettingsError(
-                f"app.allow_open_bind is gone since requests are authenticated: {_BY}"
-            ) from None
+        for name, why in _GONE.items():
+            if name in str(error).lower():
+                raise SettingsError(f"app.{name} is gone: {why}") from None
         raise
     _check(common, app)
     return Settings(common=common, app=app)
@@ -145,7 +147,6 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.streams_per_token", app.streams_per_token, 1, 1_000_000),
         ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),
         ("app.streams_per_address", app.streams_per_address, 1, 1_000_000),
-        ("app.connections_per_address", app.connections_per_address, 1, 1_000_000),
         ("app.pins_per_tenant", app.pins_per_tenant, 0, 100_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),

@@ -8,9 +8,8 @@ from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 
-from app.errors import BodyTooSlow, ClientGone, Invalid, Malformed, UnsupportedMediaType
+from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
 from app.http.decoding import decoded, decoded_in_pieces
-from app.http.middleware.server_protocol import SLOW_BODY, TOO_SLOW
 from app.http.principals import share
 from app.services.base.fields import field_error
 from app.services.base.large_work import LargeWork
@@ -26,12 +25,10 @@ class StrictRequest(Request[Any, Any, State]):
     """A request that decodes its body as the type that the handler names in `opt={"body": …}`."""
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises ClientGone, BodyTooSlow."""
+        """Return the whole body. Raises ClientGone."""
         try:
             return await super().body()
         except InternalServerException as error:  # Litestar's error for a disconnected client
-            if self.scope["state"].get(TOO_SLOW):
-                raise BodyTooSlow(SLOW_BODY) from error
             raise ClientGone("the client went away before its body was here") from error
 
     async def json(self) -> Any:

@@ -295,7 +295,7 @@ AUTH_FAILURES = MetricDeclaration(
 CONNECTIONS_ENDED = MetricDeclaration(
     "larder_http_connections_ended",
     C,
-    "Connections that were refused (all: too many; address: too many of one) or given up (slow_head, slow_body).",
+    "Connections that were refused (all: too many) or given up (slow_head, slow_body).",
     ("reason",),
 )
 AUDIT_LEFT_OUT = MetricDeclaration(
