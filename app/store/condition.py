@@ -96,14 +96,6 @@ def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     return found
 
 
-def _clock_ahead_s(connection: sa.Connection) -> float:
-    if connection.dialect.name == "sqlite":  # it has no clock of its own
-        return 0.0
-    before = time.time()
-    told = connection.scalar(sa.text("SELECT EXTRACT(EPOCH FROM clock_timestamp())"))
-    return float(told or 0) - (before + time.time()) / 2
-
-
 def _behind(found: DatabaseCondition) -> str:
     if found.of_newer_release:
         return migrate.newer(found.revision)

@@ -74,6 +74,11 @@ async def page(
     return ListPage(rows, total or 0, next_cursor)
 
 
+def matching(entity: type[Base], filters: object) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of filters whose fields are named as columns; None matches everything."""
+    return [getattr(entity, name) == value for name, value in vars(filters).items() if value is not None]
+
+
 def page_of(
     items: Iterable[T],
     key: Callable[[T], str],

@@ -114,11 +114,9 @@ async def page(
     session: AsyncSession, wanted: PageRequest, filters: PinFilters, salts: Collection[str] | None = None
 ) -> ListPage[PinRow]:
     """Return one page, sorted by name by default, optionally only of the tenants `salts`. Raise Invalid."""
-    where: list[sa.ColumnElement[bool]] = [] if salts is None else [PinRow.tenant.in_(salts)]
-    for name in ("tenant", "model", "strength", "tier", "managed_by"):
-        value = getattr(filters, name)
-        if value is not None:
-            where.append(getattr(PinRow, name) == value)
+    where = listing.matching(PinRow, filters)
+    if salts is not None:
+        where.append(PinRow.tenant.in_(salts))
     return await listing.page(session, PinRow, PinRow.name, _SORTABLE, wanted, *where)
 
 

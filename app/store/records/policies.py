@@ -59,9 +59,5 @@ _SORTABLE: dict[str, listing.Expression] = {
 
 async def page(session: AsyncSession, wanted: PageRequest, filters: PolicyFilters) -> ListPage[PolicyRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
-    where: list[sa.ColumnElement[bool]] = []
-    if filters.algorithm is not None:
-        where.append(PolicyRow.algorithm == filters.algorithm)
-    if filters.managed_by is not None:
-        where.append(PolicyRow.managed_by == filters.managed_by)
+    where = listing.matching(PolicyRow, filters)
     return await listing.page(session, PolicyRow, PolicyRow.name, _SORTABLE, wanted, *where)

@@ -103,11 +103,9 @@ async def page(
     session: AsyncSession, wanted: PageRequest, filters: QuotaFilters, salts: Collection[str] | None
 ) -> ListPage[QuotaRow]:
     """Return one page, sorted by tenant by default, optionally only of the tenants `salts`. Raise Invalid."""
-    where: list[sa.ColumnElement[bool]] = [] if salts is None else [QuotaRow.tenant.in_(salts)]
-    if filters.mode is not None:
-        where.append(QuotaRow.mode == filters.mode)
-    if filters.managed_by is not None:
-        where.append(QuotaRow.managed_by == filters.managed_by)
+    where = listing.matching(QuotaRow, filters)
+    if salts is not None:
+        where.append(QuotaRow.tenant.in_(salts))
     return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
 
 

@@ -30,6 +30,15 @@ from app.services.fleet.nodes import Nodes
 from app.services.fleet.resize import PoolResize
 
 TRACE_MEDIA_TYPE = "application/x-ndjson"
+_ASKS_NODE = (
+    "malformed",
+    "invalid",
+    "not-found",
+    "node-refused",
+    "node-unreachable",
+    "unsupported-media-type",
+    "too-large",
+)
 
 
 @get(
@@ -60,15 +69,7 @@ async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAn
     summary="Let a node's pool grow, now and whenever it comes back smaller",
     status_code=200,
     opt={"body": ResizePost, "role": "operator"},
-    responses=declared(
-        "malformed",
-        "invalid",
-        "not-found",
-        "node-refused",
-        "node-unreachable",
-        "unsupported-media-type",
-        "too-large",
-    ),
+    responses=declared(*_ASKS_NODE),
 )
 async def resize_node(
     resizing: NamedDependency[PoolResize], name: FromPath[str], data: JSONBody[ResizePost]
@@ -138,15 +139,7 @@ async def drain_node(
     summary="Drop the leases of an engine's process and do not let it attach again, or kill it",
     status_code=200,
     opt={"body": ExpelPost, "role": "operator"},
-    responses=declared(
-        "malformed",
-        "invalid",
-        "not-found",
-        "node-refused",
-        "node-unreachable",
-        "unsupported-media-type",
-        "too-large",
-    ),
+    responses=declared(*_ASKS_NODE),
 )
 async def expel_engine(
     expelling: NamedDependency[EngineExpulsion],
