@@ -87,6 +87,12 @@ kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (a u
 golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
 	$(BIN)/python -m pytest --update-golden $(ARGS)
 
+generated: $(INSTALLED) web/node_modules/.package-lock.json  ## rewrite what follows from the API and the settings: description, types, fixtures, docs
+	$(BIN)/python -m app.openapi > tests/golden/openapi.json
+	$(BIN)/python -m pytest -q --update-golden tests/dataplane/test_wire.py
+	$(BIN)/python docs/generate.py
+	$(WITH_NODE) npm run --silent api && npm run --silent fixtures
+
 fmt: $(INSTALLED)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
@@ -108,7 +114,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden fmt web constraints clean webtypes webtest
+.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden generated fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ def document(app: Litestar) -> Json:
         for method, operation in item.items():
             handler = handlers[operation["operationId"]]
             _parameters(operation)
-            _patch_body(method, operation, item, schemas, handler.opt.get("patch"))
+            _patch_body(method, operation, item, schemas, handler.opt)
             _kinds(operation, handler)
             _responses(path, method, operation, handler)
             _headers(path, method, operation, handler)
@@ -195,26 +195,29 @@ def _parameters(operation: Json) -> None:
             said["enum"] = [value for value in said["enum"] if value is not None]
 
 
-def _patch_body(method: str, operation: Json, item: Json, schemas: Json, patch: Any) -> None:
+def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Json) -> None:
     """Describe the body of a merge patch: the fields of the record's PUT, all of them optional; null resets a field to
-    its default. If there is no PUT, the route names the struct in `opt`."""
+    its default. A route names the struct whose fields a patch may not change as `kept` in `opt`, or,
+    if there is no PUT, the struct of the patch as `patch`."""
     content = operation.get("requestBody", {}).get("content", {}).get(MERGE_PATCH)
     if method != "patch" or content is None or "$ref" in content["schema"]:
         return
-    if patch is not None:
+    if "patch" in opt:
         (content["schema"],), made = msgspec.json.schema_components(
-            [patch], ref_template="#/components/schemas/{name}"
+            [opt["patch"]], ref_template="#/components/schemas/{name}"
         )
         schemas.update(made)
         return
     whole = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     name = whole.removesuffix("Put") + "Patch"
+    kept = opt["kept"].__struct_fields__ if "kept" in opt else ()
+    fields = {field: schema for field, schema in schemas[whole]["properties"].items() if field not in kept}
     schemas[name] = {
         "title": name,
         "type": "object",
         "additionalProperties": False,
         "description": "Fields to change; what is left out stays, null takes a field back to its default.",
-        "properties": {field: _nullable(schema) for field, schema in schemas[whole]["properties"].items()},
+        "properties": {field: _nullable(schema) for field, schema in fields.items()},
     }
     content["schema"] = {"$ref": f"#/components/schemas/{name}"}
 

@@ -5,7 +5,7 @@ whose labels match the same selectors share a snapshot, which is built at most o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.push.plan import WantedSnapshot
 from app.store.base import identity
 from app.store.base.database import Database
-from app.store.records import generations, pins, policies, quotas
+from app.store.records import columns, generations, pins
 from dataplane.base.labels import matches
 from dataplane.protocol.control import (
     POLICY_IN_FORCE,
@@ -112,7 +112,7 @@ class DesiredState:
                 known = self._newest.get(kind)
                 if known is not None and known.number == heads[kind]:
                     continue
-                records = await _READ[kind](session)
+                records = await _read(session, kind)
                 selectors: list[dict[str, str]] = []
                 for record in records:
                     if record.selector and record.selector not in selectors:
@@ -125,14 +125,6 @@ class DesiredState:
             return await pins.bodies(session, digests)
 
 
-async def _quotas(session: AsyncSession) -> list[_Record]:
-    return await _made(QuotaSpec, await quotas.wanted(session))
-
-
-async def _pins(session: AsyncSession) -> list[_Record]:
-    return await _made(_pin, await pins.wanted(session))
-
-
 def _pin(tier: str, **spec: Any) -> PinSpec:
     """Make a PinSpec that omits the default tier.
 
@@ -142,26 +134,24 @@ def _pin(tier: str, **spec: Any) -> PinSpec:
     return PinSpec(**spec) if tier == "host" else PinSpec(**spec, tier=cast(Tier, tier))
 
 
-async def _made(
-    make: Callable[..., Any], rows: Sequence[tuple[dict[str, str] | None, dict[str, Any]]]
-) -> list[_Record]:
-    """Build records; in a thread if there are many, so that the event loop is not blocked."""
+_SPECS: dict[SnapshotType, type[Any]] = {"quotas": QuotaSpec, "pins": PinSpec, "policies": PolicySpec}
+"""What nodes receive of a record; each field is a column."""
+
+
+async def _read(session: AsyncSession, kind: SnapshotType) -> list[_Record]:
+    """Return all records of a type; made in a thread if there are many, so that the event loop is not blocked."""
+    make = _pin if kind == "pins" else _SPECS[kind]
+    names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
+    rows = await columns.columns(session, kind, names)
+
+    def record(row: Sequence[Any]) -> _Record:
+        values = dict(zip(names, row, strict=True))
+        return _Record(values.pop("selector"), priority=values.pop("priority", 0), spec=make(**values))
 
     def made() -> list[_Record]:
-        return [_Record(selector, make(**spec)) for selector, spec in rows]
+        return [record(row) for row in rows]
 
     return await asyncio.to_thread(made) if len(rows) > FEW else made()
-
-
-async def _policies(session: AsyncSession) -> list[_Record]:
-    return [
-        _Record(
-            row.selector,
-            PolicySpec(**{name: getattr(row, name) for name in policies.SPEC_COLUMNS}),
-            row.priority,
-        )
-        for row in await policies.all_policies(session)
-    ]
 
 
 def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:
@@ -185,11 +175,6 @@ def _encode_policies(records: Sequence[_Record]) -> bytes:
     )
 
 
-_READ: dict[SnapshotType, Callable[[AsyncSession], Awaitable[list[_Record]]]] = {
-    "quotas": _quotas,
-    "pins": _pins,
-    "policies": _policies,
-}
 _ENCODE: dict[SnapshotType, Callable[[Sequence[_Record]], bytes]] = {
     "quotas": lambda records: encode_quotas([record.spec for record in records]),
     "pins": lambda records: encode_pins([record.spec for record in records]),

@@ -1,10 +1,12 @@
 // Writes src/fixtures/*.json: what the API answers in each state that the page must show well. Deterministic, so that a
-// change of the shapes is a readable diff. The shapes are the app's; tests hold the files against them.
-import { writeFileSync } from 'node:fs';
+// change of the shapes is a readable diff. The shapes are the app's; tests hold the files against them. A field that is
+// not given here gets an empty value, by the API's description.
+import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), '..', 'src', 'fixtures');
+const { schemas } = JSON.parse(readFileSync(join(folder, '..', '..', '..', 'tests', 'golden', 'openapi.json'), 'utf8')).components;
 const AT = 1_772_000_000;
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -503,13 +505,35 @@ function text(value) {
   return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
 }
 
+const named = (schema) => (schema.$ref ? schemas[schema.$ref.split('/').pop()] : schema);
+const isNull = (schema) => schema.type === 'null' || schema.type?.includes?.('null');
+
+/** What a field holds before there is anything to tell. */
+function nothing(schema) {
+  const { type, enum: choices, oneOf } = named(schema);
+  if (isNull({ type }) || oneOf?.some(isNull)) return null;
+  if (choices || oneOf) return choices ? choices[0] : nothing(oneOf[0]);
+  return { string: '', integer: 0, number: 0, boolean: false, array: [] }[type] ?? filled(schema, {});
+}
+
+/** The value, with the required fields that it lacks. */
+function filled(schema, value) {
+  if (value === null || typeof value !== 'object') return value;
+  const { oneOf, items, properties, required = [], additionalProperties: others } = named(schema);
+  if (oneOf) return filled(oneOf.find((each) => !isNull(each)), value);
+  if (Array.isArray(value)) return value.map((each) => filled(items ?? {}, each));
+  const whole = { ...value };
+  for (const name of required) if (!(name in whole)) whole[name] = nothing(properties[name]);
+  return Object.fromEntries(Object.entries(whole).map(([name, each]) => [name, filled(properties?.[name] ?? others ?? {}, each)]));
+}
+
 const states = { fresh, busy, 'over-limit': overLimit, nacked, lost, 'thousand-tenants': thousandTenants, cold, empty, tenant: tenantsOwn };
 const tenantsOperator = asker({
   actor: 'rag-ops', role: 'operator', tenants: ['_default', 'rag-support'], token_id: '8d1c22fe90ab7734', session: true, csrf_token: 'c5', expires_at: AT + 40_000,
 });
 for (const [name, make] of Object.entries(states)) {
   seed = 8470;
-  const overview = make();
+  const overview = filled(schemas.Overview, make());
   const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : history(overview);
   const session = name === 'tenant' ? tenantsOperator : asker();
   const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);

@@ -2,14 +2,15 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from app.cli.support.terminal import say
-from app.observe.visible import cell, plain
+from app.observe.visible import cell as visible_cell
+from app.observe.visible import plain
 from dataplane.base.units import format_size
 
 ID_JOURNAL_WARNS = 0.8
@@ -150,7 +151,14 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     for column in columns:
         grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*map(cell, row))
+        grid.add_row(*map(visible_cell, row))
     # Do not wrap lines in a file or a pipe, which have no terminal width.
     width = None if sys.stdout.isatty() else WIDE
     Console(highlight=False, markup=False, width=width).print(grid)
+
+
+def listing(
+    title: str, items: Iterable[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]]
+) -> None:
+    """Print a table with a row for each item. `columns` are the cell of an item by the name of the column."""
+    table(title, columns, [[cell(item) for cell in columns.values()] for item in items])

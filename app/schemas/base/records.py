@@ -1,9 +1,11 @@
-"""Fields that all records pushed to nodes have in common."""
+"""Fields of all records that nodes receive."""
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
+Note = Annotated[str, Meta(description="Free-form note; at most 1,024 characters.")]
 ManagedBy = Annotated[
     str,
     Meta(
@@ -16,3 +18,9 @@ Selector = Annotated[
     Annotated[dict[str, str], Meta(max_length=32)] | None,
     Meta(description="Only for nodes that have all these labels; null: for every node."),
 ]
+
+
+def written(record: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the columns of a record that clients write: its fields besides its key, which comes first, and its
+    generation."""
+    return tuple(name for name in record.__struct_fields__[1:] if name != "generation")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.records import Note
 from dataplane.protocol.control import Strength
 
 NoBound = Literal[
@@ -40,7 +41,7 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
             description="Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null."
         ),
     ] = []
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Note = ""
 
 
 class CeilingAnswer(msgspec.Struct, frozen=True):

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.records import ManagedBy, Selector
+from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from app.schemas.records.tokenizers import TokenizerUsed
 from dataplane.protocol.control import Strength, Tier
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 
-class PinPut(msgspec.Struct, forbid_unknown_fields=True):
-    """A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required."""
+class PinSource(msgspec.Struct, forbid_unknown_fields=True):
+    """The prefix that is pinned. A patch does not change it."""
 
     model: Annotated[
         str | None,
@@ -51,6 +51,11 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
     chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
         DEFAULT_CHUNK_TOKENS
     )
+
+
+class PinPut(PinSource, forbid_unknown_fields=True):
+    """A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required."""
+
     strength: Annotated[
         Strength,
         Meta(
@@ -70,23 +75,9 @@ class PinPut(msgspec.Struct, forbid_unknown_fields=True):
     expires_at: Annotated[
         float | str | None, Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset.")
     ] = None
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
-
-
-class PinPatch(msgspec.Struct, forbid_unknown_fields=True):
-    """A JSON merge patch of a pin that keeps its prefix. Null resets a field to its default: `ttl_s` and `expires_at`
-    to no end."""
-
-    strength: Strength | msgspec.UnsetType | None = msgspec.UNSET
-    tier: Tier | msgspec.UnsetType | None = msgspec.UNSET
-    refresh_on_hit: bool | msgspec.UnsetType | None = msgspec.UNSET
-    ttl_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    expires_at: float | str | msgspec.UnsetType | None = msgspec.UNSET
-    note: str | msgspec.UnsetType | None = msgspec.UNSET
-    managed_by: str | msgspec.UnsetType | None = msgspec.UNSET
-    selector: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,33 +115,46 @@ class PinOnNode(msgspec.Struct, frozen=True):
     """Copies that unlimited room would allow: one of each resident block on each GPU whose engines read it."""
 
 
-class PinAnswer(msgspec.Struct, frozen=True):
-    """A pin record and its state on the nodes. Block counts are sums over nodes."""
+class PinShared(msgspec.Struct, frozen=True):
+    """Fields that the record of a pin and the answer about it have in common. Each is a column of the table."""
 
     name: str
     model: str
     tenant: str
     strength: Strength
     tier: Tier
-    refresh_on_hit: bool
-    ttl_s: float | None
-    """Seconds from a hit to the new end; null if the end is fixed."""
     key_count: int
     keys_digest: str
     """SHA-256 of the packed keys, in hex."""
     expires_at: float | None
-    """End of the pin in Unix seconds; for a pin with `refresh_on_hit`, the latest end that a node reports."""
+    """End of the pin in Unix seconds. In a record: as it was set. In an answer: for a pin with `refresh_on_hit`, the
+    latest end that a node reports."""
     note: str
     managed_by: str
     selector: dict[str, str] | None
     """Labels of the nodes that the record selects; null for all nodes."""
+    generation: int
+    """The generation of `pins` that last changed this record; its ETag is this number in quotes."""
+
+
+class PinRecord(PinShared, frozen=True):
+    """A pin record, with the digest of its keys instead of the keys."""
+
+    refresh_s: float | None
+    """Seconds from a hit to the new end; null if the end is fixed."""
+
+
+class PinAnswer(PinShared, frozen=True):
+    """A pin record and its state on the nodes. Block counts are sums over nodes."""
+
+    refresh_on_hit: bool
+    ttl_s: float | None
+    """Seconds from a hit to the new end; null if the end is fixed."""
     owner: str
     """Actor that created the pin."""
     origin: PinOrigin | None
     etag: str
     """ETag for `If-Match`."""
-    generation: int
-    """The generation of `pins` that last changed this record."""
     created_at: float
     updated_at: float
     resolved: int
@@ -176,6 +180,12 @@ class PinAnswer(msgspec.Struct, frozen=True):
     nodes: dict[str, PinOnNode]
     """State by node."""
     status: RecordStatus
+
+
+SETTINGS = tuple(name for name in PinPut.__struct_fields__ if name not in PinSource.__struct_fields__)
+"""Fields of a PUT that a patch may change."""
+STORED = tuple(name for name in SETTINGS if name in PinRecord.__struct_fields__ and name != "expires_at")
+"""Settings that are columns as they are given. The others set the end of the pin."""
 
 
 class PinList(msgspec.Struct, frozen=True):

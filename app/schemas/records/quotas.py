@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.records import ManagedBy, Selector
+from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from dataplane.protocol.control import Mode, OnExceed
 
@@ -21,22 +21,32 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     ] = msgspec.UNSET
     floor_bytes: Annotated[
         int | str | msgspec.UnsetType,
-        Meta(description="Bytes that no other tenant can take; at most the limit. 0 when left out."),
+        Meta(
+            description="Bytes that no other tenant can take; at most the limit. 0 when left out.",
+            examples=["256MiB"],
+        ),
     ] = msgspec.UNSET
     weight: Annotated[
         float | msgspec.UnsetType,
-        Meta(description="Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out."),
+        Meta(
+            description="Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out.",
+            examples=[2],
+        ),
     ] = msgspec.UNSET
     pin_budget_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
         Meta(
             description="Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; "
-            "null for the pool's budget alone."
+            "null for the pool's budget alone.",
+            examples=["128MiB"],
         ),
     ] = msgspec.UNSET
     store_rate_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
-        Meta(description="Bytes a second that the tenant may store, at least 1; null for no bound."),
+        Meta(
+            description="Bytes a second that the tenant may store, at least 1; null for no bound.",
+            examples=["1MiB"],
+        ),
     ] = msgspec.UNSET
     on_exceed: Annotated[
         OnExceed | msgspec.UnsetType,
@@ -48,13 +58,13 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
             description="`enforce` (the default), or `observe`: nothing binds, what would be refused is counted."
         ),
     ] = msgspec.UNSET
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
 
 
-class QuotaAnswer(msgspec.Struct, frozen=True):
-    """A quota record and the state of its tenant on the nodes. Counts and bytes are sums over nodes."""
+class QuotaRecord(msgspec.Struct, frozen=True):
+    """A quota record. Each field is a column of the table."""
 
     tenant: str
     limit_bytes: int | None
@@ -68,10 +78,15 @@ class QuotaAnswer(msgspec.Struct, frozen=True):
     managed_by: str
     selector: dict[str, str] | None
     """Labels of the nodes that the record selects; null for all nodes."""
+    generation: int
+    """The generation of `quotas` that last changed this record; its ETag is this number in quotes."""
+
+
+class QuotaAnswer(QuotaRecord, frozen=True):
+    """A quota record and the state of its tenant on the nodes. Counts and bytes are sums over nodes."""
+
     etag: str
     """ETag for `If-Match`."""
-    generation: int
-    """The generation of `quotas` that last changed this record."""
     created_at: float
     updated_at: float
     used_bytes: int

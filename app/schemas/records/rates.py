@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.records import Note
+
 
 class RatePut(msgspec.Struct, forbid_unknown_fields=True):
     """A prefill rate: tokens per second that an engine computes, as measured by the operator."""
@@ -17,7 +19,7 @@ class RatePut(msgspec.Struct, forbid_unknown_fields=True):
         str,
         Meta(description="For one space alone, by its identity (32 hex digits); empty for all of the model."),
     ] = ""
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Note = ""
 
 
 class RateAnswer(msgspec.Struct, frozen=True):

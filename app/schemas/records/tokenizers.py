@@ -5,6 +5,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.records import Note
+
 
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     """The tokenizer of one model, as its engines load it."""
@@ -33,7 +35,7 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
             "`messages` only the template's stand."
         ),
     ] = True
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Note = ""
 
 
 class TokenizerAnswer(msgspec.Struct, frozen=True):

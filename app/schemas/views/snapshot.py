@@ -4,62 +4,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from app.schemas.records.pins import PinRecord
+from app.schemas.records.policies import PolicyRecord
+from app.schemas.records.quotas import QuotaRecord
 from dataplane.protocol.control import SnapshotType
 
 T = TypeVar("T")
-
-
-class QuotaRecord(msgspec.Struct, frozen=True):
-    """A quota record."""
-
-    tenant: str
-    limit_bytes: int | None
-    floor_bytes: int
-    weight: float
-    pin_budget_bytes: int | None
-    store_rate_bytes: int | None
-    on_exceed: str
-    mode: str
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-    generation: int
-    """The generation of its type that last changed the record; its ETag is this number in quotes."""
-
-
-class PinRecord(msgspec.Struct, frozen=True):
-    """A pin record, with the digest of its keys instead of the keys."""
-
-    name: str
-    model: str
-    tenant: str
-    strength: str
-    tier: str
-    key_count: int
-    keys_digest: str
-    expires_at: float | None
-    """End as it was set; hits may have moved it since."""
-    refresh_s: float | None
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-    generation: int
-
-
-class PolicyRecord(msgspec.Struct, frozen=True):
-    """A policy record."""
-
-    name: str
-    algorithm: str
-    admission: bool
-    admission_idle_s: float
-    high_watermark: float
-    low_watermark: float
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-    priority: int
-    generation: int
 
 
 class Records(msgspec.Struct, Generic[T], frozen=True):

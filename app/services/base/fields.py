@@ -93,7 +93,7 @@ def _expected(hint: Any, path: str) -> str:
     choices = _choices(hint)
     if choices:
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
-    names = [_name(part) for part in _parts(hint)]
+    names = [_name(part) for part in member_types(hint)]
     return _one_of(list(dict.fromkeys(names)), path) if names else "a value"
 
 
@@ -103,13 +103,13 @@ def _name(part: Any) -> str:
     return _NAMES.get(part, "object")
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def member_types(hint: Any) -> Iterator[Any]:
     """Yield the member types of a union, without annotations."""
     if get_origin(hint) is Annotated:
-        yield from _parts(get_args(hint)[0])
+        yield from member_types(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
-            yield from _parts(part)
+            yield from member_types(part)
     elif hint is not None and hint not in (Any, msgspec.UnsetType):
         yield hint
 
@@ -119,7 +119,7 @@ def _at(kind: Any, path: str) -> Any:
     hint = kind
     for step in _STEP.finditer(path):
         found = None
-        for part in _parts(hint):
+        for part in member_types(hint):
             if step["name"] is None and get_origin(part) in (list, dict):
                 found = get_args(part)[-1]
             elif step["name"] is not None and _is_struct(part):
@@ -135,7 +135,7 @@ def _is_struct(part: Any) -> bool:
 def _fields(hint: Any) -> list[str]:
     return [
         field.encode_name
-        for part in _parts(hint)
+        for part in member_types(hint)
         if _is_struct(part)
         for field in msgspec.structs.fields(part)
     ]
@@ -143,4 +143,6 @@ def _fields(hint: Any) -> list[str]:
 
 def _choices(hint: Any) -> list[str]:
     """Return the literal values of a field; empty if it has none."""
-    return [str(value) for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]
+    return [
+        str(value) for part in member_types(hint) if get_origin(part) is Literal for value in get_args(part)
+    ]

@@ -25,8 +25,13 @@ def merge(target: Any, patch: Any) -> Any:
 
 def patched(kind: type[T], held: dict[str, Any], patch: dict[str, Any]) -> T:
     """Return the complete intent: the held record with the patch applied. Raises Invalid."""
+    return converted(kind, merge(held, patch))
+
+
+def converted(kind: type[T], fields: dict[str, Any]) -> T:
+    """Return the fields as a struct. Raises Invalid."""
     try:
-        return msgspec.convert(merge(held, patch), kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         fault = field_error(str(error), kind)
         raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None

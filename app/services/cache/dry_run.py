@@ -20,6 +20,7 @@ from app.services.fleet.targets import NodeAnswers, Targets
 from app.services.records import pin_intent, policy_intent, quota_intent
 from app.services.records.pin_intent import check_sources
 from app.services.records.prefixes import PrefixService
+from app.services.records.record_types import Values
 from app.services.records.tokenizers import Tokenizers
 from dataplane.base.labels import matches
 from dataplane.protocol.control import (
@@ -39,6 +40,7 @@ from dataplane.protocol.control import (
 )
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 BREATH = 200
 """Number of records that are checked between pauses."""
 Tried = list[tuple[dict[str, str] | None, Any]]
@@ -63,11 +65,11 @@ class DryRuns:
             if number % BREATH == 0:
                 await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
             intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
-            tried.setdefault("quotas", []).append((intent.selector, intent.spec))
+            tried.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
         for name, policy in (asked.policies or {}).items():
             rules = _at(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
-            spec = msgspec.structs.replace(rules.spec, name=POLICY_IN_FORCE)
-            tried.setdefault("policies", []).append((rules.selector, spec))
+            spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
+            tried.setdefault("policies", []).append((rules["selector"], spec))
         for name, pin in (asked.pins or {}).items():
             tried.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
         if not tried:
@@ -104,18 +106,8 @@ class DryRuns:
             )
         now = time.time()
         intent = await in_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
-        bodies[intent.digest] = intent.body
-        spec = PinSpec(
-            name,
-            intent.model,
-            intent.salt,
-            intent.digest,
-            intent.expires_at,
-            intent.strength,
-            intent.refresh_s,
-            intent.tier,
-        )
-        return intent.selector, spec
+        bodies[intent.values["keys_digest"]] = intent.body
+        return intent.values["selector"], _spec(PinSpec, {"name": name, **intent.values})
 
     async def judge(
         self, node: FleetNode, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
@@ -138,6 +130,11 @@ def _asker(
     runs: DryRuns, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
 ) -> Callable[[FleetNode], Any]:
     return lambda node: runs.judge(node, kind, records, bodies)
+
+
+def _spec(kind: type[S], values: Values) -> S:
+    """Return what nodes receive of a record."""
+    return kind(**{name: values[name] for name in kind.__struct_fields__})
 
 
 def _at(path: str, rule: Callable[[], T]) -> T:

@@ -32,11 +32,12 @@ from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
 from app.services.base.yielding import awaited, giving_way, in_thread
 from app.services.documents.declared import MAX_TOLD, DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, Held, PlanStep, outcome
-from app.services.documents.resource_types import KINDS, Encode, ResourceType, Values
+from app.services.documents.resource_types import KEPT, KINDS, Encode
 from app.services.records import ceilings, owners
 from app.services.records.floors import Floor, excess
 from app.services.records.pin_quota import PinQuota
 from app.services.records.progress import RecordProgress
+from app.services.records.record_types import PushedType, Values
 from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, generations
@@ -173,7 +174,7 @@ class Apply:
         _check_expected(asked, numbers, by)
         held: Held = {}
         for kind in KINDS.values():
-            columns = (kind.key, *kind.written, *kind.kept, *_HELD_TOO)
+            columns = (kind.key, *kind.written, *KEPT.get(kind.name, ()), *_HELD_TOO)
             held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
         result = await in_thread(
             lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
@@ -336,7 +337,7 @@ def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int], by: Princ
             )
 
 
-async def _write(change: Change, kind: ResourceType, result: ApplyPlan) -> None:
+async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> None:
     """Write the rows and the audit entries of one type."""
     steps, work = await asyncio.to_thread(_prepared, change, kind, result)
     await bulk.put_bodies(change.session, work.bodies, change.now)
@@ -361,7 +362,7 @@ class _Work:
     old_digests: list[str] = field(default_factory=list)
 
 
-def _prepared(change: Change, kind: ResourceType, result: ApplyPlan) -> tuple[list[PlanStep], _Work]:
+def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple[list[PlanStep], _Work]:
     """Return the steps and the rows to write; runs in a thread."""
     steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
     stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
@@ -379,7 +380,7 @@ def _prepared(change: Change, kind: ResourceType, result: ApplyPlan) -> tuple[li
     return steps, work
 
 
-def _made(kind: ResourceType, change: Change) -> dict[str, object]:
+def _made(kind: PushedType[Any], change: Change) -> dict[str, object]:
     """Return the columns that only a new record gets."""
     owner = {"owner": change.by.actor} if kind.name == "pins" else {}
     return {"created_at": change.now, **owner}
@@ -389,7 +390,7 @@ def _bodies(steps: Sequence[PlanStep]) -> dict[str, bytes]:
     return {step.after["keys_digest"]: step.body for step in steps if step.after is not None}
 
 
-def _note(change: Change, kind: ResourceType, step: PlanStep) -> None:
+def _note(change: Change, kind: PushedType[Any], step: PlanStep) -> None:
     before = None if step.before is None else kind.audited(step.before)
     after = None if step.after is None else kind.audited(step.after)
     if step.action in ("create", "update", "delete"):

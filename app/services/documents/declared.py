@@ -15,7 +15,8 @@ from app.services.base.fields import field_error
 from app.services.base.principals import Principal
 from app.services.base.yielding import giving_way
 from app.services.documents.document_text import DocumentSyntaxError, lines, member, read
-from app.services.documents.resource_types import KINDS, CheckedRecord, Encode, ResourceType
+from app.services.documents.resource_types import KINDS, RESOLVE, CheckedRecord, Encode
+from app.services.records.record_types import PushedType
 from dataplane.protocol.control import SnapshotType
 
 API_VERSION = "larder/v1"
@@ -23,7 +24,7 @@ MAX_RECORDS = 100_000
 """Largest number of records of all types together."""
 MAX_TOLD = 1000
 """Largest number of faults that a response lists."""
-_Resolve = Callable[[ResourceType, str, msgspec.Struct], CheckedRecord]
+_Resolve = Callable[[PushedType[Any], str, msgspec.Struct], CheckedRecord]
 _HEADS = ("apiVersion", "managed_by")
 
 
@@ -72,7 +73,9 @@ def declare(
     documents = list(_documents(given, texts, found))
     found.owner = _owner(documents, owner, found)
     for path, document in documents:
-        _sections(document, path, found, by, lambda kind, name, put: kind.resolve(name, put, now, encode))
+        _sections(
+            document, path, found, by, lambda kind, name, put: RESOLVE[kind.name](name, put, now, encode)
+        )
     if found.foreign is not None:
         path, salt = found.foreign
         if salt is None:
@@ -167,7 +170,7 @@ def _sections(
 
 
 def _entries(
-    kind: ResourceType, section: Any, path: str, found: DeclaredRecords
+    kind: PushedType[Any], section: Any, path: str, found: DeclaredRecords
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the path, name and fields of each record of a list or a map."""
     if section is None:
@@ -181,23 +184,23 @@ def _entries(
                 found.add(place, f"expected a map, got {_kind_of(fields)}")
         return
     if not isinstance(section, list):
-        found.add(path, f"expected a list, or a map by {kind.named_by}, got {_kind_of(section)}")
+        found.add(path, f"expected a list, or a map by {kind.key}, got {_kind_of(section)}")
         return
     for number, item in enumerate(section):
         place = f"{path}[{number}]"
         if not isinstance(item, dict):
             found.add(place, f"expected a map, got {_kind_of(item)}")
             continue
-        name = item.get(kind.named_by)
+        name = item.get(kind.key)
         if not isinstance(name, str):
-            got = _kind_of(name) if kind.named_by in item else "nothing"
-            found.add(f"{place}.{kind.named_by}", f"expected text, got {got}")
+            got = _kind_of(name) if kind.key in item else "nothing"
+            found.add(f"{place}.{kind.key}", f"expected text, got {got}")
         else:
-            yield place, name, {field: value for field, value in item.items() if field != kind.named_by}
+            yield place, name, {field: value for field, value in item.items() if field != kind.key}
 
 
 def _record(
-    kind: ResourceType,
+    kind: PushedType[Any],
     path: str,
     name: str,
     fields: dict[str, Any],
@@ -216,7 +219,7 @@ def _record(
     except Invalid as error:
         for fault in error.errors:
             root = fault.path.partition("[")[0].partition(".")[0]
-            if whole or root == kind.named_by or root in right:
+            if whole or root == kind.key or root in right:
                 found.add(f"{path}.{fault.path}", fault.message)
         return
     if not whole:
@@ -233,7 +236,7 @@ def _record(
 
 
 def _converted(
-    kind: ResourceType, path: str, fields: dict[str, Any], found: DeclaredRecords
+    kind: PushedType[Any], path: str, fields: dict[str, Any], found: DeclaredRecords
 ) -> tuple[msgspec.Struct, dict[str, Any]]:
     """Return the body of a PUT, and the fields that it was made of; invalid fields are reported and left out."""
     try:

@@ -7,30 +7,27 @@ from typing import Any
 
 from app.schemas.documents.apply import ExportAnswer
 from app.schemas.fleet.pushes import TypeName
+from app.schemas.records.pins import STORED, PinPut
+from app.schemas.records.policies import PolicyPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.documents.declared import API_VERSION
-from app.services.documents.resource_types import KINDS, ResourceType
+from app.services.documents.resource_types import KINDS
+from app.services.records import quota_intent
+from app.services.records.record_types import PushedType, Values, defaults, fields
 from app.store.base.database import Database
 from app.store.records import bulk, generations, pins
 from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
 from dataplane.protocol.keys import KEY_BYTES
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
-_DEFAULTS: dict[SnapshotType, dict[str, Any]] = {
-    "quotas": {
-        "floor_bytes": 0,
-        "weight": 1.0,
-        "pin_budget_bytes": None,
-        "store_rate_bytes": None,
-        "on_exceed": "evict_self",
-        "mode": "enforce",
-    },
-    "pins": {"strength": "guaranteed", "tier": "host"},
-    "policies": {"priority": 0},
+_DEFAULTS: dict[SnapshotType, Values] = {
+    "quotas": {name: value for name, value in quota_intent.DEFAULTS.items() if name != "limit_bytes"},
+    "pins": defaults(PinPut),
+    "policies": defaults(PolicyPut),
 }
-"""Default values, which an exported document omits."""
-_NOTHING: dict[str, Any] = {"note": "", "managed_by": "", "selector": None}
+"""Values that an exported document omits. A quota always has its limit, and a policy all of its rules, because a record
+needs one of them."""
 
 
 class Export:
@@ -62,7 +59,7 @@ class Export:
         return ExportAnswer(document, ended, numbers)
 
 
-def _is_wanted(kind: ResourceType, row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
+def _is_wanted(kind: PushedType[Any], row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
     salt = kind.salt(row)
     seen = by.salts is None or (salt is not None and by.sees(salt))
     return seen and owner in (None, row["managed_by"])
@@ -97,25 +94,22 @@ def _document(
 
 
 def _record(
-    kind: ResourceType, row: Mapping[str, Any], bodies: Mapping[str, bytes], owner: str | None
+    kind: PushedType[Any], row: Mapping[str, Any], bodies: Mapping[str, bytes], owner: str | None
 ) -> dict[str, Any]:
     """Return the record as the body of a PUT, with its name."""
-    defaults = _DEFAULTS[kind.name] | _NOTHING | ({"managed_by": owner} if owner else {})
+    defaults = _DEFAULTS[kind.name] | ({"managed_by": owner} if owner else {})
     values = _pin(row, bodies) if kind.name == "pins" else {name: row[name] for name in kind.written}
     kept = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
     shown = {name: _size(value) if name.endswith("_bytes") else value for name, value in kept.items()}
-    return {kind.named_by: kind.shown(row[kind.key]), **shown}
+    return {kind.key: kind.shown(row[kind.key]), **shown}
 
 
 def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
-    kind = KINDS["pins"]
-    shown = kind.audited(row)
-    values = {name: shown[name] for name in ("model", "tenant", "strength", "tier")}
+    values = fields(row, ("model", "tenant", *STORED))
     if row["refresh_s"] is not None:
         values |= {"refresh_on_hit": True, "ttl_s": row["refresh_s"]}
     elif row["expires_at"] is not None:
         values["expires_at"] = row["expires_at"]
-    values |= {name: row[name] for name in _NOTHING}
     body = bodies[row["keys_digest"]]
     values["keys"] = [body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)]
     return values

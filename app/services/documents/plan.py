@@ -9,18 +9,19 @@ from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import giving_way
 from app.services.documents.declared import MAX_TOLD, DeclaredRecord, DeclaredRecords
-from app.services.documents.resource_types import KINDS, ResourceType, Values
+from app.services.documents.resource_types import KEPT, KINDS
+from app.services.records.record_types import PushedType, Values
 from dataplane.protocol.control import SnapshotType
 
 Held = dict[SnapshotType, dict[str, Mapping[str, Any]]]
-"""Existing rows of all types by key: the columns of `ResourceType.written`, the key and `updated_at`."""
+"""Existing rows of all types by key: the columns of `PushedType.written`, the key and `updated_at`."""
 
 
 @dataclass(frozen=True)
 class PlanStep:
     """The change of one record."""
 
-    kind: ResourceType
+    kind: PushedType[Any]
     key: str
     action: Literal["create", "update", "delete", "unchanged", "ended"]
     before: Mapping[str, Any] | None
@@ -86,7 +87,7 @@ def outcome(
 
 
 def _step(
-    kind: ResourceType, key: str, record: DeclaredRecord, row: Mapping[str, Any] | None, now: float
+    kind: PushedType[Any], key: str, record: DeclaredRecord, row: Mapping[str, Any] | None, now: float
 ) -> PlanStep:
     asked = record.asked
     values = asked.values
@@ -95,8 +96,9 @@ def _step(
     if row is None:
         action: Literal["create", "ended"] = "ended" if asked.ended else "create"
         return PlanStep(kind, key, action, None, values, asked.body)
-    if kind.kept and values["keys_digest"] == row["keys_digest"]:
-        values = {**values, **{name: row[name] for name in kind.kept}}
+    kept = KEPT.get(kind.name, ())
+    if kept and values["keys_digest"] == row["keys_digest"]:
+        values = {**values, **{name: row[name] for name in kept}}
     same = all(values[name] == row[name] for name in kind.written)
     return PlanStep(kind, key, "unchanged" if same else "update", row, values, asked.body)
 
@@ -116,7 +118,7 @@ def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float
 
 
 def _check_owner(
-    kind: ResourceType,
+    kind: PushedType[Any],
     record: DeclaredRecord,
     row: Mapping[str, Any],
     conflicts: list[FieldError],
@@ -130,12 +132,12 @@ def _check_owner(
     conflicts.append(FieldError(record.path, f"{what}, not by {wanted!r}" if wanted else what))
 
 
-def _check_tenant(kind: ResourceType, path: str, row: Mapping[str, Any], by: Principal) -> None:
+def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:
     """Refuse a name that a record of another tenant has. Raises Forbidden."""
     if not _is_seen(kind, row, by):
         raise checks.taken(kind.noun, kind.shown(row[kind.key]), path)
 
 
-def _is_seen(kind: ResourceType, row: Mapping[str, Any], by: Principal) -> bool:
+def _is_seen(kind: PushedType[Any], row: Mapping[str, Any], by: Principal) -> bool:
     salt = kind.salt(row)
     return by.salts is None or (salt is not None and by.sees(salt))

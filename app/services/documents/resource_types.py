@@ -1,13 +1,9 @@
-"""Types of records that documents can contain: how a document names a record, how it is checked, and its columns.
+"""Types of records that documents can contain, and how a record of a document is checked. Apply and export are
+generic."""
 
-Apply and export are generic; everything that they need to know about a type is here.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import msgspec
 
 from app.errors import FieldError, Invalid
 from app.schemas.records.pins import PinPut
@@ -15,19 +11,18 @@ from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
 from app.services.base import checks
 from app.services.records import pin_intent, policy_intent, quota_intent
+from app.services.records.pin_intent import PINS
+from app.services.records.policy_intent import POLICIES
+from app.services.records.quota_intent import QUOTAS
+from app.services.records.record_types import PushedType, Values
 from app.services.records.tokenizers import EncodedText
-from app.store.base.declarative import Base
-from app.store.records.pins import PinRow
-from app.store.records.policies import PolicyRow
-from app.store.records.quotas import QuotaRow
 from dataplane.protocol.control import SnapshotType
-from dataplane.protocol.salts import shown
 
 Encode = Callable[[PinPut], EncodedText | None]
 """Returns the tokens of a pin's text or messages; None for a pin with neither. Raises Invalid, TooManyRequests."""
+Resolve = Callable[[str, Any, float, Encode], "CheckedRecord"]
+"""Checks a record, given its name, PUT body, the time and the encoder. Raises Invalid with every fault found."""
 T = TypeVar("T")
-Values = dict[str, Any]
-"""Columns of a record that clients write, including its key."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,7 @@ class CheckedRecord:
     """A checked record of a document."""
 
     values: Values
+    """Columns that clients write, including the key."""
     body: bytes = b""
     """Packed keys of a pin."""
     ttl_s: float | None = None
@@ -43,42 +39,8 @@ class CheckedRecord:
     """Whether the end of the pin has passed."""
 
 
-@dataclass(frozen=True)
-class ResourceType:
-    """One type of record."""
-
-    name: SnapshotType
-    noun: str
-    named_by: str
-    """Field that names a record in a list of a document."""
-    put: type[msgspec.Struct]
-    """Body of its PUT: the fields that a document may contain."""
-    row: type[Base]
-    key: str
-    """Column of the primary key."""
-    written: tuple[str, ...]
-    """Columns that clients write, besides the key."""
-    resolve: Callable[[str, Any, float, "Encode"], CheckedRecord]
-    """Checks a record, given its name, PUT body, the time and the encoder. Raises Invalid with every fault found."""
-    kept: tuple[str, ...]
-    """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""
-    salt: Callable[[Mapping[str, Any]], str | None]
-    """Returns the salt of a record's tenant; None if the record concerns all tenants."""
-
-    def shown(self, key: str) -> str:
-        """Return the record's shown name."""
-        return shown(key) if self.key == "tenant" else key
-
-    def audited(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that an audit entry and a diff show."""
-        return {name: shown(values[name]) if name == "tenant" else values[name] for name in self.written}
-
-
 def _quota(name: str, intent: QuotaPut, _now: float, _encode: Encode) -> CheckedRecord:
-    asked = quota_intent.resolve(name, intent)
-    spec = {name: getattr(asked.spec, name) for name in quota_intent.SHARE}
-    extra = {"note": asked.note, "managed_by": asked.managed_by, "selector": asked.selector}
-    return CheckedRecord({"tenant": asked.spec.tenant, **spec, **extra})
+    return CheckedRecord(quota_intent.resolve(name, intent))
 
 
 def _named(name: str, resolve: Callable[[], T]) -> T:
@@ -98,10 +60,7 @@ def _named(name: str, resolve: Callable[[], T]) -> T:
 
 
 def _policy(name: str, intent: PolicyPut, _now: float, _encode: Encode) -> CheckedRecord:
-    asked = _named(name, lambda: policy_intent.resolve(name, intent))
-    spec = {name: getattr(asked.spec, name) for name in policy_intent.RULES}
-    extra = {name: getattr(asked, name) for name in ("note", "managed_by", "selector", "priority")}
-    return CheckedRecord({"name": asked.spec.name, **spec, **extra})
+    return CheckedRecord(_named(name, lambda: policy_intent.resolve(name, intent)))
 
 
 def _moment(value: float | str | None) -> float | None:
@@ -122,72 +81,11 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
     ended = at is not None and at <= now
     at_least = at - 1 if at is not None and ended else now
     asked = _named(name, lambda: pin_intent.resolve(intent, None, at_least, encode(intent)))
-    values: Values = {
-        "name": name,
-        "model": asked.model,
-        "tenant": asked.salt,
-        "strength": asked.strength,
-        "tier": asked.tier,
-        "key_count": asked.key_count,
-        "keys_digest": asked.digest,
-        "expires_at": asked.expires_at,
-        "refresh_s": asked.refresh_s,
-        "note": asked.note,
-        "managed_by": asked.managed_by,
-        "selector": asked.selector,
-        "origin": asked.origin,
-    }
-    return CheckedRecord(values, asked.body, intent.ttl_s, ended)
+    return CheckedRecord({"name": name, **asked.values}, asked.body, intent.ttl_s, ended)
 
 
-KINDS: dict[SnapshotType, ResourceType] = {
-    "quotas": ResourceType(
-        "quotas",
-        "quota",
-        "tenant",
-        QuotaPut,
-        QuotaRow,
-        "tenant",
-        (*quota_intent.SHARE, "note", "managed_by", "selector"),
-        _quota,
-        (),
-        lambda values: str(values["tenant"]),
-    ),
-    "pins": ResourceType(
-        "pins",
-        "pin",
-        "name",
-        PinPut,
-        PinRow,
-        "name",
-        (
-            "model",
-            "tenant",
-            "strength",
-            "tier",
-            "key_count",
-            "keys_digest",
-            "expires_at",
-            "refresh_s",
-            "note",
-            "managed_by",
-            "selector",
-        ),
-        _pin,
-        ("origin",),
-        lambda values: str(values["tenant"]),
-    ),
-    "policies": ResourceType(
-        "policies",
-        "policy",
-        "name",
-        PolicyPut,
-        PolicyRow,
-        "name",
-        (*policy_intent.RULES, "note", "managed_by", "selector", "priority"),
-        _policy,
-        (),
-        lambda _values: None,
-    ),
-}
+KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES)}
 """Types in the order of their sections in a document."""
+RESOLVE: dict[SnapshotType, Resolve] = {"quotas": _quota, "pins": _pin, "policies": _policy}
+KEPT = {"pins": ("origin",)}
+"""Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

@@ -16,6 +16,7 @@ from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaPut
 from app.services.base import checks
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
+from app.services.records.quota_intent import DEFAULTS, QUOTAS
 from app.services.records.quotas import Quotas
 from app.services.records.tenant_totals import standings
 from dataplane.base.units import MAX_SIZE_BYTES
@@ -123,12 +124,4 @@ def _wrong(expected: str) -> Invalid:
 
 def _says_more(record: QuotaAnswer) -> bool:
     """Return whether a record has any field set besides its limit."""
-    return (
-        record.floor_bytes != 0
-        or record.weight != 1.0
-        or record.pin_budget_bytes is not None
-        or record.store_rate_bytes is not None
-        or record.on_exceed != "evict_self"
-        or record.mode != "enforce"
-        or bool(record.note or record.managed_by or record.selector)
-    )
+    return any(getattr(record, name) != DEFAULTS[name] for name in QUOTAS.written if name != "limit_bytes")

@@ -2,20 +2,21 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut, NoBound
+from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.durations import span
 from app.services.base.merge import patched
-from app.services.base.preconditions import Precondition, etag
+from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
+from app.services.records.record_types import RecordType, checked, columns
 from app.store.base.database import Database
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
@@ -27,13 +28,19 @@ SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_stor
 STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
 """Strengths that callers limited to tenants may give a pin if no ceiling says otherwise."""
 MAX_BYTES = 1 << 60
-_WRITTEN = (*SIZES, "max_weight", "max_ttl_s", "strengths", "no_bound", "note")
 _BOUNDED = (*SIZES, "max_weight")
 _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """Quota of a tenant that has none: no bounds."""
-_WITHOUT = (
-    f"; without one, callers who are limited to the tenant may pin ({' and '.join(STRENGTHS)}), and not change its "
-    "quota"
+CEILINGS = RecordType(
+    noun="ceiling",
+    row=CeilingRow,
+    key="tenant",
+    put=CeilingPut,
+    written=CeilingPut.__struct_fields__,
+    hint=lambda _tenant: (
+        f"; without one, callers who are limited to the tenant may pin ({' and '.join(STRENGTHS)}), "
+        "and not change its quota"
+    ),
 )
 
 
@@ -51,7 +58,7 @@ class Ceilings:
         async with self._database.read() as session:
             row = await ceilings.get(session, salt)
         if row is None:
-            raise checks.missing("ceiling for tenant", tenant, _WITHOUT)
+            raise CEILINGS.missing(salt)
         return _seen(row, by)
 
     async def page(self, wanted: PageRequest, by: Principal) -> CeilingList:
@@ -72,8 +79,8 @@ class Ceilings:
         values = _checked(asked)
         async with self._changes.begin(by) as change:
             row = await ceilings.get(change.session, salt)
-            expected.check(*_state(salt, row))
-            made = _written(change, row, salt, values)
+            CEILINGS.check_state(expected, salt, row)
+            made = CEILINGS.write(change, salt, row, values)
         return _answer(made), row is None
 
     async def patch(
@@ -82,26 +89,18 @@ class Ceilings:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
         salt = checks.tenant_in_path(tenant)
         async with self._changes.begin(by) as change:
-            row = await ceilings.get(change.session, salt)
-            if row is None:
-                raise checks.missing("ceiling for tenant", tenant)
-            expected.check(*_state(salt, row))
-            held = {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
+            row = await CEILINGS.held(change, salt, expected)
+            held = CEILINGS.as_put(row)
             if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
                 held["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
-            made = _written(change, row, salt, _checked(patched(CeilingPut, held, patch)))
+            made = CEILINGS.write(change, salt, row, _checked(patched(CeilingPut, held, patch)))
         return _answer(made)
 
     async def delete(self, tenant: str, by: Principal, expected: Precondition) -> None:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         salt = checks.tenant_in_path(tenant)
         async with self._changes.begin(by) as change:
-            row = await ceilings.get(change.session, salt)
-            if row is None:
-                raise checks.missing("ceiling for tenant", tenant)
-            expected.check(*_state(salt, row))
-            change.noted("delete", "ceiling", shown(salt), _audited(row), None)
-            await change.session.delete(row)
+            await CEILINGS.remove(change, await CEILINGS.held(change, salt, expected))
 
 
 async def check_quota(
@@ -199,17 +198,11 @@ def _checked(asked: CeilingPut) -> dict[str, Any]:
     for name in asked.no_bound:
         if getattr(asked, name) is not None:
             faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
-    faults.check("note", lambda: checks.note(asked.note))
+    values = {**checked(msgspec.structs.asdict(asked), faults), **values}
     faults.stop()
-    strengths = None if asked.strengths is None else sorted(set(asked.strengths))
-    return {
-        **values,
-        "max_weight": asked.max_weight,
-        "max_ttl_s": asked.max_ttl_s,
-        "strengths": strengths,
-        "no_bound": sorted(set(asked.no_bound) - {"max_ttl_s"}),
-        "note": asked.note,
-    }
+    values["strengths"] = None if asked.strengths is None else sorted(set(asked.strengths))
+    values["no_bound"] = sorted(set(asked.no_bound) - {"max_ttl_s"})
+    return values
 
 
 def _size(given: int | str | None) -> int | None:
@@ -219,33 +212,13 @@ def _size(given: int | str | None) -> int | None:
     return size
 
 
-def _written(change: Change, row: CeilingRow | None, salt: str, values: Mapping[str, Any]) -> CeilingRow:
-    before = None if row is None else _audited(row)
-    if row is None:
-        row = CeilingRow(tenant=salt, revision=0, created_at=change.now, updated_at=change.now)
-        change.session.add(row)
-    for name, value in values.items():
-        setattr(row, name, value)
-    after = _audited(row)
-    if before != after:
-        row.revision, row.updated_at = row.revision + 1, change.now
-        change.noted("create" if before is None else "update", "ceiling", shown(salt), before, after)
-    return row
-
-
-def _audited(row: CeilingRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _WRITTEN}
-
-
 def _answer(row: CeilingRow) -> CeilingAnswer:
+    values = columns(row, CEILINGS.written)
+    values["no_bound"] = [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
     return CeilingAnswer(
         tenant=shown(row.tenant),
-        **{name: getattr(row, name) for name in (*SIZES, "max_weight", "max_ttl_s", "note")},
-        strengths=cast("list[Strength] | None", row.strengths),
-        no_bound=cast(
-            "list[NoBound]", [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
-        ),
-        etag=etag(row.revision),
+        **values,
+        etag=CEILINGS.etag(row),
         revision=row.revision,
         created_at=row.created_at,
         updated_at=row.updated_at,
@@ -256,7 +229,3 @@ def _seen(row: CeilingRow, by: Principal) -> CeilingAnswer:
     """Return the answer; callers limited to tenants do not see the note, which is for admins."""
     answer = _answer(row)
     return answer if by.salts is None else msgspec.structs.replace(answer, note="")
-
-
-def _state(salt: str, row: CeilingRow | None) -> tuple[str, str | None]:
-    return f"ceiling for tenant {shown(salt)!r}", None if row is None else etag(row.revision)

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.errors import Invalid
-from app.schemas.records.pins import PinPut
+from app.schemas.base.records import written
+from app.schemas.records.pins import STORED, PinPut, PinRecord
 from app.services.base import checks
 from app.services.base.durations import span
 from app.services.records.key_intent import check_tokens, unpacked
 from app.services.records.prefixes import FoundPrefix
+from app.services.records.record_types import PushedType, Values, checked, columns
 from app.services.records.tokenizers import EncodedText
-from dataplane.protocol.control import Strength, Tier, digest_of
+from app.store.records.pins import PinRow
+from dataplane.protocol.control import digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
@@ -20,25 +22,16 @@ MAX_TTL_S = 10 * 366 * 86_400.0
 SOURCES = ("tokens", "keys", "prefix", "text", "messages")
 
 
+PINS = PushedType(name="pins", noun="pin", row=PinRow, key="name", put=PinPut, written=written(PinRecord))
+
+
 @dataclass(frozen=True)
 class PinIntent:
-    """Values of a pin record."""
+    """Columns of a pin record besides its name, and the keys."""
 
-    model: str
-    salt: str
-    strength: Strength
-    tier: Tier
-    key_count: int
+    values: Values
     body: bytes
     """Packed keys, first chunk first."""
-    digest: str
-    expires_at: float | None
-    refresh_s: float | None
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-    origin: dict[str, Any]
-    """Source of the keys, for display."""
 
 
 def resolve(
@@ -49,9 +42,7 @@ def resolve(
     faults = checks.Faults()
     model = faults.check("model", lambda: _model(intent, prefix))
     salt = faults.check("tenant", lambda: _salt(intent, prefix))
-    note = faults.check("note", lambda: checks.note(intent.note))
-    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
-    selector = faults.check("selector", lambda: checks.labels(intent.selector))
+    stored = checked(columns(intent, STORED), faults)
     timed = "expires_at" if intent.ttl_s is None or intent.expires_at is not None else "ttl_s"
     expires_at = faults.check(timed, lambda: _expiry(intent, now))
     _check_strength(intent, faults)
@@ -67,25 +58,19 @@ def resolve(
         assert salt is not None
         keys = chain(tokens, salt, chunk_tokens=intent.chunk_tokens)
     faults.stop()
-    if model is None or salt is None or note is None or managed_by is None or keys is None:
-        raise Invalid("the pin is not valid", faults.errors)
+    assert keys is not None
     body = b"".join(keys)
-    refresh_s = intent.ttl_s if intent.refresh_on_hit else None
-    return PinIntent(
-        model=model,
-        salt=salt,
-        strength=intent.strength,
-        tier=intent.tier,
-        key_count=len(keys),
-        body=body,
-        digest=digest_of(body),
-        expires_at=expires_at,
-        refresh_s=refresh_s,
-        note=note,
-        managed_by=managed_by,
-        selector=selector,
-        origin=_origin(intent, encoded),
-    )
+    values = {
+        "model": model,
+        "tenant": salt,
+        "key_count": len(keys),
+        "keys_digest": digest_of(body),
+        "expires_at": expires_at,
+        "refresh_s": intent.ttl_s if intent.refresh_on_hit else None,
+        "origin": _origin(intent, encoded),
+        **stored,
+    }
+    return PinIntent(values, body)
 
 
 def _tokens(intent: PinPut, encoded: EncodedText | None, faults: checks.Faults) -> tuple[str, Sequence[int]]:

@@ -1,52 +1,56 @@
 """Patches of a pin that keep its keys: strength, tier, selector, end and notes."""
 
-from msgspec import UNSET
+from typing import Any
 
-from app.schemas.records.pins import PinPatch
+from msgspec import UNSET, UnsetType
+
+from app.errors import FieldError, Invalid
+from app.schemas.records.pins import SETTINGS, STORED, PinPut
 from app.services.base import checks
+from app.services.base.merge import converted
 from app.services.records.pin_intent import future, ttl
+from app.services.records.record_types import Values, checked, columns
 from app.store.records.pins import PinRow
 
 
-def patch_row(row: PinRow, patch: PinPatch, now: float) -> None:
-    """Apply a patch to a record. Raises Invalid with every fault found; then nothing has changed."""
+def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
+    """Return the columns of a pin that a patch sets; null resets a field to its default. Raises Invalid with every
+    fault found."""
+    for name in patch:
+        if name not in SETTINGS:
+            message = f"unknown; expected one of {', '.join(SETTINGS)}"
+            raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+    asked = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
     faults = checks.Faults()
-    strength = row.strength if patch.strength is UNSET else patch.strength or "guaranteed"
-    tier = row.tier if patch.tier is UNSET else patch.tier or "host"
-    note = row.note if patch.note is UNSET else patch.note or ""
-    managed_by = row.managed_by if patch.managed_by is UNSET else patch.managed_by or ""
-    selector = row.selector if patch.selector is UNSET else patch.selector
-    faults.check("note", lambda: checks.note(note))
-    faults.check("managed_by", lambda: checks.managed_by(managed_by))
-    selector = faults.check("selector", lambda: checks.labels(selector))
-    expires_at, refresh_s = _end(row, patch, now, faults)
-    if strength == "permanent" and (expires_at is not None or refresh_s is not None):
+    given = columns(asked, [name for name in STORED if name in patch])
+    values = checked({**columns(row, STORED), **given}, faults)
+    expires_at, refresh_s = _end(row, asked, patch, now, faults)
+    if values["strength"] == "permanent" and (expires_at is not None or refresh_s is not None):
         faults.add("strength", "a permanent pin has no end: set ttl_s to null with it, or use 'guaranteed'")
     faults.stop()
-    row.strength, row.tier, row.note = strength, tier, note
-    row.managed_by, row.selector = managed_by, selector
-    row.expires_at, row.refresh_s = expires_at, refresh_s
+    return {**values, "expires_at": expires_at, "refresh_s": refresh_s}
 
 
 def _end(
-    row: PinRow, patch: PinPatch, now: float, faults: checks.Faults
+    row: PinRow, asked: PinPut, patch: dict[str, Any], now: float, faults: checks.Faults
 ) -> tuple[float | None, float | None]:
     """Return the end of the pin in Unix seconds, and the seconds from a hit to the new end."""
     end, refresh_s = row.expires_at, row.refresh_s
-    refreshes = refresh_s is not None if patch.refresh_on_hit is UNSET else bool(patch.refresh_on_hit)
-    seconds, moment = patch.ttl_s, patch.expires_at
+    refreshes = asked.refresh_on_hit if "refresh_on_hit" in patch else refresh_s is not None
+    seconds: float | UnsetType | None = asked.ttl_s if "ttl_s" in patch else UNSET
+    moment: float | str | UnsetType | None = asked.expires_at if "expires_at" in patch else UNSET
     if seconds is None or moment is None:
         end = refresh_s = None
-        refreshes = refreshes and patch.refresh_on_hit is not UNSET
+        refreshes = refreshes and "refresh_on_hit" in patch
     if isinstance(seconds, (int, float)) and moment is not UNSET and moment is not None:
         faults.add("expires_at", "expected at most one of 'ttl_s' and 'expires_at'")
     elif isinstance(seconds, (int, float)):
-        checked = faults.check("ttl_s", lambda: ttl(seconds))
-        if checked is not None:
-            end, refresh_s = now + checked, checked
+        checked_s = faults.check("ttl_s", lambda: ttl(seconds))
+        if checked_s is not None:
+            end, refresh_s = now + checked_s, checked_s
     elif isinstance(moment, (int, float, str)):
         end = faults.check("expires_at", lambda: future(moment, now))
-        if patch.refresh_on_hit is UNSET:
+        if "refresh_on_hit" not in patch:
             refreshes = False
     if refreshes and (refresh_s is None or end is None) and not faults.errors:
         faults.add("refresh_on_hit", "expected a ttl_s: every hit moves the end to that long from then")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -17,27 +17,26 @@ from app.schemas.records.pins import (
     PinList,
     PinOnNode,
     PinOrigin,
-    PinPatch,
     PinPut,
+    PinShared,
 )
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
-from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import PLANE, Principal
 from app.services.records import ceilings, owners
-from app.services.records.pin_intent import PinIntent, check_sources, resolve, ttl
-from app.services.records.pin_patch import patch_row
+from app.services.records.pin_intent import PINS, PinIntent, check_sources, resolve, ttl
+from app.services.records.pin_patch import patched_values
 from app.services.records.pin_quota import PinQuota
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
+from app.services.records.record_types import Values, columns, fields
 from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
 from app.store.records import pins
 from app.store.records.pins import PinRow
 from dataplane.base.units import format_size
-from dataplane.protocol.control import Strength, Tier
 from dataplane.protocol.events import PinStats
-from dataplane.protocol.salts import shown
 
 
 class Pins:
@@ -67,7 +66,7 @@ class Pins:
         checks.pin_name(name)
         row = await self._database.row(PinRow, name)
         if row is None or not by.sees(row.tenant):
-            raise checks.missing("pin", name)
+            raise PINS.missing(name)
         return self.answers([row], by)[0]
 
     async def page(self, wanted: PageRequest, filters: PinFilters, by: Principal) -> PinList:
@@ -89,21 +88,19 @@ class Pins:
         encoded = await self._encoded(asked, by)
         # In a thread: hashing a million tokens would block the event loop for too long.
         intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)
-        by.check_salt(intent.salt)
+        salt = intent.values["tenant"]
+        by.check_salt(salt)
         async with self._changes.begin(by, "pins") as change:
             row = await pins.get(change.session, name)
             if row is not None and not by.sees(row.tenant):
                 raise checks.taken("pin", name)
-            expected.check(*_state(name, row))
-            owners.check(by, None if row is None else row.managed_by, intent.managed_by)
-            held = None if row is None else row.selector
-            await _check_ceiling(change, intent, held)
+            PINS.check_state(expected, name, row)
+            await _check(change, salt, row, intent.values)
             created = row is None
-            share = await self._shares.before(change.session, by, intent.salt)
-            row = await self.write(change, name, row, intent)
-            await self._shares.check(change.session, by, intent.salt, share)
-        if wait_s:
-            await self._progress.wait("pins", row.generation, wait_s)
+            share = await self._shares.before(change.session, by, salt)
+            row = await self._write(change, name, row, intent)
+            await self._shares.check(change.session, by, salt, share)
+        await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0], created
 
     async def _encoded(self, asked: PinPut, by: Principal) -> EncodedText | None:
@@ -114,35 +111,33 @@ class Pins:
             asked.model, asked.text, asked.messages, by, add_generation_prompt=asked.add_generation_prompt
         )
 
-    async def write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
-        """Write the intent to the record, within a change of `pins`."""
-        before = None if row is None else _audited(row)
+    async def _write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
+        """Write the intent to the record, and the keys."""
         old_digest = None if row is None else row.keys_digest
-        await pins.put_body(change.session, intent.digest, intent.body, change.now)
-        if row is None:
-            row = PinRow(name=name, created_at=change.now, owner=change.by.actor)
-            change.session.add(row)
-        _fill(row, intent)
-        _changed(change, row, before)
-        if old_digest not in (None, intent.digest):
+        digest = intent.values["keys_digest"]
+        await pins.put_body(change.session, digest, intent.body, change.now)
+        row = PINS.write(change, name, row, intent.values, owner=change.by.actor)
+        if old_digest not in (None, digest):
             await pins.drop_unused_body(change.session, str(old_digest))
         return row
 
     async def patch(
-        self, name: str, patch: PinPatch, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+        self,
+        name: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        wait_s: float = 0.0,
     ) -> PinAnswer:
         """Change the mutable fields of a pin. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
-            expected.check(*_state(name, row))
-            before = _audited(row)
-            patch_row(row, patch, change.now)
-            owners.check(by, before["managed_by"], row.managed_by)
-            await _check_ceiling(change, row, before["selector"])
-            _changed(change, row, before)
-        if wait_s:
-            await self._progress.wait("pins", row.generation, wait_s)
+            PINS.check_state(expected, name, row)
+            values = patched_values(row, patch, change.now)
+            await _check(change, row.tenant, row, values)
+            PINS.write(change, name, row, values)
+        await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0]
 
     async def extend(self, name: str, asked: PinExtend, by: Principal, wait_s: float = 0.0) -> PinAnswer:
@@ -157,12 +152,11 @@ class Pins:
             if row.expires_at is None:
                 what = "is permanent" if row.strength == "permanent" else "has no end"
                 raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
-            before = _audited(row)
-            row.expires_at = max(row.expires_at, change.now + asked.ttl_s)
-            await _check_ceiling(change, row, row.selector)
-            _changed(change, row, before)
-        if wait_s:
-            await self._progress.wait("pins", row.generation, wait_s)
+            values = columns(row, PINS.written)
+            values["expires_at"] = max(row.expires_at, change.now + asked.ttl_s)
+            await _check(change, row.tenant, row, values)
+            PINS.write(change, name, row, values)
+        await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0]
 
     async def delete(
@@ -172,22 +166,16 @@ class Pins:
         checks.pin_name(name)
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
-            expected.check(*_state(name, row))
-            await self.remove(change, row)
-        if wait_s:
-            await self._progress.wait("pins", change.generations["pins"], wait_s)
-
-    async def remove(self, change: Change, row: PinRow) -> None:
-        """Delete a record, within a change of `pins`."""
-        change.made("pins", "delete", row.name, _audited(row), None)
-        await change.session.delete(row)
-        await pins.drop_unused_body(change.session, row.keys_digest)
+            PINS.check_state(expected, name, row)
+            await PINS.remove(change, row)
+            await pins.drop_unused_body(change.session, row.keys_digest)
+        await self._progress.wait("pins", change.generations["pins"], wait_s)
 
     async def _own(self, change: Change, name: str) -> PinRow:
         """Return a record that the caller may change. Raises NotFound, also if the caller may not see the record."""
         row = await pins.get(change.session, name)
         if row is None or not change.by.sees(row.tenant):
-            raise checks.missing("pin", name)
+            raise PINS.missing(name)
         return row
 
     def answers(self, rows: Sequence[PinRow], by: Principal = PLANE) -> list[PinAnswer]:
@@ -204,23 +192,12 @@ class Pins:
         seen = list(told.values())
         expires_at, expired = _end(row, seen, now)
         return PinAnswer(
-            name=row.name,
-            model=row.model,
-            tenant=shown(row.tenant),
-            strength=cast(Strength, row.strength),
-            tier=cast(Tier, row.tier),
+            **{**fields(row, PinShared.__struct_fields__), "expires_at": expires_at},
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
-            key_count=row.key_count,
-            keys_digest=row.keys_digest,
-            expires_at=expires_at,
-            note=row.note,
-            managed_by=row.managed_by,
-            selector=row.selector,
             owner=row.owner,
             origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
-            etag=etag(row.generation),
-            generation=row.generation,
+            etag=PINS.etag(row),
             created_at=row.created_at,
             updated_at=row.updated_at,
             resolved=sum(pin.resolved for pin in seen) or row.key_count,
@@ -269,25 +246,12 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}"
 
 
-async def _check_ceiling(change: Change, asked: PinIntent | PinRow, selector: dict[str, str] | None) -> None:
-    """Check a pin, whose selector was `selector`, against the tenant's ceiling. Raises Forbidden."""
-    salt = asked.salt if isinstance(asked, PinIntent) else asked.tenant
-    ceilings.check_pin_selector(change.by, selector, asked.selector)
-    ends_in_s = None if asked.expires_at is None else asked.expires_at - change.now
-    await ceilings.check_pin(change.session, change.by, salt, asked.strength, ends_in_s)
-
-
-def _state(name: str, row: PinRow | None) -> tuple[str, str | None]:
-    """Return the name and the ETag of a record, for preconditions."""
-    return f"pin {name!r}", None if row is None else etag(row.generation)
-
-
-def _changed(change: Change, row: PinRow, before: dict[str, Any] | None) -> None:
-    """Record the change of a record, if it changed."""
-    after = _audited(row)
-    if before != after:
-        row.generation, row.updated_at = change.generations["pins"], change.now
-        change.made("pins", "create" if before is None else "update", row.name, before, after)
+async def _check(change: Change, salt: str, row: PinRow | None, asked: Values) -> None:
+    """Check that the caller may give the record these values: its owner, and the tenant's ceiling. Raises Forbidden."""
+    owners.check(change.by, None if row is None else row.managed_by, asked["managed_by"])
+    ceilings.check_pin_selector(change.by, None if row is None else row.selector, asked["selector"])
+    ends_in_s = None if asked["expires_at"] is None else asked["expires_at"] - change.now
+    await ceilings.check_pin(change.session, change.by, salt, asked["strength"], ends_in_s)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
@@ -297,27 +261,3 @@ def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, b
         return row.expires_at, row.expires_at is not None and row.expires_at <= now
     end = max([row.expires_at, *(pin.expires_at for pin in seen if pin.expires_at is not None)])
     return end, end <= now and all(pin.expired for pin in seen)
-
-
-def _fill(row: PinRow, intent: PinIntent) -> None:
-    row.model, row.tenant, row.strength, row.tier = intent.model, intent.salt, intent.strength, intent.tier
-    row.key_count, row.keys_digest = intent.key_count, intent.digest
-    row.expires_at, row.refresh_s, row.note = intent.expires_at, intent.refresh_s, intent.note
-    row.managed_by, row.selector, row.origin = intent.managed_by, intent.selector, intent.origin
-
-
-def _audited(row: PinRow) -> dict[str, Any]:
-    """Return the fields that an audit entry keeps; the digest replaces the keys."""
-    return {
-        "model": row.model,
-        "tenant": shown(row.tenant),
-        "strength": row.strength,
-        "tier": row.tier,
-        "key_count": row.key_count,
-        "keys_digest": row.keys_digest,
-        "expires_at": row.expires_at,
-        "refresh_s": row.refresh_s,
-        "note": row.note,
-        "managed_by": row.managed_by,
-        "selector": row.selector,
-    }

@@ -1,50 +1,47 @@
 """A requested policy, checked: which nodes it selects, and whether its numbers are consistent."""
 
-from dataclasses import dataclass
-
 import msgspec
 
-from app.errors import Invalid
-from app.schemas.records.policies import PolicyPut
+from app.schemas.base.records import written
+from app.schemas.records.policies import PolicyPut, PolicyRecord
 from app.services.base import checks
 from app.services.base.durations import span
+from app.services.records.record_types import PushedType, Values, checked, columns
+from app.store.records.policies import PolicyRow
 from dataplane.protocol.control import POLICY_IN_FORCE, PolicySpec
 
+POLICIES = PushedType(
+    name="policies",
+    noun="policy",
+    row=PolicyRow,
+    key="name",
+    put=PolicyPut,
+    written=written(PolicyRecord),
+    hint=lambda name: (
+        "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else ""
+    ),
+)
 MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
 MIN_WATERMARK = 0.5
 MAX_PRIORITY = 1000
-RULES = ("algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
+RULES = PolicySpec.__struct_fields__[1:]
 """Fields of an intent that nodes receive."""
+_OTHERS = tuple(name for name in PolicyPut.__struct_fields__ if name not in RULES)
 
 
-@dataclass(frozen=True)
-class PolicyIntent:
-    """Values of a policy record."""
-
-    spec: PolicySpec
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-    priority: int
-
-
-def resolve(name: str, intent: PolicyPut) -> PolicyIntent:
-    """Return the checked intent; omitted fields have their defaults. Raises Invalid with every fault found, also if all
-    fields are omitted."""
+def resolve(name: str, intent: PolicyPut) -> Values:
+    """Return the columns of the checked intent; omitted fields have their defaults. Raises Invalid with every fault
+    found, also if all fields are omitted."""
     faults = checks.Faults()
     given = {field: value for field in RULES if (value := getattr(intent, field)) is not msgspec.UNSET}
     if not given:
         faults.add("algorithm", f"expected at least one of {', '.join(RULES)}")
     spec = PolicySpec(name, **given)
     _check(spec, faults)
-    note = faults.check("note", lambda: checks.note(intent.note))
-    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
-    selector = faults.check("selector", lambda: checks.labels(intent.selector))
-    _check_reach(name, selector, intent.priority, faults)
+    others = checked(columns(intent, _OTHERS), faults)
+    _check_reach(name, others["selector"], intent.priority, faults)
     faults.stop()
-    if note is None or managed_by is None:
-        raise Invalid("the policy is not valid", faults.errors)
-    return PolicyIntent(spec, note, managed_by, selector, intent.priority)
+    return {**msgspec.structs.asdict(spec), **others}
 
 
 def _check_reach(name: str, selector: dict[str, str] | None, priority: int, faults: checks.Faults) -> None:

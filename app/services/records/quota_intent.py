@@ -1,59 +1,44 @@
 """A requested quota, checked: sizes are parsed, and the fields must be consistent."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
-from app.errors import Invalid
-from app.schemas.records.quotas import QuotaPut
+from app.schemas.base.records import written
+from app.schemas.records.quotas import QuotaPut, QuotaRecord
 from app.services.base import checks
+from app.services.records.record_types import PushedType, Values, checked, columns, defaults
+from app.store.records.quotas import QuotaRow
 from dataplane.base.units import format_exact_size as said
 from dataplane.protocol.control import QuotaSpec
 
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
-SHARE = (
-    "limit_bytes",
-    "floor_bytes",
-    "weight",
-    "pin_budget_bytes",
-    "store_rate_bytes",
-    "on_exceed",
-    "mode",
+QUOTAS = PushedType(
+    name="quotas", noun="quota", row=QuotaRow, key="tenant", put=QuotaPut, written=written(QuotaRecord)
 )
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
+SHARE = QuotaSpec.__struct_fields__[1:]
 """Fields of an intent that nodes receive."""
+DEFAULTS = defaults(QuotaPut, QuotaSpec)
+_OTHERS = tuple(name for name in QuotaPut.__struct_fields__ if name not in SHARE)
 
 
-@dataclass(frozen=True)
-class QuotaIntent:
-    """Values of a quota record."""
-
-    spec: QuotaSpec
-    note: str
-    managed_by: str
-    selector: dict[str, str] | None
-
-
-def resolve(tenant: str, intent: QuotaPut) -> QuotaIntent:
-    """Return the checked intent. Raises Invalid with every fault found."""
+def resolve(tenant: str, intent: QuotaPut) -> Values:
+    """Return the columns of the checked intent. Raises Invalid with every fault found."""
     faults = checks.Faults()
     salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
     given = {name: value for name in SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
     if not given:
         faults.add("limit_bytes", f"expected at least one of {', '.join(SHARE)}")
-    for name in ("limit_bytes", "floor_bytes", "pin_budget_bytes", "store_rate_bytes"):
-        if name in given:
-            given[name] = faults.check(name, _size_of(given[name]))
-    note = faults.check("note", lambda: checks.note(intent.note))
-    managed_by = faults.check("managed_by", lambda: checks.managed_by(intent.managed_by))
-    selector = faults.check("selector", lambda: checks.labels(intent.selector))
-    if faults.errors or salt is None or note is None or managed_by is None:
-        faults.stop()
-        raise Invalid("the quota is not valid", faults.errors)
+    for name, value in given.items():
+        if name.endswith("_bytes"):
+            given[name] = faults.check(name, _size_of(value))
+    others = checked(columns(intent, _OTHERS), faults)
+    faults.stop()
+    assert salt is not None
     spec = QuotaSpec(tenant=salt, **given)
     _check(spec, faults)
     faults.stop()
-    return QuotaIntent(spec, note, managed_by, selector)
+    return {**msgspec.structs.asdict(spec), **others}
 
 
 def _size_of(value: int | str | None) -> Callable[[], int | None]:

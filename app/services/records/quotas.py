@@ -1,30 +1,27 @@
 """Quotas: limits and guarantees of tenants, and how tenants use them."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
+from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut, QuotaRecord
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.merge import patched
-from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
 from app.services.records import ceilings, owners
 from app.services.records.floors import excess
 from app.services.records.progress import RecordProgress
-from app.services.records.quota_intent import SHARE, QuotaIntent, resolve
+from app.services.records.quota_intent import QUOTAS, resolve
+from app.services.records.record_types import Values, fields
 from app.services.records.tenant_totals import TenantTotals, standings
 from app.store.base.database import Database
 from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
-from dataplane.protocol.control import Mode, OnExceed, QuotaSpec
 from dataplane.protocol.salts import shown
-
-_WRITTEN = (*SHARE, "note", "managed_by", "selector")
-"""Fields of a record that clients write."""
 
 
 class Quotas:
@@ -42,7 +39,7 @@ class Quotas:
         by.check_salt(salt)
         row = await self._database.row(QuotaRow, salt)
         if row is None:
-            raise checks.missing("quota for tenant", tenant)
+            raise QUOTAS.missing(salt)
         return self.answers([row], by)[0]
 
     async def page(self, wanted: PageRequest, filters: QuotaFilters, by: Principal) -> QuotaList:
@@ -57,10 +54,11 @@ class Quotas:
         """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
         PreconditionRequired, FloorsExceedCapacity."""
         asked = resolve(tenant, intent)
-        by.check_salt(asked.spec.tenant)
+        salt = asked["tenant"]
+        by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await quotas.get(change.session, asked.spec.tenant)
-            expected.check(*_state(asked.spec.tenant, row))
+            row = await quotas.get(change.session, salt)
+            QUOTAS.check_state(expected, salt, row)
             created = row is None
             row = await self.write(change, row, asked)
         return await self.settled(row, wait_s, by), created
@@ -77,38 +75,24 @@ class Quotas:
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await quotas.get(change.session, salt)
-            if row is None:
-                raise checks.missing("quota for tenant", tenant)
-            expected.check(*_state(salt, row))
-            intent = patched(QuotaPut, _as_put(row), patch)
+            row = await QUOTAS.held(change, salt, expected)
+            intent = patched(QuotaPut, QUOTAS.as_put(row), patch)
             row = await self.write(change, row, resolve(tenant, intent))
         return await self.settled(row, wait_s, by)
 
     async def settled(self, row: QuotaRow, wait_s: float, by: Principal) -> QuotaAnswer:
         """Return the record's answer after nodes applied or refused it, or after `wait_s` seconds."""
-        if wait_s:
-            await self._progress.wait("quotas", row.generation, wait_s)
+        await self._progress.wait("quotas", row.generation, wait_s)
         return self.answers([row], by)[0]
 
-    async def write(self, change: Change, row: QuotaRow | None, asked: QuotaIntent) -> QuotaRow:
+    async def write(self, change: Change, row: QuotaRow | None, asked: Values) -> QuotaRow:
         """Write the intent to the record, within a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
-        spec = asked.spec
-        before = None if row is None else _audited(row)
-        owners.check(change.by, None if row is None else row.managed_by, asked.managed_by)
-        await ceilings.check_quota(change, spec.tenant, before, _asked(asked))
+        salt = asked["tenant"]
+        before = None if row is None else QUOTAS.audited(row)
+        owners.check(change.by, None if row is None else row.managed_by, asked["managed_by"])
+        await ceilings.check_quota(change, salt, before, asked)
         await self._check_floors(change, asked)
-        if row is None:
-            row = QuotaRow(tenant=spec.tenant, created_at=change.now)
-            change.session.add(row)
-        for name in SHARE:
-            setattr(row, name, getattr(spec, name))
-        row.note, row.managed_by, row.selector = asked.note, asked.managed_by, asked.selector
-        after = _audited(row)
-        if before != after:
-            row.generation, row.updated_at = change.generations["quotas"], change.now
-            change.made("quotas", "create" if before is None else "update", shown(spec.tenant), before, after)
-        return row
+        return QUOTAS.write(change, salt, row, asked)
 
     async def delete(
         self, tenant: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
@@ -117,27 +101,22 @@ class Quotas:
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await quotas.get(change.session, salt)
-            if row is None:
-                raise checks.missing("quota for tenant", tenant)
-            expected.check(*_state(salt, row))
+            row = await QUOTAS.held(change, salt, expected)
             await self.remove(change, row)
-        if wait_s:
-            await self._progress.wait("quotas", change.generations["quotas"], wait_s)
+        await self._progress.wait("quotas", change.generations["quotas"], wait_s)
 
     async def remove(self, change: Change, row: QuotaRow) -> None:
         """Delete a record, within a change of `quotas`. Raises Forbidden."""
-        await ceilings.check_quota(change, row.tenant, _audited(row), None)
-        change.made("quotas", "delete", shown(row.tenant), _audited(row), None)
-        await change.session.delete(row)
+        await ceilings.check_quota(change, row.tenant, QUOTAS.audited(row), None)
+        await QUOTAS.remove(change, row)
 
-    async def _check_floors(self, change: Change, asked: QuotaIntent) -> None:
+    async def _check_floors(self, change: Change, asked: Values) -> None:
         """Refuse floors that grow beyond the capacity of a connected node."""
         nodes = self._fleet.connected()
-        if not nodes or not _binding_floor(asked.spec):
+        if not nodes or not _binding_floor(asked):
             return
         before = await quotas.floors(change.session)
-        after = {**before, asked.spec.tenant: (asked.selector, _binding_floor(asked.spec))}
+        after = {**before, asked["tenant"]: (asked["selector"], _binding_floor(asked))}
         if message := excess(before, after, nodes, whole=change.by.salts is None):
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
 
@@ -151,19 +130,8 @@ class Quotas:
 
     def _answer(self, row: QuotaRow, now: TenantTotals, *, whole: bool) -> QuotaAnswer:
         return QuotaAnswer(
-            tenant=shown(row.tenant),
-            limit_bytes=row.limit_bytes,
-            floor_bytes=row.floor_bytes,
-            weight=row.weight,
-            pin_budget_bytes=row.pin_budget_bytes,
-            store_rate_bytes=row.store_rate_bytes,
-            on_exceed=cast(OnExceed, row.on_exceed),
-            mode=cast(Mode, row.mode),
-            note=row.note,
-            managed_by=row.managed_by,
-            selector=row.selector,
-            etag=etag(row.generation),
-            generation=row.generation,
+            **fields(row, QuotaRecord.__struct_fields__),
+            etag=QUOTAS.etag(row),
             created_at=row.created_at,
             updated_at=row.updated_at,
             used_bytes=now.bytes,
@@ -185,24 +153,5 @@ class Quotas:
         )
 
 
-def _binding_floor(share: QuotaSpec) -> int:
-    return share.floor_bytes if share.mode == "enforce" else 0
-
-
-def _asked(asked: QuotaIntent) -> dict[str, Any]:
-    """Return the fields of an intent that a ceiling may limit."""
-    return {"selector": asked.selector, **{name: getattr(asked.spec, name) for name in SHARE}}
-
-
-def _audited(row: QuotaRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _WRITTEN}
-
-
-def _as_put(row: QuotaRow) -> dict[str, Any]:
-    """Return the record as the body that would create it."""
-    return {name: value for name in _WRITTEN if (value := getattr(row, name)) is not None}
-
-
-def _state(salt: str, row: QuotaRow | None) -> tuple[str, str | None]:
-    """Return the name and the ETag of a record, for preconditions."""
-    return f"quota for tenant {shown(salt)!r}", None if row is None else etag(row.generation)
+def _binding_floor(asked: Values) -> int:
+    return asked["floor_bytes"] if asked["mode"] == "enforce" else 0

@@ -3,22 +3,22 @@ saved."""
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from app.errors import Conflict, FieldError
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.rates import RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Changes
-from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
+from app.services.records.record_types import RecordType, columns
 from app.store.base.database import Database
 from app.store.records import rates
 from app.store.records.rates import RateRow
 
 MAX_TOKENS_PER_S = 1e9
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_WRITTEN = ("model", "space", "prefill_tokens_per_s", "note")
+RATES = RecordType(noun="rate", row=RateRow, key="name", put=RatePut, written=RatePut.__struct_fields__)
 
 
 class PrefillRates:
@@ -33,7 +33,7 @@ class PrefillRates:
         checks.pin_name(name)
         row = await self._database.row(RateRow, name)
         if row is None:
-            raise checks.missing("rate", name)
+            raise RATES.missing(name)
         return _answer(row)
 
     async def page(self, wanted: PageRequest, model: str | None) -> RateList:
@@ -51,36 +51,23 @@ class PrefillRates:
         _check(asked)
         async with self._changes.begin(by) as change:
             row = await rates.get(change.session, name)
-            expected.check(f"rate {name!r}", None if row is None else etag(row.revision))
+            RATES.check_state(expected, name, row)
             other = await rates.same(change.session, asked.model, asked.space, besides=name)
             if other is not None:
                 what = f"space {asked.space}" if asked.space else "all spaces"
                 message = f"{other.name!r} is the rate of {what} of {asked.model!r} already: change that one"
                 raise Conflict(message, [FieldError("model", message)])
             created = row is None
-            if row is None:
-                if await rates.count(change.session) >= rates.MAX:
-                    raise Conflict(f"there are {rates.MAX} rates already, the most there may be")
-                row = RateRow(name=name, revision=0, created_at=change.now)
-                change.session.add(row)
-            before = None if created else _written(row)
-            for field in _WRITTEN:
-                setattr(row, field, getattr(asked, field))
-            if before != _written(row):
-                row.revision, row.updated_at = row.revision + 1, change.now
-                change.noted("create" if created else "update", "rate", name, before, _written(row))
+            if row is None and await rates.count(change.session) >= rates.MAX:
+                raise Conflict(f"there are {rates.MAX} rates already, the most there may be")
+            row = RATES.write(change, name, row, columns(asked, RATES.written))
         return _answer(row), created
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by) as change:
-            row = await rates.get(change.session, name)
-            if row is None:
-                raise checks.missing("rate", name)
-            expected.check(f"rate {name!r}", etag(row.revision))
-            change.noted("delete", "rate", name, _written(row), None)
-            await change.session.delete(row)
+            await RATES.remove(change, await RATES.held(change, name, expected))
 
 
 class KnownRates:
@@ -109,18 +96,11 @@ def _check(asked: RatePut) -> None:
     faults.stop()
 
 
-def _written(row: RateRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _WRITTEN}
-
-
 def _answer(row: RateRow) -> RateAnswer:
     return RateAnswer(
         name=row.name,
-        model=row.model,
-        space=row.space,
-        prefill_tokens_per_s=row.prefill_tokens_per_s,
-        note=row.note,
-        etag=etag(row.revision),
+        **columns(row, RATES.written),
+        etag=RATES.etag(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

@@ -74,7 +74,7 @@ class Tenants:
         """Create a quota record for a tenant that has none. Raises Invalid, Forbidden, NotFound, Conflict,
         FloorsExceedCapacity."""
         intent = resolve(tenant, QuotaPut(limit_bytes=None, floor_bytes=asked.floor_bytes, note=asked.note))
-        salt = intent.spec.tenant
+        salt = intent["tenant"]
         known = await self.get(tenant, by)
         async with self._changes.begin(by, "quotas") as change:
             row = await quotas.get(change.session, salt)

@@ -16,9 +16,10 @@ from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
 from app.services.base.changes import Changes
-from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
 from app.services.base.redaction import tokenizer_of
+from app.services.records.record_types import RecordType, columns
 from app.services.records.tokenizing import EncodeService
 from app.store.base.database import Database
 from app.store.records import tokenizers
@@ -30,6 +31,14 @@ MAX_FILE_BYTES = 32 << 20
 MAX_SPECIAL_CHARACTERS = 1024
 MAX_NAMED = 10
 """Number of models that an error message lists."""
+TOKENIZERS = RecordType(
+    noun="tokenizer",
+    row=TokenizerRow,
+    key="name",
+    put=TokenizerPut,
+    # The digest replaces the file.
+    written=tuple("digest" if name == "tokenizer" else name for name in TokenizerPut.__struct_fields__),
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _TAKEN = frozenset({"messages", "add_generation_prompt"})
 
@@ -56,7 +65,7 @@ class Tokenizers:
         async with self._database.read() as session:
             row = await tokenizers.get(session, name)
         if row is None:
-            raise checks.missing("tokenizer", name)
+            raise TOKENIZERS.missing(name)
         return tokenizer_of(_answer(row), by)
 
     async def page(self, wanted: PageRequest, by: Principal) -> TokenizerList:
@@ -80,23 +89,15 @@ class Tokenizers:
         # Nodes do not receive tokenizers. The lock of `pins` ensures that a model gets only one tokenizer.
         async with self._changes.begin(by, "pins") as change:
             row = await tokenizers.get(change.session, name)
-            expected.check(*_state(name, row))
+            TOKENIZERS.check_state(expected, name, row)
             other = await tokenizers.of_model(change.session, asked.model)
             if other is not None and other.name != name:
                 message = f"the model {asked.model!r} has the tokenizer {other.name!r} already"
                 raise Conflict(f"model: {message}", [FieldError("model", message)])
             created = row is None
-            before = None if row is None else _audited(row)
-            if row is None:
-                row = TokenizerRow(name=name, revision=0, created_at=change.now, updated_at=change.now)
-            row.model, row.digest, row.file = asked.model, digest, file
-            row.chat_template, row.special_tokens = asked.chat_template, asked.special_tokens
-            row.add_special_tokens, row.note = asked.add_special_tokens, asked.note
-            after = _audited(row)
-            if before != after:
-                row.revision, row.updated_at = row.revision + 1, change.now
-                change.session.add(row)
-                change.noted("create" if created else "update", "tokenizer", name, before, after)
+            values = {**msgspec.structs.asdict(asked), "digest": digest, "file": file}
+            del values["tokenizer"]
+            row = TOKENIZERS.write(change, name, row, values)
         return _answer(row), created
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
@@ -104,12 +105,7 @@ class Tokenizers:
         PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by) as change:
-            row = await tokenizers.get(change.session, name)
-            if row is None:
-                raise checks.missing("tokenizer", name)
-            expected.check(*_state(name, row))
-            change.noted("delete", "tokenizer", name, _audited(row), None)
-            await change.session.delete(row)
+            await TOKENIZERS.remove(change, await TOKENIZERS.held(change, name, expected))
 
     async def encode(
         self,
@@ -195,28 +191,12 @@ def _unknown(field: str, model: str, known: list[str]) -> Invalid:
     return Invalid(f"{field}: {message}", [FieldError(field, message)])
 
 
-def _state(name: str, row: TokenizerRow | None) -> tuple[str, str | None]:
-    """Return the name and the ETag of a record, for preconditions."""
-    return f"tokenizer {name!r}", None if row is None else etag(row.revision)
-
-
-def _audited(row: TokenizerRow) -> dict[str, Any]:
-    """Return the fields that an audit entry keeps; the digest replaces the file."""
-    names = ("model", "digest", "chat_template", "special_tokens", "add_special_tokens", "note")
-    return {name: getattr(row, name) for name in names}
-
-
 def _answer(row: TokenizerRow) -> TokenizerAnswer:
     return TokenizerAnswer(
         name=row.name,
-        model=row.model,
-        digest=row.digest,
-        chat_template=row.chat_template,
-        special_tokens=row.special_tokens,
-        add_special_tokens=row.add_special_tokens,
-        note=row.note,
+        **columns(row, TOKENIZERS.written),
         revision=row.revision,
-        etag=etag(row.revision),
+        etag=TOKENIZERS.etag(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

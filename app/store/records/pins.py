@@ -52,10 +52,6 @@ class PinRow(Base):
     updated_at: Mapped[Seconds]
 
 
-SPEC_COLUMNS = ("name", "model", "tenant", "keys_digest", "expires_at", "strength", "refresh_s", "tier")
-"""Columns that nodes receive, named as in `PinSpec`."""
-
-
 async def get(session: AsyncSession, name: str) -> PinRow | None:
     return await session.get(PinRow, name)
 
@@ -75,13 +71,6 @@ async def strong(session: AsyncSession) -> dict[str, StrongPin]:
     columns = [getattr(PinRow, name) for name in StrongPin._fields]
     rows = await session.execute(sa.select(PinRow.name, *columns).where(PinRow.strength != "soft"))
     return {row[0]: StrongPin(*row[1:]) for row in rows}
-
-
-async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
-    """Return selector and `SPEC_COLUMNS` of all pins, for snapshots. Plain values, because there may be many."""
-    columns = [getattr(PinRow, name) for name in SPEC_COLUMNS]
-    rows = await session.execute(sa.select(PinRow.selector, *columns))
-    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
 async def counts(session: AsyncSession, salts: Collection[str] | None = None) -> dict[str, int]:

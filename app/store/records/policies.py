@@ -1,7 +1,5 @@
 """Policy records: how eviction chooses victims, and on which nodes."""
 
-from collections.abc import Sequence
-
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
@@ -34,17 +32,8 @@ class PolicyRow(Base):
     updated_at: Mapped[Seconds]
 
 
-SPEC_COLUMNS = ("name", "algorithm", "admission", "admission_idle_s", "high_watermark", "low_watermark")
-"""Columns that nodes receive, named as in `PolicySpec`."""
-
-
 async def get(session: AsyncSession, name: str) -> PolicyRow | None:
     return await session.get(PolicyRow, name)
-
-
-async def all_policies(session: AsyncSession) -> Sequence[PolicyRow]:
-    """Return all policies, sorted by name."""
-    return (await session.scalars(sa.select(PolicyRow).order_by(PolicyRow.name))).all()
 
 
 _SORTABLE: dict[str, listing.Expression] = {

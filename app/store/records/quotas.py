@@ -1,7 +1,7 @@
 """Quota records, one per tenant (by salt)."""
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -34,19 +34,6 @@ class QuotaRow(Base):
     """Generation that last changed this record."""
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
-
-
-SPEC_COLUMNS = (
-    "tenant",
-    "limit_bytes",
-    "floor_bytes",
-    "weight",
-    "pin_budget_bytes",
-    "store_rate_bytes",
-    "on_exceed",
-    "mode",
-)
-"""Columns that nodes receive, named as in `QuotaSpec`."""
 
 
 async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:
@@ -107,13 +94,6 @@ async def page(
     if salts is not None:
         where.append(QuotaRow.tenant.in_(salts))
     return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
-
-
-async def wanted(session: AsyncSession) -> list[tuple[dict[str, str] | None, dict[str, Any]]]:
-    """Return selector and `SPEC_COLUMNS` of all quotas, for snapshots. Plain values, because there may be many."""
-    columns = [getattr(QuotaRow, name) for name in SPEC_COLUMNS]
-    rows = await session.execute(sa.select(QuotaRow.selector, *columns))
-    return [(row[0], dict(zip(SPEC_COLUMNS, row[1:], strict=True))) for row in rows]
 
 
 async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:

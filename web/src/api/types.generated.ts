@@ -1441,7 +1441,7 @@ export interface components {
             max_weight?: number | null;
             /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[] | null;
-            /** @description For people; at most 1,024 characters. */
+            /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
             /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
@@ -1475,7 +1475,7 @@ export interface components {
             /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[];
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
@@ -2130,6 +2130,7 @@ export interface components {
         };
         /**
          * PinPatch
+         * @description Fields to change; what is left out stays, null takes a field back to its default.
          * @example {
          *       "note": "until the launch",
          *       "strength": "soft",
@@ -2137,15 +2138,23 @@ export interface components {
          *     }
          */
         PinPatch: {
+            /** @description Ends then: Unix seconds, or RFC 3339 with an offset. */
             expires_at?: number | string | null;
+            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
             managed_by?: string | null;
+            /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
+            /** @description Every hit moves the end to `ttl_s` from then. */
             refresh_on_hit?: boolean | null;
+            /** @description Only for nodes that have all these labels; null: for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
+            /** @description `soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as guaranteed, first in line for the budget, untouched by `invalidate`, without an end. */
             strength?: ("soft" | "guaranteed" | "permanent") | null;
+            /** @description `host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go. */
             tier?: ("host" | "gpu") | null;
+            /** @description Ends this many seconds from now. */
             ttl_s?: number | null;
         };
         /**
@@ -2190,7 +2199,7 @@ export interface components {
             /** @description Model name; the pin holds in every space of it. A prefix brings its own. */
             model?: string | null;
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
@@ -2240,9 +2249,11 @@ export interface components {
             selector: {
                 [key: string]: string;
             } | null;
-            strength: string;
+            /** @enum {string} */
+            strength: "soft" | "guaranteed" | "permanent";
             tenant: string;
-            tier: string;
+            /** @enum {string} */
+            tier: "host" | "gpu";
         };
         /** PolicyAnswer */
         PolicyAnswer: {
@@ -2297,7 +2308,7 @@ export interface components {
             low_watermark?: number | null;
             /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
             managed_by?: string | null;
-            /** @description For people; at most 1,024 characters. */
+            /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
             /** @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0. */
             priority?: number | null;
@@ -2320,13 +2331,22 @@ export interface components {
         PolicyPut: {
             /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
             admission?: boolean;
-            /** @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out. */
+            /**
+             * @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out.
+             * @example 60
+             */
             admission_idle_s?: number;
             /** @description In which order blocks go; `lru` when left out. */
             algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
-            /** @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out. */
+            /**
+             * @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out.
+             * @example 0.9
+             */
             high_watermark?: number;
-            /** @description Down to this share; 0.5 to the high watermark. 1 when left out. */
+            /**
+             * @description Down to this share; 0.5 to the high watermark. 1 when left out.
+             * @example 0.8
+             */
             low_watermark?: number;
             /**
              * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
@@ -2334,13 +2354,14 @@ export interface components {
              */
             managed_by: string;
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
             /**
              * @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0.
              * @default 0
+             * @example 10
              */
             priority: number;
             /** @description Only for nodes that have all these labels; null: for every node. */
@@ -2352,7 +2373,8 @@ export interface components {
         PolicyRecord: {
             admission: boolean;
             admission_idle_s: number;
-            algorithm: string;
+            /** @enum {string} */
+            algorithm: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
             generation: number;
             high_watermark: number;
             low_watermark: number;
@@ -2550,17 +2572,23 @@ export interface components {
             managed_by?: string | null;
             /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
             mode?: ("enforce" | "observe") | null;
-            /** @description For people; at most 1,024 characters. */
+            /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
             /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
             on_exceed?: ("evict_self" | "reject") | null;
-            /** @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone. */
+            /**
+             * @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone.
+             * @example 128MiB
+             */
             pin_budget_bytes?: number | string | null;
             /** @description Only for nodes that have all these labels; null: for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description Bytes a second that the tenant may store, at least 1; null for no bound. */
+            /**
+             * @description Bytes a second that the tenant may store, at least 1; null for no bound.
+             * @example 1MiB
+             */
             store_rate_bytes?: number | string | null;
             /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
             weight?: number | null;
@@ -2575,7 +2603,10 @@ export interface components {
          *     }
          */
         QuotaPut: {
-            /** @description Bytes that no other tenant can take; at most the limit. 0 when left out. */
+            /**
+             * @description Bytes that no other tenant can take; at most the limit. 0 when left out.
+             * @example 256MiB
+             */
             floor_bytes?: number | string;
             /**
              * @description Hard cap; null for no cap.
@@ -2590,21 +2621,30 @@ export interface components {
             /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
             mode?: "enforce" | "observe";
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
             /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
             on_exceed?: "evict_self" | "reject";
-            /** @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone. */
+            /**
+             * @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone.
+             * @example 128MiB
+             */
             pin_budget_bytes?: number | string | null;
             /** @description Only for nodes that have all these labels; null: for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description Bytes a second that the tenant may store, at least 1; null for no bound. */
+            /**
+             * @description Bytes a second that the tenant may store, at least 1; null for no bound.
+             * @example 1MiB
+             */
             store_rate_bytes?: number | string | null;
-            /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
+            /**
+             * @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out.
+             * @example 2
+             */
             weight?: number;
         };
         /** QuotaRecord */
@@ -2613,9 +2653,11 @@ export interface components {
             generation: number;
             limit_bytes: number | null;
             managed_by: string;
-            mode: string;
+            /** @enum {string} */
+            mode: "enforce" | "observe";
             note: string;
-            on_exceed: string;
+            /** @enum {string} */
+            on_exceed: "evict_self" | "reject";
             pin_budget_bytes: number | null;
             selector: {
                 [key: string]: string;
@@ -2653,7 +2695,7 @@ export interface components {
             /** @description The model's name, as engines attach with it. */
             model: string;
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
@@ -2706,19 +2748,19 @@ export interface components {
             };
         };
         /** Records[PinRecord] */
-        "Records_app.schemas.views.snapshot.PinRecord_": {
+        "Records_app.schemas.records.pins.PinRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["PinRecord"][];
         };
         /** Records[PolicyRecord] */
-        "Records_app.schemas.views.snapshot.PolicyRecord_": {
+        "Records_app.schemas.records.policies.PolicyRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["PolicyRecord"][];
         };
         /** Records[QuotaRecord] */
-        "Records_app.schemas.views.snapshot.QuotaRecord_": {
+        "Records_app.schemas.records.quotas.QuotaRecord_": {
             digest: string;
             generation: number;
             items: components["schemas"]["QuotaRecord"][];
@@ -2807,9 +2849,9 @@ export interface components {
         SnapshotAnswer: {
             index: number;
             nodes: components["schemas"]["NodeRecord"][];
-            pins: components["schemas"]["Records_app.schemas.views.snapshot.PinRecord_"];
-            policies: components["schemas"]["Records_app.schemas.views.snapshot.PolicyRecord_"];
-            quotas: components["schemas"]["Records_app.schemas.views.snapshot.QuotaRecord_"];
+            pins: components["schemas"]["Records_app.schemas.records.pins.PinRecord_"];
+            policies: components["schemas"]["Records_app.schemas.records.policies.PolicyRecord_"];
+            quotas: components["schemas"]["Records_app.schemas.records.quotas.QuotaRecord_"];
         };
         /** SpaceLookup */
         SpaceLookup: {
@@ -3061,7 +3103,7 @@ export interface components {
             /** @description Model name, as engines attach with it; one tokenizer for each. */
             model: string;
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;

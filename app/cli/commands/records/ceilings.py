@@ -7,25 +7,26 @@ import click
 
 from app.cli.support import show
 from app.cli.support.client import (
-    ANY_STATE,
     call,
     find,
     held_state,
     json_option,
     print_json,
-    segment,
     url_option,
 )
+from app.cli.support.fields import kept_fields, required
 from app.cli.support.keys import FINITE, seconds
-from app.cli.support.lists import listed, title, unasked_option
+from app.cli.support.lists import listed, title
+from app.cli.support.resources import Resource, add_delete, add_get
 from app.cli.support.terminal import say
+from app.schemas.records.ceilings import CeilingPut
 
 _NONE = "none"
+_CEILINGS = Resource("/api/v1/ceilings", "ceiling", key="tenant")
 _MAXIMA = (
     *("max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes"),
     "max_ttl_s",
 )
-_FIELDS = (*_MAXIMA, "strengths", "no_bound", "note")
 
 
 @click.group()
@@ -33,50 +34,51 @@ def ceilings() -> None:
     """Manage ceilings: bounds on changes to quotas and pins by callers that are limited to a tenant."""
 
 
+add_get(ceilings, _CEILINGS, "Show one tenant's ceiling as JSON.")
+add_delete(
+    ceilings,
+    _CEILINGS,
+    "Delete a tenant's ceiling. Callers that are limited to the tenant may then not change its quota.",
+)
+
+
 @ceilings.command("list")
 @url_option
 @json_option
 def list_ceilings(url: str | None, as_json: bool) -> None:
     """Show all ceilings. `as it is` means that the tenant's operators may lower the value but not raise it."""
-    answer = listed(url, "/api/v1/ceilings")
+    answer = listed(url, _CEILINGS.path)
     if as_json:
         print_json(answer)
         return
-    rows = [
-        [
-            c["tenant"],
-            _cell(c, "max_limit_bytes", show.size),
-            _cell(c, "max_floor_bytes", show.size),
-            _cell(c, "max_weight", "{:g}".format),
-            _cell(c, "max_pin_budget_bytes", show.size),
-            _cell(c, "max_store_rate_bytes", show.rate),
-            _cell(c, "max_ttl_s", show.span),
-            "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none",
-            c["note"],
-        ]
-        for c in answer["items"]
-    ]
-    columns = ["tenant", "limit ", "floor ", "weight ", "pins ", "rate ", "ttl ", "strengths", "note"]
-    show.table(title("Ceilings", answer), columns, rows)
-
-
-@ceilings.command("get")
-@click.argument("tenant")
-@url_option
-def get_ceiling(url: str | None, tenant: str) -> None:
-    """Show one tenant's ceiling as JSON."""
-    print_json(call(url, "GET", f"/api/v1/ceilings/{segment(tenant, 'tenant')}"))
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "tenant": lambda c: c["tenant"],
+        "limit ": lambda c: _cell(c, "max_limit_bytes", show.size),
+        "floor ": lambda c: _cell(c, "max_floor_bytes", show.size),
+        "weight ": lambda c: _cell(c, "max_weight", "{:g}".format),
+        "pins ": lambda c: _cell(c, "max_pin_budget_bytes", show.size),
+        "rate ": lambda c: _cell(c, "max_store_rate_bytes", show.rate),
+        "ttl ": lambda c: _cell(c, "max_ttl_s", show.span),
+        "strengths": lambda c: (
+            "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none"
+        ),
+        "note": lambda c: c["note"],
+    }
+    show.listing(title("Ceilings", answer), answer["items"], columns)
 
 
 @ceilings.command("set")
 @click.argument("tenant")
-@click.option("--limit", help="Of the quota's limit, such as 4GiB; `none` for no bound.")
-@click.option("--floor", help="Of its floor; `none` for no bound.")
-@click.option("--weight", help="Of its weight; `none` for no bound.")
-@click.option("--pin-budget", help="Of its pin budget; `none` for no bound.")
-@click.option("--store-rate", help="Of its store rate, bytes a second; `none` for no bound.")
+@click.option("--limit", "max_limit_bytes", help="Of the quota's limit, such as 4GiB; `none` for no bound.")
+@click.option("--floor", "max_floor_bytes", help="Of its floor; `none` for no bound.")
+@click.option("--weight", "max_weight", help="Of its weight; `none` for no bound.")
+@click.option("--pin-budget", "max_pin_budget_bytes", help="Of its pin budget; `none` for no bound.")
+@click.option(
+    "--store-rate", "max_store_rate_bytes", help="Of its store rate, bytes a second; `none` for no bound."
+)
 @click.option(
     "--ttl",
+    "max_ttl_s",
     metavar="TIME",
     help="Pins must end within this time, such as 7d; `none`, or never said: no bound.",
 )
@@ -87,37 +89,14 @@ def get_ceiling(url: str | None, tenant: str) -> None:
 @click.option("--note", help="Free-form note.")
 @url_option
 @json_option
-def set_ceiling(
-    tenant: str,
-    limit: str | None,
-    floor: str | None,
-    weight: str | None,
-    pin_budget: str | None,
-    store_rate: str | None,
-    ttl: str | None,
-    strengths: tuple[str, ...],
-    note: str | None,
-    url: str | None,
-    as_json: bool,
-) -> None:
+def set_ceiling(tenant: str, url: str | None, as_json: bool, **options: Any) -> None:
     """Set a tenant's ceiling. Omitted options keep the values of the record. For a value that was never set, the
     tenant's operators may only lower the value in the quota."""
-    given = {
-        "max_limit_bytes": limit,
-        "max_floor_bytes": floor,
-        "max_weight": weight,
-        "max_pin_budget_bytes": pin_budget,
-        "max_store_rate_bytes": store_rate,
-        "max_ttl_s": ttl,
-        "strengths": list(strengths) or None,
-        "note": note,
-    }
-    changed = {name: _value(name, value) for name, value in given.items() if value is not None}
-    if not changed:
-        raise click.UsageError("expected at least one option that says what to set")
-    path = f"/api/v1/ceilings/{segment(tenant, 'tenant')}"
+    given = {**options, "strengths": list(options["strengths"]) or None}
+    changed = required({name: _value(name, value) for name, value in given.items() if value is not None})
+    path = _CEILINGS.of(tenant)
     held = find(url, path)
-    kept = {} if held is None else {name: held[name] for name in _FIELDS}
+    kept = kept_fields(CeilingPut, held or {})
     opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
     still = {name for name in kept.get("no_bound", ()) if name not in changed}
     changed["no_bound"] = sorted(opened | still)
@@ -126,16 +105,6 @@ def set_ceiling(
         print_json(answer)
         return
     say(f"{answer['tenant']}: ceiling set{_said(answer)}")
-
-
-@ceilings.command("delete")
-@click.argument("tenant")
-@unasked_option
-@url_option
-def delete_ceiling(url: str | None, tenant: str) -> None:
-    """Delete a tenant's ceiling. Callers that are limited to the tenant may then not change its quota."""
-    call(url, "DELETE", f"/api/v1/ceilings/{segment(tenant, 'tenant')}", None, None, ANY_STATE)
-    say(f"{tenant}: ceiling deleted")
 
 
 def _cell(ceiling: dict[str, Any], name: str, say: Callable[[Any], str]) -> str:

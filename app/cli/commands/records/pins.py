@@ -7,27 +7,29 @@ import click
 
 from app.cli.support import caches, show
 from app.cli.support.client import (
-    ANY_STATE,
     call,
     find,
     held_state,
     json_option,
     print_json,
-    segment,
     url_option,
     wait_option,
 )
+from app.cli.support.fields import field_options, given_fields
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
-from app.cli.support.lists import listed, owner_option, paged, title, unasked_option
-from app.cli.support.selectors import NONE, reach, selector_option
-from app.cli.support.selectors import selector as read_selector
+from app.cli.support.lists import listed, owner_option, paged, title
+from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.selectors import NONE, reach
 from app.cli.support.terminal import say
+from app.schemas.records.pins import STORED, PinPut
+from dataplane.protocol.control import TIERS
 
-TIERS = ("host", "gpu")
+_PINS = Resource("/api/v1/pins", "pin")
 _SOURCE = (
     *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
     *("text", "text_file", "messages", "generation_prompt"),
 )
+_OPTIONS = [name for name in (*STORED, "refresh_on_hit") if name != "managed_by"]
 _ONE_SOURCE = (
     "expected exactly one of --tokens, --tokens-file, --keys-file, --prefix, --text, --text-file and "
     "--messages"
@@ -37,6 +39,10 @@ _ONE_SOURCE = (
 @click.group()
 def pins() -> None:
     """Manage pins: prefixes that are kept in the cache."""
+
+
+add_get(pins, _PINS, "Show one pin as JSON.")
+add_delete(pins, _PINS, "Delete a pin.", waits=True)
 
 
 @pins.command("list")
@@ -58,39 +64,26 @@ def list_pins(
 ) -> None:
     """Show all pins."""
     filters = {"tenant": tenant, "model": model, "tier": tier, "managed_by": managed_by}
-    answer = listed(url, "/api/v1/pins", filters, **page)
+    answer = listed(url, _PINS.path, filters, **page)
     if as_json:
         print_json(answer)
         return
-    rows = [
-        [
-            p["name"],
-            p["tenant"],
-            p["model"],
-            p["strength"],
-            f"{p['resident']}/{p['resolved']}",
-            str(p["degraded"] or "-"),
-            show.tier(p),
-            show.size(p["bytes"]),
-            show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""),
-            show.applied(p),
-            reach(p["selector"]),
-            p["managed_by"] or "-",
-            p["note"],
-        ]
-        for p in answer["items"]
-    ]
-    columns = ["name", "tenant", "model", "strength", "resident ", "degraded ", "tier"]
-    columns += ["bytes ", "ends", "state", "nodes", "owner", "note"]
-    show.table(title("Pins", answer), columns, rows)
-
-
-@pins.command("get")
-@click.argument("name")
-@url_option
-def get_pin(url: str | None, name: str) -> None:
-    """Show one pin as JSON."""
-    print_json(call(url, "GET", f"/api/v1/pins/{segment(name)}"))
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "name": lambda p: p["name"],
+        "tenant": lambda p: p["tenant"],
+        "model": lambda p: p["model"],
+        "strength": lambda p: p["strength"],
+        "resident ": lambda p: f"{p['resident']}/{p['resolved']}",
+        "degraded ": lambda p: str(p["degraded"] or "-"),
+        "tier": show.tier,
+        "bytes ": lambda p: show.size(p["bytes"]),
+        "ends": lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""),
+        "state": show.applied,
+        "nodes": lambda p: reach(p["selector"]),
+        "owner": lambda p: p["managed_by"] or "-",
+        "note": lambda p: p["note"],
+    }
+    show.listing(title("Pins", answer), answer["items"], columns)
 
 
 def _pin_options(command: F) -> F:
@@ -99,25 +92,8 @@ def _pin_options(command: F) -> F:
         json_option,
         wait_option,
         url_option,
-        click.option("--note", help="Free-form note."),
-        selector_option,
-        click.option(
-            "--refresh-on-hit/--no-refresh-on-hit",
-            "refresh_on_hit",
-            default=None,
-            help="Every hit moves the end to --ttl from then.",
-        ),
         click.option("--ttl", help="Ends after this time, such as 90s, 30m, 12h, 7d; `none`: never."),
-        click.option(
-            "--strength",
-            type=click.Choice(["soft", "guaranteed", "permanent"]),
-            help="How firmly it holds; a new one: guaranteed.",
-        ),
-        click.option(
-            "--tier",
-            type=click.Choice(TIERS),
-            help="`gpu`: besides in the pool, also in the memory of GPUs; a new one: host.",
-        ),
+        field_options(PinPut, _OPTIONS),
         text_options,
         key_options,
         click.option("--prefix", metavar="LABEL", help="A hot prefix, as 'larder prefixes' lists it."),
@@ -137,7 +113,7 @@ def set_pin(name: str, url: str | None, wait: str | None, as_json: bool, **optio
     """Pin the prefix that the given tokens, keys, label, text or messages describe. For an existing pin, omitted
     options keep their values, and an omitted prefix keeps the pinned one."""
     source, intent = _source(**{field: options[field] for field in _SOURCE}), _intent(options)
-    path = f"/api/v1/pins/{segment(name)}"
+    path = _PINS.of(name)
     held = find(url, path)
     if source:
         kept = {} if held is None else _kept(held, source, intent)
@@ -163,7 +139,7 @@ def put_pin(name: str, url: str | None, wait: str | None, as_json: bool, **optio
     source = _source(**{field: options[field] for field in _SOURCE})
     if not source:
         raise click.UsageError(_ONE_SOURCE)
-    path = f"/api/v1/pins/{segment(name)}"
+    path = _PINS.of(name)
     body = {**source, **_intent(options)}
     _say(name, call(url, "PUT", path, body, {"wait": wait}, held_state(find(url, path))), as_json, "")
 
@@ -199,14 +175,7 @@ def _source(
 
 def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the request for the given options other than the prefix."""
-    asked = {
-        "strength": options["strength"],
-        "tier": options["tier"],
-        "refresh_on_hit": options["refresh_on_hit"],
-        "note": options["note"],
-        "selector": read_selector(options["selector"]),
-    }
-    intent = {field: value for field, value in asked.items() if value is not None}
+    intent = given_fields(PinPut, {field: options[field] for field in _OPTIONS})
     ttl = options["ttl"]
     if ttl is not None:
         intent["ttl_s"] = None if ttl.lower() == NONE else seconds("--ttl", ttl)
@@ -216,9 +185,11 @@ def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
 def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the existing pin for fields that the options do not set."""
     whose = () if "prefix" in source else ("model", "tenant")
-    kept = {field: held[field] for field in (*whose, "strength", "note", "selector", "managed_by")}
-    if held.get("tier", "host") != "host":  # a server of an older release does not report tiers
-        kept["tier"] = held["tier"]
+    kept = {
+        field: held[field] for field in (*whose, *STORED) if field in held
+    }  # an older server lacks new fields
+    if kept.get("tier") == "host":
+        del kept["tier"]
     if intent.get("strength", held["strength"]) != "permanent" and "ttl_s" not in intent:
         if held["ttl_s"] is not None:
             kept |= {"ttl_s": held["ttl_s"], "refresh_on_hit": True}
@@ -280,20 +251,9 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 @json_option
 def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, as_json: bool) -> None:
     """Extend a pin, counted from now."""
-    path = f"/api/v1/pins/{segment(name)}:extend"
+    path = f"{_PINS.of(name)}:extend"
     answer = call(url, "POST", path, {"ttl_s": seconds("--ttl", ttl)}, {"wait": wait})
     if as_json:
         print_json(answer)
     else:
         say(f"{name}: ends {show.ends(answer['expires_at'])}, {show.applied(answer)}")
-
-
-@pins.command("delete")
-@click.argument("name")
-@unasked_option
-@url_option
-@wait_option
-def delete_pin(url: str | None, name: str, wait: str | None) -> None:
-    """Delete a pin."""
-    call(url, "DELETE", f"/api/v1/pins/{segment(name)}", None, {"wait": wait}, ANY_STATE)
-    say(f"{name}: pin deleted")

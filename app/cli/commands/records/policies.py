@@ -1,40 +1,30 @@
 """`larder policies …`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from app.cli.support import show
 from app.cli.support.client import (
-    ANY_STATE,
     call,
     find,
     held_state,
     json_option,
     print_json,
-    segment,
     url_option,
     wait_option,
 )
-from app.cli.support.keys import FINITE, F
-from app.cli.support.lists import listed, title, unasked_option
-from app.cli.support.selectors import reach, selector_option
-from app.cli.support.selectors import selector as read_selector
+from app.cli.support.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.lists import listed, title
+from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.selectors import reach
 from app.cli.support.terminal import say
-from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE
+from app.schemas.records.policies import PolicyPut
+from dataplane.protocol.control import POLICY_IN_FORCE
 
-_FIELDS = (
-    "algorithm",
-    "admission",
-    "admission_idle_s",
-    "high_watermark",
-    "low_watermark",
-    "note",
-    "priority",
-    "selector",
-)
-_KEPT = (*_FIELDS, "managed_by")
-_name = click.argument("name", default=POLICY_IN_FORCE)
+_rules = field_options(PolicyPut, [name for name in PolicyPut.__struct_fields__ if name != "managed_by"])
+_POLICIES = Resource("/api/v1/policies", "policy", default=POLICY_IN_FORCE)
 
 
 @click.group()
@@ -42,113 +32,75 @@ def policies() -> None:
     """Manage eviction policies. `default` applies to every node that no policy with a selector matches."""
 
 
+add_get(policies, _POLICIES, "Show a policy as JSON.")
+add_delete(
+    policies,
+    _POLICIES,
+    "Delete a policy. Its nodes use another matching policy, or their defaults.",
+    verb="unset",
+    waits=True,
+)
+
+
 @policies.command("list")
 @url_option
 @json_option
 def list_policies(url: str | None, as_json: bool) -> None:
     """Show all policies, and the policy in force on each node."""
-    answer = listed(url, "/api/v1/policies")
+    answer = listed(url, _POLICIES.path)
     if as_json:
         print_json(answer)
         return
-    rows = [
-        [
-            p["name"],
-            reach(p["selector"], "all others"),
-            str(p["priority"]),
-            *_described(p),
-            show.applied(p),
-            p["note"],
-        ]
-        for p in answer["items"]
-    ]
-    columns = ["name", "nodes", "priority ", "algorithm", "admission", "watermarks", "state", "note"]
-    show.table(title("Policies", answer), columns, rows)
-    rows = [
-        [
-            node,
-            *_described(p),
-            "closed" if p["gate_closed"] else "open",
-            "-" if p["victim_idle_s"] is None else f"{p['victim_idle_s']:.0f} s",
-            str(p["admitted_blocks"]),
-            str(p["declined_blocks"]),
-        ]
-        for node, p in sorted(answer["in_force"].items())
-    ]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "name": lambda p: p["name"],
+        "nodes": lambda p: reach(p["selector"], "all others"),
+        "priority ": lambda p: str(p["priority"]),
+        **_RULES,
+        "state": show.applied,
+        "note": lambda p: p["note"],
+    }
+    show.listing(title("Policies", answer), answer["items"], columns)
+    columns = {
+        "node": lambda p: p["node"],
+        **_RULES,
+        "gate": lambda p: "closed" if p["gate_closed"] else "open",
+        "victims idle ": lambda p: "-" if p["victim_idle_s"] is None else f"{p['victim_idle_s']:.0f} s",
+        "admitted ": lambda p: str(p["admitted_blocks"]),
+        "declined ": lambda p: str(p["declined_blocks"]),
+    }
     say()
-    columns = [
-        "node",
-        "algorithm",
-        "admission",
-        "watermarks",
-        "gate",
-        "victims idle ",
-        "admitted ",
-        "declined ",
-    ]
-    show.table("In force", columns, rows)
-
-
-@policies.command("get")
-@_name
-@url_option
-def get_policy(name: str, url: str | None) -> None:
-    """Show a policy as JSON."""
-    print_json(call(url, "GET", _path(name)))
-
-
-def _rules(command: F) -> F:
-    """Add the options that define a policy."""
-    for option in (
-        selector_option,
-        click.option("--priority", type=int, help="Of several that match a node, the highest is in force."),
-        click.option("--note", help="Free-form note."),
-        click.option("--low-watermark", type=FINITE, help="Down to this share of the pool."),
-        click.option(
-            "--high-watermark", type=FINITE, help="Evict ahead of need above this share of the pool."
-        ),
-        click.option(
-            "--admission-idle", type=FINITE, metavar="SECONDS", help="Pressure: victims were idle for less."
-        ),
-        click.option(
-            "--admission/--no-admission",
-            default=None,
-            help="Under pressure, admit only keys that were seen before.",
-        ),
-        click.option("--algorithm", type=click.Choice(ALGORITHMS), help="In which order blocks go."),
-    ):
-        command = option(command)
-    return command
+    in_force = [{"node": node, **policy} for node, policy in sorted(answer["in_force"].items())]
+    show.listing("In force", in_force, columns)
 
 
 @policies.command("set")
-@_name
+@_POLICIES.argument
 @_rules
 @url_option
 @wait_option
 @json_option
 def set_policy(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
     """Set a policy. Omitted options keep the values of the record; a new record gets the defaults."""
-    changed = _changed(**options)
-    held: dict[str, Any] | None = find(url, _path(name))
-    kept = {} if held is None else {field: held[field] for field in _KEPT}
-    answer = call(url, "PUT", _path(name), {**kept, **changed}, {"wait": wait}, held_state(held))
+    changed = required(given_fields(PolicyPut, options))
+    held: dict[str, Any] | None = find(url, _POLICIES.of(name))
+    kept = kept_fields(PolicyPut, held or {})
+    answer = call(url, "PUT", _POLICIES.of(name), {**kept, **changed}, {"wait": wait}, held_state(held))
     if as_json:
         print_json(answer)
     else:
-        say(f"{name}: {', '.join(_described(answer))}; {show.applied(answer)}")
+        say(f"{name}: {', '.join(said(answer) for said in _RULES.values())}; {show.applied(answer)}")
 
 
 @policies.command("check")
-@_name
+@_POLICIES.argument
 @_rules
 @url_option
 @json_option
 def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> None:
     """Show what every node would answer to a policy, without setting it. Omitted options are treated as in `set`."""
-    changed = _changed(**options)
-    held = find(url, _path(name))
-    kept = {} if held is None else {field: held[field] for field in _KEPT}
+    changed = required(given_fields(PolicyPut, options))
+    held = find(url, _POLICIES.of(name))
+    kept = kept_fields(PolicyPut, held or {})
     answer = call(url, "POST", "/api/v1/actions/dry-run", {"policies": {name: {**kept, **changed}}})
     if as_json:
         print_json(answer)
@@ -160,33 +112,19 @@ def check_policy(name: str, url: str | None, as_json: bool, **options: Any) -> N
         raise click.ClickException("not every node would take it")
 
 
-@policies.command("unset")
-@_name
-@unasked_option
-@url_option
-@wait_option
-def unset_policy(name: str, url: str | None, wait: str | None) -> None:
-    """Delete a policy. Its nodes use another matching policy, or their defaults."""
-    call(url, "DELETE", _path(name), None, {"wait": wait}, ANY_STATE)
-    say(f"{name}: policy deleted")
-
-
-def _path(name: str) -> str:
-    return f"/api/v1/policies/{segment(name)}"
-
-
-def _changed(admission_idle: float | None, selector: tuple[str, ...], **given: Any) -> dict[str, Any]:
-    """Return the fields that the options set. Raises UsageError if there are none."""
-    asked = {**given, "admission_idle_s": admission_idle, "selector": read_selector(selector)}
-    changed = {field: asked[field] for field in _FIELDS if asked[field] is not None}
-    if not changed:
-        raise click.UsageError("expected at least one option that says what to set")
-    return changed
-
-
-def _described(policy: dict[str, Any]) -> list[str]:
-    """Return the algorithm, the admission rule and the watermarks as text."""
+def _admission(policy: dict[str, Any]) -> str:
     idle = f"second touch below {policy['admission_idle_s']:g} s idle"
+    return idle if policy["admission"] else "admits everything"
+
+
+def _watermarks(policy: dict[str, Any]) -> str:
     high, low = policy["high_watermark"], policy["low_watermark"]
-    marks = "at need" if high >= 1 else f"{100 * high:g} % to {100 * low:g} %"
-    return [str(policy["algorithm"]), idle if policy["admission"] else "admits everything", marks]
+    return "at need" if high >= 1 else f"{100 * high:g} % to {100 * low:g} %"
+
+
+_RULES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "algorithm": lambda policy: str(policy["algorithm"]),
+    "admission": _admission,
+    "watermarks": _watermarks,
+}
+"""The rules of a policy as text, by column."""

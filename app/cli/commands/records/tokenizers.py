@@ -7,18 +7,17 @@ import click
 
 from app.cli.support import show
 from app.cli.support.client import (
-    ANY_STATE,
     call,
     find,
     held_state,
     json_option,
     print_json,
-    segment,
     url_option,
 )
-from app.cli.support.lists import unasked_option
+from app.cli.support.resources import Resource, add_delete, add_get
 from app.cli.support.terminal import say
 
+_TOKENIZERS = Resource("/api/v1/tokenizers", "tokenizer")
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens of a tokenizer_config.json, by the names that templates use."""
 
@@ -28,12 +27,16 @@ def tokenizers() -> None:
     """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
 
 
+add_get(tokenizers, _TOKENIZERS, "Show one tokenizer as JSON, without its file.")
+add_delete(tokenizers, _TOKENIZERS, "Delete a tokenizer. Pins that were made with it stay.")
+
+
 @tokenizers.command("list")
 @url_option
 @json_option
 def list_tokenizers(url: str | None, as_json: bool) -> None:
     """Show all tokenizers."""
-    answer = call(url, "GET", "/api/v1/tokenizers")
+    answer = call(url, "GET", _TOKENIZERS.path)
     if as_json:
         print_json(answer)
         return
@@ -50,14 +53,6 @@ def list_tokenizers(url: str | None, as_json: bool) -> None:
     ]
     columns = ["name", "model", "digest", "chat template", "changed", "note"]
     show.table(f"Tokenizers ({answer['total']})", columns, rows)
-
-
-@tokenizers.command("get")
-@click.argument("name")
-@url_option
-def get_tokenizer(name: str, url: str | None) -> None:
-    """Show one tokenizer as JSON, without its file."""
-    print_json(call(url, "GET", _path(name)))
 
 
 @tokenizers.command("add")
@@ -95,8 +90,8 @@ def add_tokenizer(
             body |= _template(chat_template.read(), chat_template.name)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"expected text in UTF-8: {error}") from None
-    held = find(url, _path(name))
-    answer = call(url, "PUT", _path(name), body, None, held_state(held))
+    held = find(url, _TOKENIZERS.of(name))
+    answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, held_state(held))
     if as_json:
         print_json(answer)
         return
@@ -104,24 +99,10 @@ def add_tokenizer(
     say(f"{name}: tokenizer of {answer['model']}, SHA-256 {answer['digest'][:16]}…, {template}")
 
 
-@tokenizers.command("delete")
-@click.argument("name")
-@unasked_option
-@url_option
-def delete_tokenizer(name: str, url: str | None) -> None:
-    """Delete a tokenizer. Pins that were made with it stay."""
-    call(url, "DELETE", _path(name), None, None, ANY_STATE)
-    say(f"{name}: tokenizer deleted")
-
-
 def _has_template(item: dict[str, Any]) -> str:
     if not item["digest"]:  # not shown to callers that are limited to tenants
         return ""
     return "no" if item["chat_template"] is None else "yes"
-
-
-def _path(name: str) -> str:
-    return f"/api/v1/tokenizers/{segment(name)}"
 
 
 def _template(text: str, path: str) -> dict[str, Any]:

@@ -14,15 +14,15 @@ from app.cli.support.client import (
     find,
     json_option,
     print_json,
-    segment,
     stream,
     url_option,
 )
 from app.cli.support.keys import FINITE
-from app.cli.support.lists import listed, title, unasked_option
+from app.cli.support.lists import listed, title
+from app.cli.support.resources import Resource, add_delete, add_get
 from app.cli.support.terminal import exact, say
 
-_PATH = "/api/v1/rates"
+_RATES = Resource("/api/v1/rates", "rate")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", "evicted ", "refused ")
 
@@ -106,12 +106,16 @@ def rates() -> None:
     """Manage prefill rates of engines, from which the saved prefill time is estimated."""
 
 
+add_get(rates, _RATES, "Show one rate as JSON.")
+add_delete(rates, _RATES, "Delete a rate.", verb="unset")
+
+
 @rates.command("list")
 @url_option
 @json_option
 def list_rates(url: str | None, as_json: bool) -> None:
     """Show all rates."""
-    answer = listed(url, _PATH)
+    answer = listed(url, _RATES.path)
     if as_json:
         print_json(answer)
         return
@@ -120,14 +124,6 @@ def list_rates(url: str | None, as_json: bool) -> None:
         for r in answer["items"]
     ]
     show.table(title("Rates", answer), ["name", "model", "space", "tokens/s ", "note"], rows)
-
-
-@rates.command("get")
-@click.argument("name")
-@url_option
-def get_rate(name: str, url: str | None) -> None:
-    """Show one rate as JSON."""
-    print_json(call(url, "GET", f"{_PATH}/{segment(name)}"))
 
 
 @rates.command("set")
@@ -143,7 +139,7 @@ def set_rate(
 ) -> None:
     """Create or replace a rate."""
     body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
-    path = f"{_PATH}/{segment(name)}"
+    path = _RATES.of(name)
     try:
         answer = call(url, "PUT", path, body, headers=None if find(url, path) is None else ANY_STATE)
     except ApiError as refused:
@@ -154,13 +150,3 @@ def set_rate(
         print_json(answer)
     else:
         say(f"rate {name}: {answer['prefill_tokens_per_s']:,g} tokens/s of {answer['model']}")
-
-
-@rates.command("unset")
-@click.argument("name")
-@unasked_option
-@url_option
-def unset_rate(name: str, url: str | None) -> None:
-    """Delete a rate."""
-    call(url, "DELETE", f"{_PATH}/{segment(name)}", headers=ANY_STATE)
-    say(f"rate {name}: deleted")

@@ -1,6 +1,6 @@
 """/api/v1/pins"""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency
@@ -14,7 +14,7 @@ from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinList, PinPatch, PinPut
+from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinList, PinPut, PinSource
 from app.services.base.checks import tenant_in_path
 from app.services.records.pins import Pins
 from dataplane.protocol.control import Strength, Tier
@@ -87,13 +87,13 @@ async def put_pin(
     "/{name:str}",
     operation_id="patchPin",
     summary="Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays",
-    opt={"body": PinPatch, "role": "operator", "scoped": True},
+    opt={"body": dict[str, Any], "kept": PinSource, "role": "operator", "scoped": True},
     responses=declared("not-found", *_WRITES),
 )
 async def patch_pin(
     pins: NamedDependency[Pins],
     name: FromPath[str],
-    data: Annotated[PinPatch, Body(media_type=MERGE_PATCH)],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
 ) -> Response[PinAnswer]:

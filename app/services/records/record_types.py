@@ -1,0 +1,165 @@
+"""Types of records, and the operations that all types have in common: find, write, audit, delete.
+
+The fields of a type come from its structs in `app.schemas.records`, so a new field is declared there and in the table,
+and nowhere else. CONTRIBUTING.md has the recipe.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from app.errors import NotFound
+from app.services.base import checks
+from app.services.base.changes import Action, Change
+from app.services.base.preconditions import ANY, Precondition, etag
+from app.store.base.declarative import Base
+from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.salts import shown
+
+R = TypeVar("R", bound=Base)
+Values = dict[str, Any]
+"""Columns of a record by name."""
+_RULES: Mapping[str, Callable[[Any], Any]] = {
+    "managed_by": checks.managed_by,
+    "selector": checks.labels,
+}
+"""Rules of fields that mean the same in every type of record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordType(Generic[R]):
+    """A type of record whose ETag is the number of its revisions. Nodes do not receive such records."""
+
+    noun: str
+    row: type[R]
+    key: Literal["name", "tenant"]
+    """Column of the primary key, and field that names a record in a list."""
+    put: type[msgspec.Struct]
+    """Body of its PUT."""
+    written: tuple[str, ...]
+    """Columns that follow from the PUT: all that an audit entry shows."""
+    hint: Callable[[str], str] = lambda _key: ""
+    """Returns the end of the message about a record that does not exist."""
+
+    def shown(self, key: str) -> str:
+        """Return the record's shown name."""
+        return shown(key) if self.key == "tenant" else key
+
+    def called(self, key: str) -> str:
+        """Return the record's type and name, for messages."""
+        return f"{self.noun}{' for tenant' if self.key == 'tenant' else ''} {self.shown(key)!r}"
+
+    def missing(self, key: str) -> NotFound:
+        return NotFound(f"there is no {self.called(key)}{self.hint(key)}")
+
+    def audited(self, record: R | Mapping[str, Any]) -> Values:
+        """Return the fields that an audit entry and a diff show."""
+        return fields(record, self.written)
+
+    def as_put(self, row: R) -> Values:
+        """Return the record as the body that would create it."""
+        return {name: value for name in self.written if (value := getattr(row, name)) is not None}
+
+    def salt(self, record: Mapping[str, Any]) -> str | None:
+        """Return the salt of a record's tenant; None if the record concerns all tenants."""
+        return record["tenant"] if "tenant" in (self.key, *self.written) else None
+
+    def etag(self, row: R) -> str:
+        return etag(getattr(row, self._number))
+
+    def check_state(self, expected: Precondition, key: str, row: R | None) -> None:
+        """Raises PreconditionFailed, PreconditionRequired."""
+        expected.check(self.called(key), None if row is None else self.etag(row))
+
+    async def held(self, change: Change, key: str, expected: Precondition = ANY) -> R:
+        """Return an existing record. Raises NotFound, PreconditionFailed, PreconditionRequired."""
+        row = await change.session.get(self.row, key)
+        if row is None:
+            raise self.missing(key)
+        self.check_state(expected, key, row)
+        return row
+
+    def write(self, change: Change, key: str, row: R | None, values: Mapping[str, Any], **first: Any) -> R:
+        """Write values to a record, and audit them if they change it. A new record (row is None) gets the columns
+        `first` too."""
+        before = None if row is None else self.audited(row)
+        if row is None:
+            row = self.row(**{self.key: key}, created_at=change.now, **first)
+            change.session.add(row)
+        for name, value in values.items():
+            setattr(row, name, value)
+        after = self.audited(row)
+        if before != after:
+            self._changed(change, key, row, before, after)
+        return row
+
+    async def remove(self, change: Change, row: R) -> None:
+        """Delete a record."""
+        self._note(change, "delete", getattr(row, self.key), self.audited(row), None)
+        await change.session.delete(row)
+
+    @property
+    def _number(self) -> str:
+        """Column of the ETag."""
+        return "revision"
+
+    def _changed(self, change: Change, key: str, row: Any, before: Values | None, after: Values) -> None:
+        row.revision, row.updated_at = (row.revision or 0) + 1, change.now
+        self._note(change, "create" if before is None else "update", key, before, after)
+
+    def _note(
+        self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
+    ) -> None:
+        change.noted(action, self.noun, self.shown(key), before, after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedType(RecordType[R]):
+    """A type of record that nodes receive, and that documents may contain. Its ETag is the generation that last changed
+    the record."""
+
+    name: SnapshotType
+
+    @property
+    def _number(self) -> str:
+        return "generation"
+
+    def _changed(self, change: Change, key: str, row: Any, before: Values | None, after: Values) -> None:
+        row.generation, row.updated_at = change.generations[self.name], change.now
+        self._note(change, "create" if before is None else "update", key, before, after)
+
+    def _note(
+        self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
+    ) -> None:
+        change.made(self.name, action, self.shown(key), before, after)
+
+
+def defaults(*structs: type[msgspec.Struct]) -> Values:
+    """Return the default values of the structs' fields; a later struct replaces those of an earlier one."""
+    found = {field.name: field.default for struct in structs for field in msgspec.structs.fields(struct)}
+    return {name: value for name, value in found.items() if value not in (msgspec.NODEFAULT, msgspec.UNSET)}
+
+
+def fields(record: Base | Mapping[str, Any], names: Iterable[str]) -> Values:
+    """Return these columns of a record, with the shown name of its tenant."""
+    values = record if isinstance(record, Mapping) else columns(record, names)
+    return {name: shown(values[name]) if name == "tenant" else values[name] for name in names}
+
+
+def columns(record: object, names: Iterable[str]) -> Values:
+    """Return these columns of a record as they are."""
+    return {name: getattr(record, name) for name in names}
+
+
+def checked(values: Mapping[str, Any], faults: checks.Faults) -> Values:
+    """Return the values of fields that are stored as they are given. Text without a rule of its own is checked as a
+    note, because not every database stores every character."""
+
+    def rule(name: str, value: Any) -> Any:
+        check = _RULES.get(name, checks.note if isinstance(value, str) else None)
+        return value if check is None else check(value)
+
+    return {name: faults.check(name, partial(rule, name, value)) for name, value in values.items()}

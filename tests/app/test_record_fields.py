@@ -1,0 +1,110 @@
+"""The recipe 'add a field to a record' of CONTRIBUTING.md holds: a field that is declared is described, stored, shown,
+exported, audited, patched, and an option of the command line."""
+
+from typing import Any, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+import pytest
+
+from app.cli.commands.records.ceilings import ceilings
+from app.cli.commands.records.pins import pins
+from app.cli.commands.records.policies import policies
+from app.cli.commands.records.quotas import quotas
+from app.http.examples import EXAMPLES
+from app.schemas.records.ceilings import CeilingPut
+from app.schemas.records.pins import STORED
+from app.schemas.records.policies import PolicyPut
+from app.schemas.records.quotas import QuotaPut
+from app.services.documents.resource_types import KINDS
+from app.services.records.ceilings import CEILINGS
+from app.services.records.rates import RATES
+from app.services.records.record_types import PushedType, RecordType
+from app.services.records.tokenizers import TOKENIZERS
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+TYPES: list[RecordType[Any]] = [*KINDS.values(), CEILINGS, RATES, TOKENIZERS]
+NO_OPTION = {"managed_by", "no_bound"}
+"""Fields that follow from other options, or that only documents set."""
+
+
+def hints_of(put: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(put, include_extras=True)
+
+
+def types_in(hint: Any) -> list[Any]:
+    parts = get_args(hint)
+    return (
+        [hint]
+        if get_origin(hint) is None or not parts
+        else [each for part in parts for each in types_in(part)]
+    )
+
+
+def other_value(hint: Any) -> Any:
+    """A value of a field that is not its default: an example of its declaration, or one by its type."""
+    for note in getattr(hint, "__metadata__", ()):
+        if note.examples:
+            return note.examples[0]
+    types = types_in(hint)
+    choices = [each for each in types if isinstance(each, str)]
+    if choices:
+        return choices[-1]
+    return True if bool in types else "text"
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.noun)
+def test_every_field_is_described_and_has_a_column(kind: RecordType[Any]) -> None:
+    for name, hint in hints_of(kind.put).items():
+        assert any(note.description for note in getattr(hint, "__metadata__", ())), (
+            f"{name} has no description"
+        )
+    columns = set(kind.row.__table__.columns.keys())
+    assert {kind.key, *kind.written} <= columns
+    untold = columns - {kind.key, *kind.written} - {"generation", "revision", "created_at", "updated_at"}
+    assert untold <= {"owner", "origin", "file"}, "a column that no audit entry shows"
+
+
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        (quotas, QuotaPut.__struct_fields__),
+        (policies, PolicyPut.__struct_fields__),
+        (pins, STORED),
+        (ceilings, CeilingPut.__struct_fields__),
+    ],
+)
+def test_every_field_has_an_option(command: click.Group, fields: tuple[str, ...]) -> None:
+    options = {parameter.name for parameter in command.commands["set"].params}
+    assert set(fields) - options <= NO_OPTION
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+async def test_every_field_is_shown_exported_audited_and_patched(plane: Plane, kind: PushedType[Any]) -> None:
+    name, hints = kind.name, hints_of(kind.put)
+    fields = STORED if name == "pins" else kind.put.__struct_fields__
+    body = {field: other_value(hints[field]) for field in fields} | {"selector": {"zone": "a"}}
+    if name == "pins":
+        body |= {field: EXAMPLES["PinPut"][field] for field in ("model", "tenant", "tokens", "chunk_tokens")}
+    path = f"/api/v1/{name}/e"
+    made = await plane.http.put(path, json=body)
+    assert made.status_code == 201, made.text
+    answer = made.json()
+    assert [field for field in fields if answer[field] in ("", None)] == []
+
+    document = (await plane.get("/api/v1/export"))["document"]
+    assert [field for field in fields if field not in document[name][0]] == []
+    applied = await plane.http.post("/api/v1/apply", json={"document": document})
+    assert applied.json()["unchanged"] == 1, applied.text
+    snapshot = (await plane.get("/api/v1/snapshot"))[name]["items"][0]
+    assert {field: snapshot[field] for field in fields} == {field: answer[field] for field in fields}
+
+    for field in fields:
+        state = {"If-Match": "*"}
+        if (name, field) != ("policies", "selector"):  # only `default` has none
+            changed = await plane.http.patch(path, json={field: None}, headers=state)
+            assert changed.status_code == 200, (field, changed.text)
+            entry = (await plane.get(f"/api/v1/audit?kind={kind.noun}&limit=1"))["items"][0]
+            assert entry["before"][field] == answer[field], field
+            assert entry["after"][field] == changed.json()[field] != answer[field], field
