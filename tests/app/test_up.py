@@ -34,6 +34,7 @@ class Up:
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             "LARDER_STATE_DIR": str(folder),
             "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+            "LARDER_APP__STANDBY": "false",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_HTTP_PORT": str(free_port()),
             "LARDER_POOL_BYTES": "16MiB",

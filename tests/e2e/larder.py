@@ -97,6 +97,7 @@ def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
     environ |= {
         "LARDER_STATE_DIR": str(folder),
         "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+        "LARDER_APP__STANDBY": "false",
         "LARDER_LMCACHE_PORT": "0",
         "LARDER_HTTP_PORT": str(port),
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),

@@ -47,6 +47,7 @@ class Restarted(Larder):
             "LARDER_HTTP_PORT": str(self.port),
             "LARDER_CONFIG": str(self.config),
             "LARDER_DATAPLANE__KEEP_MEMORY_S": "60",
+            "LARDER_APP__STANDBY": "false",
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
             "LARDER_URL": self.url,
