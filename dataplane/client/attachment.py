@@ -121,10 +121,7 @@ class Attachment:
 
     def hits(self, words: U64, space: int) -> int:
         """Return the number of leading READY blocks of a chain in a space at this moment."""
-        numbers, control, rows = self.index.find_rows(words, space)
-        good = (numbers >= 0) & is_ready(control)
-        valid = self.index.valid(numbers, rows)
-        return leading(good if valid is None else good & valid)
+        return leading(self.index.find_ready(words, space)[2])
 
     def unmapped(self, rows: U64) -> list[int]:
         """Return the segments of held blocks that are not mapped yet."""
@@ -201,9 +198,7 @@ class Attachment:
     def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[int, U64]:
         """Return how many leading held blocks are still those that were looked up, and all rows."""
         control, rows, same = self.index.confirm(descriptors, words, space)
-        good = same & is_ready(control)
-        valid = self.index.valid(descriptors, rows)
-        kept = leading(good if valid is None else good & valid)
+        kept = leading(self.index.ready(descriptors, control, rows, same))
         if self._header_cells[A_EXPELLED]:  # after raising: an expelled client's do not count
             kept = 0
         return kept, rows

@@ -14,7 +14,7 @@ from dataplane.core.engines.storing import check_keys
 from dataplane.core.inprocess import LeasedChain
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Abort, Commit, Reserve
-from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, is_ready, leading
+from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, leading
 from dataplane.protocol.spaces import Space
 
 if TYPE_CHECKING:
@@ -57,10 +57,8 @@ class DrivenCore:
         """
         words = check_keys(keys)
         memory = self._node.pool.table.memory
-        numbers, control, rows = memory.find_rows(words, space)
-        good = (numbers >= 0) & is_ready(control) & (rows[:, HOT_NBYTES].astype("int64") == nbytes)
-        valid = memory.valid(numbers, rows)
-        hits = leading(good if valid is None else good & valid)
+        numbers, rows = memory.leading_ready(words, space)
+        hits = leading(rows[:, HOT_NBYTES].astype("int64") == nbytes)
         held = LeasedChain(
             numbers[:hits].tolist(),
             (rows[:hits, HOT_SPACE_SEGMENT].astype("int64") >> 32).tolist(),

@@ -35,8 +35,6 @@ from dataplane.protocol.layout import (
     RING_POSITION_SHIFT,
     RING_TOUCH,
     U64,
-    is_ready,
-    leading,
 )
 from dataplane.protocol.short_chains import MAX_KEYS, ShortChain, leading_of
 
@@ -192,13 +190,9 @@ class InProcess:
             found = leading_of(memory, words, space)
             if found is not None:
                 return found
-        numbers, control, rows = memory.find_rows(words, space)
-        good = (numbers >= 0) & is_ready(control)
-        valid = memory.valid(numbers, rows)
-        hits = leading(good if valid is None else good & valid) if len(words) else 0
-        rows = rows[:hits]
+        numbers, rows = memory.leading_ready(words, space)
         return ShortChain(
-            numbers[:hits].tolist(),
+            numbers.tolist(),
             rows[:, HOT_CONTROL].tolist(),
             (rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist(),
             rows[:, HOT_OFFSET].tolist(),

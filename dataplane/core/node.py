@@ -76,7 +76,7 @@ from dataplane.protocol.events import (
     PinDegraded,
     SweepDone,
 )
-from dataplane.protocol.layout import AreaMemory, IndexMemory, is_ready, leading
+from dataplane.protocol.layout import AreaMemory, IndexMemory
 from dataplane.protocol.usage import UsageCounters
 
 MAX_ENGINE_CHARACTERS = 128
@@ -349,12 +349,7 @@ class Node:
         if message.space not in engine.spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
         words = check_keys(message.keys)
-        memory = self.pool.table.memory
-        numbers, control, rows = memory.find_rows(words, message.space)
-        good = (numbers >= 0) & is_ready(control)
-        valid = memory.valid(numbers, rows)
-        hits = leading(good if valid is None else good & valid)
-        descriptors: list[int] = numbers[:hits].tolist()
+        descriptors: list[int] = self.pool.table.memory.leading_ready(words, message.space)[0].tolist()
         self._leases.raise_for(client, descriptors)
         return descriptors
 

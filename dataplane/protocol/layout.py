@@ -302,6 +302,25 @@ class IndexMemory:
             good &= ~covered
         return good
 
+    def ready(
+        self, descriptors: I64, control: U64, rows: U64, found: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which of the `found` blocks may be read: READY and not covered by a pending invalidation."""
+        good = found & is_ready(control)
+        valid = self.valid(descriptors, rows)
+        return good if valid is None else good & valid
+
+    def find_ready(self, words: U64, space: int) -> tuple[I64, U64, npt.NDArray[np.bool_]]:
+        """Return the descriptors and hot rows of keys, as `find_rows` does, and which of them may be read."""
+        descriptors, control, rows = self.find_rows(words, space)
+        return descriptors, rows, self.ready(descriptors, control, rows, descriptors >= 0)
+
+    def leading_ready(self, words: U64, space: int) -> tuple[I64, U64]:
+        """Return the descriptors and hot rows of the leading blocks of a chain that may be read."""
+        descriptors, rows, good = self.find_ready(words, space)
+        hits = leading(good)
+        return descriptors[:hits], rows[:hits]
+
     def _find_again(
         self,
         same: npt.NDArray[np.bool_],

@@ -1,7 +1,7 @@
 """Look up the leading READY blocks of a short chain, key by key. For a few keys, plain integers cost a quarter of
 numpy.
 
-Uses the same memory and gives the same answers as `IndexMemory.find_rows`, `is_ready` and `leading`.
+Uses the same memory and gives the same answers as `IndexMemory.leading_ready`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import CountBlocks, QuotaSpec, Scope
 from dataplane.protocol.engine import LeaseRequest, Reserve
 from dataplane.protocol.events import SweepDone
-from dataplane.protocol.layout import H_INVALID_COUNT, is_ready, leading, pack_keys
+from dataplane.protocol.layout import H_INVALID_COUNT, pack_keys
 from dataplane.protocol.spaces import Space
 from tests.core.tenancy import PAGE, bench_of, fill, held
 from tests.dataplane import factories as make
@@ -23,11 +23,7 @@ ONE, TWO, OTHER = make.space(dtype="bf16"), make.space(dtype="fp8"), make.space(
 
 def seen(engine: BenchEngine, chain: Sequence[bytes], space: int = 0) -> int:
     """Leading hits, as a client counts them."""
-    index = engine.bench.index
-    numbers, control, rows = index.find_rows(pack_keys(list(chain)), engine.spaces[space])
-    good = (numbers >= 0) & is_ready(control)
-    valid = index.valid(numbers, rows)
-    return leading(good if valid is None else good & valid)
+    return len(engine.bench.index.leading_ready(pack_keys(list(chain)), engine.spaces[space])[0])
 
 
 def settle(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from dataplane.core.blocks.blocks import Block
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import ALGORITHMS, Algorithm, QuotaSpec, Scope, Strength
-from dataplane.protocol.layout import I64, U64, is_ready, leading, pack_keys
+from dataplane.protocol.layout import I64, U64, pack_keys
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -397,11 +397,7 @@ class TenancyMachine(RuleBasedStateMachine):
         return int(self.bench.index.control[number]), self.bench.index.hot[number].tolist()
 
     def seen(self, engine: BenchEngine, chain: Sequence[bytes], space: int) -> int:
-        index = self.bench.index
-        numbers, control, rows = index.find_rows(pack_keys(list(chain)), engine.spaces[space])
-        good = (numbers >= 0) & is_ready(control)
-        valid = index.valid(numbers, rows)
-        return leading(good if valid is None else good & valid)
+        return len(self.bench.index.leading_ready(pack_keys(list(chain)), engine.spaces[space])[0])
 
     def _rows(self, numbers: list[int]) -> tuple[I64, U64]:
         at = np.array(numbers or [0], np.int64)

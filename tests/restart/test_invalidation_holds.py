@@ -8,7 +8,7 @@ import pytest
 
 from dataplane.core.restore import Contradiction
 from dataplane.protocol.control import Scope
-from dataplane.protocol.layout import COLD_STORED_AT, IndexMemory, is_ready, pack_keys
+from dataplane.protocol.layout import COLD_STORED_AT, IndexMemory, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
 from tests.restart.cuts import Image, KillBench
@@ -19,10 +19,7 @@ MODEL = Scope(model=make.MODEL)
 
 def readable(bench: KillBench, chain: Sequence[bytes]) -> int:
     """Blocks that a client counts as hits."""
-    numbers, control, rows = bench.index.find_rows(pack_keys(list(chain)), 1)
-    good = (numbers >= 0) & is_ready(control)
-    valid = bench.index.valid(numbers, rows)
-    return int((good if valid is None else good & valid).sum())
+    return int(bench.index.find_ready(pack_keys(list(chain)), 1)[2].sum())
 
 
 def stored(chain: Sequence[bytes]) -> tuple[KillBench, BenchEngine]:

@@ -8,7 +8,7 @@ from dataplane.core.engines.storing import check_keys
 from dataplane.core.pool.pool import Pool
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import LookupChain, SpaceHits
-from dataplane.protocol.layout import COLD_TENANT, U64, is_ready, leading
+from dataplane.protocol.layout import COLD_TENANT, U64, leading
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
 
@@ -54,11 +54,7 @@ def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
 def _hits(pool: Pool, words: U64, space: int, salt: str | None) -> tuple[int, int]:
     """Return the number of leading readable blocks, and of all readable blocks, of a chain in a space."""
     memory = pool.table.memory
-    numbers, control, rows = memory.find_rows(words, space)
-    good = (numbers >= 0) & is_ready(control)
-    valid = memory.valid(numbers, rows)
-    if valid is not None:
-        good &= valid
+    numbers, _, good = memory.find_ready(words, space)
     if salt is not None:
         tenant = pool.tenants.by_salt.get(salt)
         if tenant is None:
