@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from dataplane.core.engines.storing import check_keys
 from dataplane.core.inprocess import LeasedChain
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import Abort, Commit, Reserve
 from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, leading
 from dataplane.protocol.spaces import Space
 
 if TYPE_CHECKING:
-    from dataplane.core.engines.storing import GrantResult
     from dataplane.core.node import Node
 
 
@@ -26,29 +24,20 @@ class DrivenCore:
     """Interface of the core for copies that this process makes."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
 
     def space(self, client: int, number: int) -> Space:
         """Return a space of an engine by its number. Raise ProtocolError when the engine did not attach it."""
-        if number not in self._node.engines[client].spaces:
+        if number not in self.node.engines[client].spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {number} is not attached", "space")
-        return self._node.pool.spaces.by_number[number]
-
-    def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
-        """Reserve room for the missing blocks of a chain. Raise ProtocolError."""
-        return self._node.reserve(client, message, now)
-
-    def publish(self, client: int, reservation: int, checksums: bytes, now: float) -> int:
-        """Publish a fully written reservation and return the number of published blocks.
-
-        Raise ProtocolError on failure; the bytes of the reservation are then given back.
-        """
-        return self._node.commit(client, Commit(0, reservation, b"", checksums), now)
+        return self.node.pool.spaces.by_number[number]
 
     def give_up(self, client: int, reservation: int, now: float) -> None:
         """Abort a reservation to which no copy writes any more."""
-        if client in self._node.engines:
-            self._node.abort(client, Abort(0, reservation), now)
+        engine = self.node.engines.get(client)
+        if engine is not None:  # also one that lost its connection: only this process was writing
+            self.node.pool.usage.pass_to(now)
+            self.node.storing.abort(engine, reservation, now)
 
     def hold(self, client: int, space: int, keys: bytes, nbytes: int, now: float) -> LeasedChain:
         """Lease the leading READY blocks of a chain whose size is `nbytes`; they count as used by the engine.
@@ -56,7 +45,7 @@ class DrivenCore:
         Raise ProtocolError.
         """
         words = check_keys(keys)
-        memory = self._node.pool.table.memory
+        memory = self.node.pool.table.memory
         numbers, rows = memory.leading_ready(words, space)
         hits = leading(rows[:, HOT_NBYTES].astype("int64") == nbytes)
         held = LeasedChain(
@@ -65,10 +54,10 @@ class DrivenCore:
             rows[:hits, HOT_OFFSET].tolist(),
         )
         if hits:
-            self._node.pool.leases.hold(held.descriptors, self._node.pool.table.max_blocks)
-            self._node.uses.read(self._node.engines[client], held.descriptors, now)
+            self.node.pool.leases.hold(held.descriptors, self.node.pool.table.max_blocks)
+            self.node.uses.read(self.node.engines[client], held.descriptors, now)
         return held
 
     def release(self, descriptors: Sequence[int]) -> None:
         """Release leases that `hold` took."""
-        self._node.pool.leases.release(descriptors)
+        self.node.pool.leases.release(descriptors)

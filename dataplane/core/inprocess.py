@@ -1,17 +1,17 @@
 """Engines that a gateway in this process attaches on behalf of peers that speak another protocol.
 
-This module offers the operations of `dataplane.client` as calls instead of messages: attach, reserve, commit, hold and
-release. Leases are counters in the area of the engine, and uses go through its ring, so eviction, audit, accounting and
-a restarted data plane need no special case. Only the thread of the data plane calls it; no method blocks, and methods
-raise only ProtocolError.
+This module does what `dataplane.client` does in an engine's process: hold, release and use blocks. For everything that
+an engine asks for by message (attach, reserve, commit, abort), gateways call `Node`. Leases are counters in the area of
+the engine, and uses go through its ring, so eviction, audit, accounting and a restarted data plane need no special
+case. Only the thread of the data plane calls it; no method blocks, and methods raise only ProtocolError.
 
-The gateway tracks the processes of its peers. It calls `detach` when it loses a peer, `process_gone` when the end of
-the peer's process is proven, and `say_detached` when the peer no longer reads or writes anything.
+The gateway tracks the processes of its peers. It calls `Node.detach` when it loses a peer, `Node.process_gone` when the
+end of the peer's process is proven, and `Node.say_detached` when the peer no longer reads or writes anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.engines.storing import check_keys
 from dataplane.core.tenants.quotas import wrapped
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import Abort, Attach, Commit, Reserve
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import (
     A_RING_HEAD,
@@ -40,7 +39,6 @@ from dataplane.protocol.short_chains import MAX_KEYS, ShortChain, leading_of
 
 if TYPE_CHECKING:
     from dataplane.core.engines.engines import Engine
-    from dataplane.core.engines.storing import GrantResult
     from dataplane.core.node import Node
 
 _TOUCH = RING_TOUCH << RING_KIND_SHIFT
@@ -67,67 +65,25 @@ class InProcess:
     """Interface of the core for gateways."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._noted: dict[int, None] = {}
         """Engines that used blocks since the last `settle`, by client number."""
         self.unsettled = 0
         """Number of blocks that these engines used."""
-
-    @property
-    def engines(self) -> Mapping[int, Engine]:
-        """All engines of the node, by client number."""
-        return self._node.engines
 
     def lost(self, gateway: str) -> list[Engine]:
         """Return the engines of a gateway that have no peer: they detached, or attached before a restart and have not
         resumed."""
         return [
             engine
-            for engine in self._node.engines.values()
+            for engine in self.node.engines.values()
             if engine.gateway == gateway and not engine.connected
         ]
-
-    # ---- lifecycle of peers
-
-    def attach(
-        self, message: Attach, pid: int, now: float, started: int = 0, gateway: str = ""
-    ) -> tuple[Engine, list[int]]:
-        """Attach a peer of a gateway; return its engine and the numbers of its spaces. Raise ProtocolError.
-
-        `Space.gateway` of every space must be `gateway`. An engine without spaces cannot write, but every engine of a
-        gateway may hold blocks of all spaces of that gateway. `pid` and `started` (clock ticks since boot) describe the
-        peer's process; they are 0 when unknown. `message.resume`, `resume_memory` and `writing` work as on the socket,
-        also without a pid: the gateway then vouches that the peer is the same.
-        """
-        return self._node.attach(message, pid, now, started, gateway)
-
-    def detach(self, client: int, reason: str, now: float) -> None:
-        """Handle a lost peer: its rights end, and its bytes stay until its process is proven gone."""
-        self._node.detach(client, reason, now)
-
-    def say_detached(self, client: int, now: float) -> None:
-        """Handle a peer that no longer reads or writes anything."""
-        self._node.say_detached(client, now)
-
-    def process_gone(self, client: int, now: float) -> None:
-        """Handle the proven end of the peer's process."""
-        self._node.process_gone(client, now)
-
-    # ---- storing
-
-    def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
-        """Reserve room for the missing blocks of a chain in a space of the engine. Raise ProtocolError.
-
-        `GrantResult.outcomes` has a `ReserveOutcome` or the `Code` of a refusal for each key. `segments` and `offsets`
-        give the place of each block whose outcome is WRITE. `reservation` is 0 when there is nothing to write.
-        """
-        self._attached(client)
-        return self._node.reserve(client, message, now)
 
     def next_ranges(self, space: int, keys: bytes, nbytes: int) -> list[tuple[int, int]]:
         """Return the ranges (base, bytes) of the named segment that a store would begin to use. Raise
         ProtocolError."""
-        pool = self._node.pool
+        pool = self.node.pool
         declared = pool.spaces.by_number.get(space)
         if declared is None:
             return []
@@ -137,17 +93,6 @@ class InProcess:
             return []
         missing = sum(block is None for block in pool.table.find(words, space))
         return pool.slabs.next_ranges(space, size, missing, spaces) if missing else []
-
-    def commit(self, client: int, message: Commit, now: float) -> int:
-        """Publish blocks of a reservation and abort the rest; return the number of published blocks. Raise
-        ProtocolError."""
-        self._attached(client)
-        return self._node.commit(client, message, now)
-
-    def abort(self, client: int, message: Abort, now: float) -> None:
-        """Abort a reservation to which the peer no longer writes. Raise ProtocolError."""
-        self._attached(client)
-        self._node.abort(client, message, now)
 
     # ---- reading
 
@@ -169,7 +114,7 @@ class InProcess:
         otherwise call `use` later.
         """
         engine = self._attached(client)
-        declared = self._node.pool.spaces.by_number.get(space)
+        declared = self.node.pool.spaces.by_number.get(space)
         if declared is None or declared.gateway != engine.gateway:
             raise ProtocolError(
                 Code.UNKNOWN_SPACE, f"space {space} is none of the {engine.gateway} gateway", "space"
@@ -185,7 +130,7 @@ class InProcess:
 
     def _leading(self, words: U64, space: int) -> ShortChain:
         """Return the leading READY blocks of a chain."""
-        memory = self._node.pool.table.memory
+        memory = self.node.pool.table.memory
         if len(words) <= MAX_KEYS:
             found = leading_of(memory, words, space)
             if found is not None:
@@ -200,13 +145,13 @@ class InProcess:
 
     def release(self, client: int, descriptors: Sequence[int]) -> None:
         """Lower counters that `hold` raised. Do nothing when the engine is gone, because its counters are gone too."""
-        engine = self._node.engines.get(client)
+        engine = self.node.engines.get(client)
         if engine is not None:
             _lower(engine, descriptors)
 
     def held(self, client: int) -> list[int]:
         """Return the descriptors that an engine leases, each repeated by the value of its counter."""
-        engine = self._node.engines.get(client)
+        engine = self.node.engines.get(client)
         if engine is None:
             return []
         counters = engine.ring.area.counters
@@ -219,7 +164,7 @@ class InProcess:
     def looked_up(self, tenant: str, space: int, requested: int, hits: int, now: float) -> None:
         """Count a look-up of a tenant in blocks. Count its tokens only in the leading space (rank, stage and group
         0)."""
-        pool = self._node.pool
+        pool = self.node.pool
         pool.usage.pass_to(now)
         pool.tenants.looked_up(
             _fingerprint(tenant), requested, hits, space if pool.spaces.leads(space) else 0
@@ -232,7 +177,7 @@ class InProcess:
         """Record a read of blocks that the engine holds, in chain order. The blocks become recent, and the read counts
         for their tenant, the hot prefixes and the access trace."""
         engine = self._attached(client)
-        memory = self._node.pool.table.memory
+        memory = self.node.pool.table.memory
         cells, first = memory.cells, memory.first_hot + HOT_CONTROL
         self._note(engine, descriptors, [cells[first + HOT_WORDS * number] for number in descriptors], now)
 
@@ -244,7 +189,7 @@ class InProcess:
         count = len(numbers)
         head = int(area.header[A_RING_HEAD])
         if head - reader.tail + count > size:
-            self._node.uses.drain(engine, now)
+            self.node.uses.drain(engine, now)
         if count <= MAX_KEYS:
             ring = area.ring.data
             for position in range(count - 1, -1, -1):
@@ -269,24 +214,14 @@ class InProcess:
         """
         noted, self._noted, self.unsettled = self._noted, {}, 0
         for client in noted:
-            engine = self._node.engines.get(client)
+            engine = self.node.engines.get(client)
             if engine is not None:
-                self._node.uses.drain(engine, now)
-
-    # ---- gateway requests
-
-    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> int:
-        """Make every block of a gateway's spaces unreadable, except under permanent pins; return the sweep's number.
-
-        Without `force`, blocks that are leased or being written stay. With `force`, the bytes of leased blocks stay
-        until the leases end.
-        """
-        return self._node.clear_gateway(gateway, now, force=force).sweep
+                self.node.uses.drain(engine, now)
 
     def _attached(self, client: int) -> Engine:
-        engine = self._node.engines.get(client)
-        if engine is None or not engine.connected or not engine.gateway:
-            raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} of a gateway is attached (any more)")
+        engine = self.node.connected(client)
+        if not engine.gateway:
+            raise ProtocolError(Code.NOT_ATTACHED, f"engine {client} is of no gateway")
         return engine
 
 

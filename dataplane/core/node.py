@@ -330,18 +330,35 @@ class Node:
 
     # ---- requests of engines
 
+    def connected(self, client: int) -> Engine:
+        """Return an engine that has a connection. Raise ProtocolError if there is none of this number."""
+        engine = self.engines.get(client)
+        if engine is None or not engine.connected:
+            raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} is attached (any more)")
+        return engine
+
     def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
-        engine = self.engines[client]
+        """Reserve room for the missing blocks of a chain in a space of the engine. Raise ProtocolError.
+
+        `GrantResult.outcomes` has a `ReserveOutcome` or the `Code` of a refusal for each key. `segments` and `offsets`
+        give the place of each block whose outcome is WRITE. `reservation` is 0 when there is nothing to write.
+        """
+        engine = self.connected(client)
         self.uses.drain(engine, now)
         return self.storing.reserve(engine, message, now)
 
     def commit(self, client: int, message: Commit, now: float) -> int:
+        """Publish blocks of a reservation and abort the rest; return the number of published blocks. Raise
+        ProtocolError."""
+        engine = self.connected(client)
         self.pool.usage.pass_to(now)
-        return self.storing.commit(self.engines[client], message, now)
+        return self.storing.commit(engine, message, now)
 
     def abort(self, client: int, message: Abort, now: float) -> None:
+        """Abort a reservation to which the engine no longer writes. Raise ProtocolError."""
+        engine = self.connected(client)
         self.pool.usage.pass_to(now)
-        self.storing.abort(self.engines[client], message.reservation, now)
+        self.storing.abort(engine, message.reservation, now)
 
     def lease(self, client: int, message: LeaseRequest) -> list[int]:
         """Lease the leading READY blocks of a chain in the client's own area and return their descriptors."""

@@ -35,13 +35,13 @@ class Peer:
         self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0
     ) -> GrantResult:
         message = Reserve(0, self.spaces[space], tenant, make.packed(chain), nbytes)
-        return self.core.reserve(self.client, message, self.bench.now)
+        return self.core.node.reserve(self.client, message, self.bench.now)
 
     def commit(self, reservation: int) -> int:
-        return self.core.commit(self.client, Commit(0, reservation), self.bench.now)
+        return self.core.node.commit(self.client, Commit(0, reservation), self.bench.now)
 
     def abort(self, reservation: int) -> None:
-        self.core.abort(self.client, Abort(0, reservation), self.bench.now)
+        self.core.node.abort(self.client, Abort(0, reservation), self.bench.now)
 
     def store(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> int:
         """Reserve and commit; returns published blocks."""
@@ -79,10 +79,10 @@ class Peer:
         self.core.release(self.client, held.descriptors)
 
     def detach(self) -> None:
-        self.core.detach(self.client, "connection closed", self.bench.now)
+        self.core.node.detach(self.client, "connection closed", self.bench.now)
 
     def die(self) -> None:
-        self.core.process_gone(self.client, self.bench.now)
+        self.core.node.process_gone(self.client, self.bench.now)
 
 
 def peer(
@@ -102,5 +102,5 @@ def peer(
         resume_memory=bench.index.cells[H_MEMORY],
         writing=list(writing),
     )
-    engine, numbers = InProcess(bench.node).attach(message, pid, bench.now, gateway=LMCACHE)
+    engine, numbers = bench.node.attach(message, pid, bench.now, gateway=LMCACHE)
     return Peer(bench, engine.client, numbers, engine.resumed)

@@ -131,7 +131,7 @@ def test_a_lost_peer_publishes_nothing_and_its_bytes_wait_for_its_process() -> N
     assert made.node.pool.used_bytes == 0
     assert made.node.engines == {}
     engine.die()
-    engine.core.say_detached(engine.client, made.now)
+    engine.core.node.say_detached(engine.client, made.now)
     engine.core.release(engine.client, [0])
     assert engine.core.held(engine.client) == []
     assert made.faults() == []
@@ -196,7 +196,7 @@ def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
     engine.store(leased, SLOT)
     held = engine.hold(leased)
     open_one = engine.reserve(writing, SLOT).reservation
-    engine.core.clear_gateway(LMCACHE, made.now, force=force)
+    engine.core.node.clear_gateway(LMCACHE, made.now, force=force)
     assert len(engine.hold(chain)) == 0
     assert own.lookup(chain) == 3
     assert len(engine.hold(leased)) == (0 if force else 3)

@@ -149,7 +149,9 @@ def test_blocks_are_verified_where_they_are() -> None:
     granted = engine.reserve(make.keys(4), SLOT)
     right = checksum(bytes(SLOT))
     sums = [right, right, checksum(b"something else"), right]
-    engine.core.commit(engine.client, Commit(0, granted.reservation, checksums=b"".join(sums)), bench.now)
+    engine.core.node.commit(
+        engine.client, Commit(0, granted.reservation, checksums=b"".join(sums)), bench.now
+    )
     state = bench.node.verifying.start(Scope(), bench.now)
     bench.pass_time(1)
     assert (state.checked, state.corrupt) == (4, 1)

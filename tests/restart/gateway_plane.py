@@ -52,19 +52,19 @@ class Peer:
             resume=before,
             resume_memory=plane.node.pool.table.memory.cells[H_MEMORY],
         )
-        self.engine, (self.number,) = self.core.attach(message, 0, plane.clock(), gateway=LMCACHE)
+        self.engine, (self.number,) = self.core.node.attach(message, 0, plane.clock(), gateway=LMCACHE)
 
     def store(self, chain: list[bytes], *, commit: bool = True) -> int:
         client, view = self.engine.client, self.named.view()
         message = Reserve(0, self.number, "a", make.packed(chain), NBYTES)
-        granted = self.core.reserve(client, message, self.plane.clock())
+        granted = self.core.node.reserve(client, message, self.plane.clock())
         for at, outcome in enumerate(granted.outcomes.tolist()):
             if outcome == 0:
                 start = self.named.base(int(granted.segments[at])) + int(granted.offsets[at])
                 view[start : start + NBYTES] = contents(chain, NBYTES)[at]
         if not commit or not granted.reservation:
             return 0
-        return self.core.commit(client, Commit(0, granted.reservation), self.plane.clock())
+        return self.core.node.commit(client, Commit(0, granted.reservation), self.plane.clock())
 
     def whole(self, chain: list[bytes]) -> int:
         """Leading blocks of a chain that are here with the bytes that were written."""

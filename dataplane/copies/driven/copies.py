@@ -32,6 +32,7 @@ from dataplane.protocol.engine import (
     HANDLE_BYTES,
     CacheRegistered,
     CacheUnregistered,
+    Commit,
     CopyEnded,
     EngineReply,
     LoadBegun,
@@ -258,7 +259,7 @@ class EngineCopies:
         core, client = self.shared.core, self.connection.client
         known, blocks, wanted_blocks = self._asked(message)
         space, chunk_bytes = known.cache.space, known.cache.form.chunk_bytes
-        granted = core.reserve(
+        granted = core.node.reserve(
             client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
         )
         number = granted.reservation
@@ -278,7 +279,7 @@ class EngineCopies:
             if failed:
                 self._give_up(number, at)
                 return 0, Code.COPY_FAILED, failed
-            return core.publish(client, number, b"".join(sums), at), 0, ""
+            return core.node.commit(client, Commit(0, number, b"", b"".join(sums)), at), 0, ""
 
         try:
             parts = self._parts(

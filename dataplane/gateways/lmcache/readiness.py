@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataplane.copies.copying import CopyFailed, CopyThreads
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache, NamedPool
+from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.handlers.failures import ANSWERS, OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.wire.requests import LATER, Chunks, GatewayRequest, Result, as_failed
 from dataplane.protocol.codes import ProtocolError
 
@@ -21,7 +22,7 @@ class PageReadiness:
 
     def __init__(
         self,
-        cache: GatewayCache,
+        cache: InProcess,
         pool: NamedPool,
         copying: CopyThreads,
         clock: Callable[[], float],

@@ -15,14 +15,15 @@ import structlog
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache, NamedPool
 from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
 from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.handlers.digests import Digests
 from dataplane.gateways.lmcache.handlers.failures import ANSWERS, OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.instances import Instances, Timeouts
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.registrations import Registrations
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
@@ -58,7 +59,7 @@ class LMCacheServer:
         self,
         loop: Loop,
         url: str,
-        cache: GatewayCache,
+        cache: InProcess,
         pool: NamedPool,
         memory: int,
         folder: Path,
@@ -282,7 +283,7 @@ class LMCacheServer:
         now = self._clock()
         self.sessions.end_scheduler(connection.identity)
         if connection.client:
-            self._cache.say_detached(connection.client, now)
+            self._cache.node.say_detached(connection.client, now)
         self.instances.disconnected(connection.identity, now)
 
     def tick(self) -> None:
@@ -299,9 +300,9 @@ class LMCacheServer:
     def _end_strangers(self, now: float) -> None:
         """Detach the schedulers of the previous data plane. By now, their workers hold the blocks themselves."""
         for client in self._strangers:
-            engine = self._cache.engines.get(client)
+            engine = self._cache.node.engines.get(client)
             if engine is not None and not engine.expired:  # an engine that was writing may still be writing
-                self._cache.say_detached(client, now)
+                self._cache.node.say_detached(client, now)
         self._strangers.clear()
 
     def close(self, *, hand_over: bool = False) -> None:

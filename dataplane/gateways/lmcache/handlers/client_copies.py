@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dataplane.gateways.lmcache.handlers.cache import NamedPool
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.failures import FALSE, NOTHING_TO_STORE, YES, OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.instances import Instance
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
 from dataplane.gateways.lmcache.readiness import PageReadiness

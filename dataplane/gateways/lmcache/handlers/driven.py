@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import LeasedChain
-from dataplane.gateways.lmcache.handlers.cache import NamedPool
 from dataplane.gateways.lmcache.handlers.client_copies import Resolve
 from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, Source
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
 from dataplane.gateways.lmcache.readiness import PageReadiness
@@ -80,7 +80,7 @@ class DrivenCopyHandlers:
         def done(failed: CopyFailed | None) -> bytes:
             now = self._clock()
             if failed is not None or not instance.attached:
-                transfers.give_up(store, now)  # only this process was writing there
+                transfers.abort(store.reservation, now)  # only this process was writing there
                 raise OperationFailed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
             transfers.publish(store, now)
             self._moved.stored(len(store.places), copier.chunk_bytes)

@@ -18,7 +18,7 @@ import structlog
 
 from dataplane.copies.copying import CopyFailed
 from dataplane.copies.devices import Devices
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache
+from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout, form_of
 from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
@@ -85,7 +85,7 @@ class Instances:
 
     def __init__(
         self,
-        cache: GatewayCache,
+        cache: InProcess,
         memory: int,
         named: int,
         registrations: Registrations,
@@ -252,7 +252,9 @@ class Instances:
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach the worker's engine, or resume its earlier one. Raise OperationFailed on failure."""
         registered = instance.registered
-        before = self._cache.engines.get(registered.client) if registered.memory == self._memory else None
+        before = (
+            self._cache.node.engines.get(registered.client) if registered.memory == self._memory else None
+        )
         message = Attach(
             0,
             VERSION,
@@ -269,7 +271,7 @@ class Instances:
             writing=list(before.expired) if before is not None and instance.form.copier is None else [],
         )
         try:
-            engine, spaces = self._cache.attach(message, *_split(registered.owner, now), gateway=LMCACHE)
+            engine, spaces = self._cache.node.attach(message, *_split(registered.owner, now), gateway=LMCACHE)
         except ProtocolError as error:
             raise OperationFailed(Reason.REFUSED, f"{error.field}: {error.message}") from None
         if before is not None and before.client != engine.client and not before.connected:
@@ -334,7 +336,7 @@ class Instances:
         self._layouts.clear()
         if instance.attached:
             return
-        engine = self._cache.engines.get(instance.client)
+        engine = self._cache.node.engines.get(instance.client)
         if engine is not None and engine.connected:  # the engine's detach still waits for a copy to end
             instance.attached = True
             return
@@ -386,7 +388,7 @@ class Instances:
         for client, since in list(self._leaving.items()):
             if now - since > LOST_TTL_S:
                 del self._leaving[client]
-                self._cache.process_gone(client, now)
+                self._cache.node.process_gone(client, now)
 
     def _away(self, instance: Instance, reason: str, now: float) -> None:
         """End a worker's rights. Its open transfers stay until it sends a request again or is gone."""
@@ -396,7 +398,7 @@ class Instances:
 
         def detach() -> None:
             if not instance.attached:
-                self._cache.detach(instance.client, reason, self._clock())
+                self._cache.node.detach(instance.client, reason, self._clock())
                 if not instance.registered.pid:
                     self._leaving[instance.client] = self._clock()
 
@@ -412,15 +414,15 @@ class Instances:
             self._openings.close(instance.form.copier)
             if idle:
                 self._watch.end(instance.client)
-                self._cache.say_detached(instance.client, at)
+                self._cache.node.say_detached(instance.client, at)
             else:  # the worker may still access its bytes
-                self._cache.detach(instance.client, reason, at)
+                self._cache.node.detach(instance.client, reason, at)
                 self._lost(instance.client, instance.registered.owner, at)
 
         self._once_idle(instance, leave)
 
     def _has_expired(self, client: int) -> bool:
-        engine = self._cache.engines.get(client)
+        engine = self._cache.node.engines.get(client)
         return engine is not None and bool(engine.expired or engine.reservations)
 
     def _gone(self, instance: Instance) -> None:
@@ -429,7 +431,7 @@ class Instances:
 
         def gone() -> None:
             self._openings.close(instance.form.copier)
-            self._cache.process_gone(instance.client, self._clock())
+            self._cache.node.process_gone(instance.client, self._clock())
 
         self._once_idle(instance, gone)
 
@@ -448,8 +450,10 @@ class Instances:
         """Release the bytes of an engine whose worker is over once its process is proven gone."""
         if not owner[0]:
             self._leaving[client] = now
-        elif not self._watch.begin(client, owner, lambda: self._cache.process_gone(client, self._clock())):
-            self._cache.process_gone(client, now)
+        elif not self._watch.begin(
+            client, owner, lambda: self._cache.node.process_gone(client, self._clock())
+        ):
+            self._cache.node.process_gone(client, now)
 
     def _watch_process(self, instance: Instance) -> None:
         self._leaving.pop(instance.client, None)

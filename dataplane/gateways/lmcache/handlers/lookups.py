@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache
+from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
@@ -25,7 +25,7 @@ class LookupHandlers:
 
     def __init__(
         self,
-        cache: GatewayCache,
+        cache: InProcess,
         instances: Instances,
         sessions: LookupSessions,
         chains: RequestChains,
@@ -110,7 +110,7 @@ class LookupHandlers:
                 peer.client = self._attach(group, pid, started, asked.now)
         if peer.client:
             return peer.client
-        if self._common not in self._cache.engines:
+        if self._common not in self._cache.node.engines:
             self.attach_common(asked.now)
         return self._common
 
@@ -120,7 +120,7 @@ class LookupHandlers:
 
     def _attach(self, group: str, pid: int, started: int, now: float) -> int:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)
-        return self._cache.attach(message, pid, now, started, gateway=LMCACHE)[0].client
+        return self._cache.node.attach(message, pid, now, started, gateway=LMCACHE)[0].client
 
     def query_prefetch_status(self, asked: GatewayRequest, request_id: str) -> Result:
         return encode(self._sessions.take_result(asked.peer.identity, request_id))
@@ -135,7 +135,7 @@ class LookupHandlers:
         if lookup is None or key.start >= key.end:
             return None
         lock = next(iter(lookup.locks.values()), None)
-        if lock is not None and lookup.client in self._cache.engines:
+        if lock is not None and lookup.client in self._cache.node.engines:
             # The engine has these chunks in its own memory, but they count as used nevertheless.
             chunks = slice(key.start // CHUNK_TOKENS, -(-key.end // CHUNK_TOKENS))
             pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)

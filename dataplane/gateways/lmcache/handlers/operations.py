@@ -12,7 +12,7 @@ from functools import partial
 
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.gpu_copies import GpuCopyService
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache, NamedPool
+from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
 from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
@@ -20,6 +20,7 @@ from dataplane.gateways.lmcache.handlers.driven import DrivenCopyHandlers
 from dataplane.gateways.lmcache.handlers.failures import FALSE, YES, OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.instances import Instances
 from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.registrations import DeviceContext, RegisteredWorker
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.gateways.lmcache.readiness import PageReadiness
@@ -36,7 +37,7 @@ class GatewayHandlers:
 
     def __init__(
         self,
-        cache: GatewayCache,
+        cache: InProcess,
         pool: NamedPool,
         instances: Instances,
         sessions: LookupSessions,
@@ -118,7 +119,7 @@ class GatewayHandlers:
     def _clear(self, asked: GatewayRequest, force: bool = False) -> Result:
         if not self._allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
-        self._cache.clear_gateway(LMCACHE, asked.now, force=bool(force))
+        self._cache.node.clear_gateway(LMCACHE, asked.now, force=bool(force))
         return None
 
     # ---- registration

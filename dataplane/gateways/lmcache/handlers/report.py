@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from dataplane.gateways.lmcache.handlers.cache import NamedPool
 from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S, Counters
 from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
+from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.protocol.events import GatewayInstance, GatewayOperation, GatewayStats
 from dataplane.protocol.spaces import LMCACHE

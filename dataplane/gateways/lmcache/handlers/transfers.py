@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dataplane.core.inprocess import LeasedChain
-from dataplane.gateways.lmcache.handlers.cache import GatewayCache
+from dataplane.core.inprocess import InProcess, LeasedChain
 from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout
 from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
@@ -75,7 +74,7 @@ class OpenRead:
 class Transfers:
     """The open transfers of one worker."""
 
-    cache: GatewayCache
+    cache: InProcess
     form: ChunkLayout
     client: int = 0
     _stores: dict[Transfer, OpenStore] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class Transfers:
     def grant(self, space: int, tenant: str, keys: bytes, parent: bytes, now: float) -> OpenStore:
         """Reserve room for the chunks that are not cached yet. Raise ProtocolError on failure."""
         message = Reserve(0, space, tenant, keys, self.form.chunk_bytes, parent)
-        granted = self.cache.reserve(self.client, message, now)
+        granted = self.cache.node.reserve(self.client, message, now)
         outcomes: list[int] = granted.outcomes.tolist()
         places = [
             ChunkLocation(at, int(granted.segments[at]), int(granted.offsets[at]))
@@ -108,11 +107,15 @@ class Transfers:
 
     def publish(self, store: OpenStore, now: float) -> None:
         """Publish the chunks of a store after they are written. Raise ProtocolError on failure."""
-        self.cache.commit(self.client, Commit(0, store.reservation), now)
+        self.cache.node.commit(self.client, Commit(0, store.reservation), now)
 
-    def give_up(self, store: OpenStore, now: float) -> None:
-        """Abort a store that is no longer being written."""
-        self._abort(store.reservation, now)
+    def abort(self, reservation: int, now: float) -> None:
+        """Abort a reservation that is no longer being written, unless it has ended."""
+        try:
+            self.cache.node.abort(self.client, Abort(0, reservation), now)
+        except ProtocolError as error:
+            if error.code not in (Code.UNKNOWN_RESERVATION, Code.NOT_ATTACHED):
+                raise
 
     def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> LeasedChain:
         """Hold all chunks, or none. Raise OperationFailed or ProtocolError on failure."""
@@ -136,7 +139,7 @@ class Transfers:
 
         Raise ProtocolError on failure.
         """
-        engine = self.cache.engines.get(self.client)
+        engine = self.cache.node.engines.get(self.client)
         before = self._stores.get(transfer)
         if before is not None:
             if engine is not None and before.reservation in engine.reservations:
@@ -162,27 +165,20 @@ class Transfers:
             self._forget(transfer, now)
 
     def _forget(self, transfer: Transfer, now: float) -> None:
-        self._abort(self._stores.pop(transfer).reservation, now)
-
-    def _abort(self, reservation: int, now: float) -> None:
-        try:
-            self.cache.abort(self.client, Abort(0, reservation), now)
-        except ProtocolError as error:
-            if error.code not in (Code.UNKNOWN_RESERVATION, Code.NOT_ATTACHED):
-                raise
+        self.abort(self._stores.pop(transfer).reservation, now)
 
     def _release_old(self, keys: bytes, now: float) -> None:
         """Release expired reservations of the previous data plane that a worker commits.
 
         The commit shows that the worker no longer writes their bytes.
         """
-        engine = self.cache.engines.get(self.client)
+        engine = self.cache.node.engines.get(self.client)
         if engine is None or not engine.expired:
             return
         own = {keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)}
         for number, reservation in list(engine.expired.items()):
             if all(block.key in own for block in reservation.writing.values()):
-                self._abort(number, now)
+                self.abort(number, now)
 
     # ---- reads
 
@@ -230,7 +226,7 @@ class Transfers:
         for transfer in [each for each, read in self._reads.items() if read.deadline <= now]:
             self.end_read(transfer)
         if self._stores:
-            engine = self.cache.engines.get(self.client)
+            engine = self.cache.node.engines.get(self.client)
             known: Sequence[int] = () if engine is None else [*engine.reservations, *engine.expired]
             for transfer in [each for each, store in self._stores.items() if store.reservation not in known]:
                 del self._stores[transfer]
