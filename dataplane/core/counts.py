@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dataplane.core.engines.rings import RingReader
-from dataplane.core.tenants.quotas import wrapped
+from dataplane.core.tenants.tenant import wrapped
 from dataplane.protocol.codes import Code
 
 

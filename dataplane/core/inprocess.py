@@ -20,7 +20,7 @@ import numpy as np
 
 from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.engines.storing import check_keys
-from dataplane.core.tenants.quotas import wrapped
+from dataplane.core.tenants.tenant import wrapped
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import (

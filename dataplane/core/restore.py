@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from dataplane.core.node import Node
     from dataplane.core.pool.pool import Pool
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 _LOW32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)
@@ -429,20 +429,20 @@ def _make_blocks(
     ):
         block = Block(
             number,
+            slot.slab.slot_bytes,
+            int.from_bytes(keys[32 * at : 32 * at + 8], "little") ^ space,
             control,
             space,
             keys[32 * at : 32 * at + 32],
             tenants[tenant],
             slot,
             nbytes,
-            slot.slab.slot_bytes,
             divmod(entry, width) if entry >= 0 else None,
-            int.from_bytes(keys[32 * at : 32 * at + 8], "little") ^ space,
         )
         block.hits, block.used_at, block.stamp = hits, used / 1e9, stamps[at]
         if rooted[at]:
             block.parent = parents[32 * at : 32 * at + 32]
-        slot.slab.blocks.add(block)
+        slot.slab.blocks.add(number)
         blocks.append(block)
     return blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.stats import node_stats
-from dataplane.core.tenants.quotas import Rate
+from dataplane.core.tenants.tenant import Rate
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control import OnExceed, QuotaSpec
 from tests.core.tenancy import PAGE, bench_of, fill, held

@@ -51,7 +51,7 @@ def test_of_pins_of_equal_keys_each_ends_at_its_own_time() -> None:
     assert bench.pool.pinned_bytes == 0, "a soft pin is all that is left"
     bench.pass_time(20)
     assert bench.pin("kept by hits").expired
-    assert not any(block.pins for block in bench.node.pool.table.blocks.values())
+    assert not bench.node.pool.pins.marked
     assert bench.faults() == []
 
 
@@ -60,7 +60,9 @@ def test_a_block_knows_pins_of_equal_keys_as_one() -> None:
     chain = make.keys(4)
     engine.store(chain, PAGE)
     assert bench.apply(*make.pins([make.pin(f"p{number}", chain) for number in range(50)])) == []
-    assert {len(block.pins) for block in bench.node.pool.table.blocks.values()} == {1}
+    assert [len(bundles) for bundles in bench.node.pool.pins.marked.values()] == [1] * len(
+        bench.node.pool.table.blocks
+    )
     assert len({id(pin.keys) for pin in bench.node.pool.pins.by_name.values()}) == 1
 
 

@@ -129,7 +129,7 @@ def chain_of(bench: Bench, length: int, name: object) -> list[Block]:
     tenant = bench.node.pool.tenants.get("a")
     seed = make.key(name)
     keys = [at.to_bytes(4, "big") + seed[4:] for at in range(length)]
-    return [Block(0, 0, 1, key, tenant, None, PAGE, PAGE, None) for key in reversed(keys)]  # type: ignore[arg-type]
+    return [Block(0, PAGE, 0, 0, 1, key, tenant, None, PAGE, None) for key in reversed(keys)]  # type: ignore[arg-type]
 
 
 def test_what_is_behind_a_parent_that_a_request_names_counts_as_parting() -> None:

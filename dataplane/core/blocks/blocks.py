@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dataplane.core.blocks.slabs import Segment, Slot
 from dataplane.core.journal.id_journal import IdJournal, SegmentName
 from dataplane.core.journal.recovery_table import B_SEGMENT, B_TENANT, RecoveryTable
-from dataplane.core.tenants.eviction_queues import Rank
+from dataplane.core.tenants.eviction_queues import Evictable
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.layout import (
     BUCKET_ENTRIES,
     COLD_STORED_AT,
@@ -31,18 +32,11 @@ from dataplane.protocol.layout import (
 )
 from dataplane.protocol.states import CONTROL_MASK, MOVES, STATE_MASK, BlockStep, State, advance
 
-if TYPE_CHECKING:
-    from dataplane.core.tenants.eviction_queues import EvictionQueue
-    from dataplane.core.tenants.pins import PinBundle
-    from dataplane.core.tenants.quotas import Tenant
-
 
 @dataclass(eq=False, slots=True)
-class Block:
+class Block(Evictable):
     """A block that is not FREE."""
 
-    number: int
-    """Number of its descriptor."""
     control: int
     """Copy of its control word."""
     space: int
@@ -50,22 +44,10 @@ class Block:
     tenant: Tenant
     slot: Slot
     nbytes: int
-    charge: int
-    """Bytes that its tenant is charged: the size of the slot, not of the block."""
     entry: tuple[int, int] | None
     """Bucket and position in the index; None after it left the index (for example, in quarantine)."""
-    mark: int = 0
-    """64-bit fingerprint of its key and space, by which eviction policies identify it."""
-    pins: Sequence[PinBundle] = ()
     guaranteed: bool = False
     """Whether it is within the pin budgets and therefore in no eviction queue."""
-    queue: EvictionQueue | None = None
-    """Eviction queue that holds the block; None while the block may not be evicted."""
-    rank: Rank = Rank.NORMAL
-    hits: int = 0
-    """Number of uses since it was stored."""
-    used_at: float = 0.0
-    """Unix seconds when it was stored or last used."""
     stamp: int = 0
     """Unix nanoseconds when it was reserved; invalidations compare it."""
     parent: bytes = b""
@@ -202,10 +184,10 @@ class BlockTable:
             raise IndexError("no free descriptor: call `free_descriptors` first")
         slab = slot.slab
         cells, row = self._cells, self._first_hot + HOT_WORDS * number
-        block = Block(number, cells[row], space, key, tenant, slot, nbytes, slab.slot_bytes, entry, mark)
+        block = Block(number, slab.slot_bytes, mark, cells[row], space, key, tenant, slot, nbytes, entry)
         self.blocks[number] = block
         self._space_cells[number] = space
-        slab.blocks.add(block)
+        slab.blocks.add(number)
         cells[row + HOT_SPACE_SEGMENT] = space | slab.segment.number << 32
         cells[row + HOT_OFFSET] = slot.offset
         cells[row + HOT_NBYTES] = nbytes
@@ -299,7 +281,7 @@ class BlockTable:
         self.step(blocks, step)
         known, recycled, spaces = self.blocks, self._recycled, self._space_cells
         for block in blocks:
-            block.slot.slab.blocks.discard(block)
+            block.slot.slab.blocks.discard(block.number)
             block.before = None  # a freed block must not keep its ancestors alive
             del known[block.number]
             spaces[block.number] = 0

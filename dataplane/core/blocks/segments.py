@@ -7,8 +7,8 @@ from collections.abc import Callable, Set
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.ranges import Ranges
 from dataplane.core.blocks.slabs import Segment, Slabs
-from dataplane.core.blocks.spaces import Spaces
 from dataplane.core.journal.id_journal import IdJournal, SegmentEnd, SpaceEnd
+from dataplane.core.spaces import Spaces
 from dataplane.protocol.events import Event, SegmentCreated, SegmentRetired
 
 

@@ -20,14 +20,13 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush, nlargest
 from itertools import count
-from typing import TYPE_CHECKING
 
 from dataplane.core.blocks.ranges import Ranges
-
-if TYPE_CHECKING:
-    from dataplane.core.blocks.blocks import Block
+from dataplane.protocol.events import SpaceStats
+from dataplane.protocol.spaces import Space
 
 SLOT_ALIGN = 4096
 SMALL_SLAB_BYTES = 2 << 20
@@ -61,7 +60,8 @@ class Slab:
     slot_bytes: int
     free: list[int]
     """Free slot numbers; the last is taken first. Empty in a slab that was given back to its segment."""
-    blocks: set[Block] = field(default_factory=set)
+    blocks: set[int] = field(default_factory=set)
+    """Numbers of the blocks in its slots."""
     listed: bool = True
     """Whether it is in a heap of open slabs, although it may no longer have a free slot."""
 
@@ -107,6 +107,28 @@ class SpaceUse:
     """Bytes of the taken slots beyond the sizes of their blocks. The pool maintains this, because it knows the
     blocks."""
     segments: dict[Segment, None] = field(default_factory=dict)
+
+    def stats(self, space: Space) -> SpaceStats:
+        """Return the statistics of the space that uses this."""
+        return SpaceStats(
+            space=_identity(space),
+            model=space.model,
+            revision=space.revision,
+            dtype=space.dtype,
+            world_size=space.world_size,
+            rank=space.rank,
+            block_bytes=space.block_bytes,
+            blocks=self.slots,
+            bytes=self.bytes,
+            padding_bytes=self.padding_bytes,
+            segments=len(self.segments),
+            gateway=space.gateway,
+        )
+
+
+@lru_cache(4096)
+def _identity(space: Space) -> str:
+    return space.identity()
 
 
 class Slabs:

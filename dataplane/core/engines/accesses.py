@@ -17,7 +17,7 @@ from dataplane.protocol.layout import U64
 from dataplane.protocol.salts import shown
 
 if TYPE_CHECKING:
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 RETAINED_S = 3600.0
 MAX_DROPPED = 1024

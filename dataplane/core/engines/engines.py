@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dataplane.core.blocks.blocks import Block, name_of_segment
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.journal.id_journal import EngineName, Record, SpaceName, TenantName
-from dataplane.core.tenants.quotas import Tenant
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Attach
 from dataplane.protocol.events import EngineStats

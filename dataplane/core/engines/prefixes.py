@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 WINDOW_S = 300.0
 WINDOWS = 12

@@ -12,7 +12,7 @@ from dataplane.core.engines.engines import Engine, OpenReservation
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.journal.recovery_table import B_RESERVATION
 from dataplane.core.pool.pool import Pool
-from dataplane.core.tenants.quotas import Tenant
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, Reserve

@@ -14,7 +14,7 @@ from dataplane.core.engines.engines import Engine
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import DrainBudget, drain
 from dataplane.core.pool.pool import Pool
-from dataplane.core.tenants.quotas import Tenant, wrapped
+from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.engine import Reserve
 from dataplane.protocol.layout import HOT_KEY, U64
 

@@ -130,7 +130,7 @@ class ReclaimPlan:
             return
         if self.room < self.size:
             return
-        group = [block for each in self._emptied for block in _blocks(each)]
+        group = [block for each in self._emptied for block in self._blocks(each)]
         if self.search.take_all(group):
             self._go(group)
         else:
@@ -160,7 +160,7 @@ class ReclaimPlan:
             if lacking > 0:
                 return
             if all(self._may_go(each, vacant) for each in going):
-                self._go([block for each in going for block in _blocks(each)])
+                self._go([block for each in going for block in self._blocks(each)])
                 self.missing = 0
                 return
 
@@ -168,7 +168,7 @@ class ReclaimPlan:
         """Return whether the floors of tenants allow the eviction of an emptied segment. If they do not, the segment
         makes no room in this walk."""
         if segment not in self._agreed:
-            if not self.search.take_all(_blocks(segment)):
+            if not self.search.take_all(self._blocks(segment)):
                 self._emptied.remove(segment)
                 self.room -= segment.nbytes
                 if segment.base is not None:
@@ -181,24 +181,25 @@ class ReclaimPlan:
         """Keep only the emptied segments whose eviction the floors of tenants allow, because not all may be evicted."""
         kept: list[Segment] = []
         for segment in reversed(self._emptied):
-            if self.search.take_all(_blocks(segment)):
+            if self.search.take_all(self._blocks(segment)):
                 kept.append(segment)
             else:
                 self.room -= segment.nbytes
         self._emptied = kept
         if self.room >= self.size:
-            self._go([block for each in kept for block in _blocks(each)])
+            self._go([block for each in kept for block in self._blocks(each)])
 
     def _take_ripe(self) -> bool:
         """Take the first half-met slab or segment all of whose blocks may be evicted; return whether there was one."""
         while self._ripe:
             container = self._ripe.pop(0)
             if isinstance(container, Slab):
-                blocks, slots = list(container.blocks), self._met[container][1]
+                blocks = [self.search.blocks[number] for number in container.blocks]
+                slots = self._met[container][1]
                 whole = len(blocks) == len(self._met[container][0])
                 gone = {container}
             else:
-                blocks = _blocks(container)
+                blocks = self._blocks(container)
                 whole = self._counts[container][0] == self._counts[container][2]
                 slots = self._slots_of(container)
                 gone = container.slabs
@@ -242,6 +243,6 @@ class ReclaimPlan:
         it cannot make room twice."""
         return block.queue is None or block in self._taken or self.skip(block)
 
-
-def _blocks(segment: Segment) -> list[Block]:
-    return [block for slab in segment.slabs for block in slab.blocks]
+    def _blocks(self, segment: Segment) -> list[Block]:
+        blocks = self.search.blocks
+        return [blocks[number] for slab in segment.slabs for number in slab.blocks]

@@ -24,7 +24,7 @@ from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.accounts import Account
 from dataplane.core.tenants.eviction_queues import Rank
-from dataplane.core.tenants.quotas import Tenant
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code
 from dataplane.protocol.events import BlocksEvicted
 from dataplane.protocol.salts import shown
@@ -110,10 +110,11 @@ class Reclaimer:
             return 0
         admission = self._pool.admission if reason == "room" else None
         freed: dict[Tenant, list[Block]] = {}
+        pinned = self._pool.pins.marked
         for block in going:
             if admission is not None:
                 admission.victim(now - block.used_at, now)
-            if block.pins:
+            if block in pinned:
                 self._pool.pins.unmark(block)
             if block.queue is not None:
                 block.queue.evict(block, now)
@@ -131,7 +132,8 @@ class Reclaimer:
         for tenant, blocks in freed.items():
             size = sum([block.charge for block in blocks])
             self._pool.uncharge(tenant, size, blocks)
-            usage.evicted(tenant, blocks, size)
+            for space, count, nbytes in _by_space(blocks, size):
+                usage.evicted(tenant, space, count, nbytes)
             tenant.evicted_blocks += len(blocks)
             self._pool.totals.evicted_blocks += len(blocks)
             self._pool.totals.evicted_bytes += size
@@ -350,3 +352,14 @@ class Reclaimer:
         with closing(search.candidates()) as candidates:
             walk.along(candidates)
         return walk
+
+
+def _by_space(blocks: Sequence[Block], nbytes: int) -> Iterable[tuple[int, int, int]]:
+    """Return (space, number of blocks, charged bytes) for each space of blocks that are charged `nbytes` in all."""
+    if len({block.space for block in blocks}) == 1:
+        return ((blocks[0].space, len(blocks), nbytes),)
+    sums: dict[int, tuple[int, int]] = {}
+    for block in blocks:
+        count, size = sums.get(block.space, (0, 0))
+        sums[block.space] = count + 1, size + block.charge
+    return [(space, *each) for space, each in sums.items()]

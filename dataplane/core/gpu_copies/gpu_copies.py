@@ -381,7 +381,7 @@ class GpuCopyTable:
             shown = [block for block, gpu_copy in pool.gpu_copies.items() if gpu_copy.shown]
             pool.shown, pool.shown_bytes = len(shown), sum(block.nbytes for block in shown)
             for block in shown:
-                for bundle in block.pins:
+                for bundle in self._pool.pins.marked.get(block, ()):
                     bundle.gpu_copies += 1
                     bundle.gpu_copy_bytes += block.nbytes
 

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dataplane.core.gpu_copies.extents import ExtentBudget, shape_of
-from dataplane.core.tenants.pins import STRENGTHS, PinBundle
+from dataplane.core.pool.pins import STRENGTHS, PinBundle
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 COUNTED = 8192
 STAY_S = 10.0

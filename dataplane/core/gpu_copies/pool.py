@@ -12,7 +12,7 @@ from dataplane.protocol.gpu_copies import GpuCopyIndex
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.pins import PinBundle
+    from dataplane.core.pool.pins import PinBundle
 
 
 @dataclass(frozen=True, slots=True)

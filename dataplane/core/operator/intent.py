@@ -14,10 +14,10 @@ from dataplane.base.error_path import split_path
 from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.reclaimer import Reclaimer
+from dataplane.core.pool.pins import Pin
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.accounts import effective_floors
-from dataplane.core.tenants.pins import Pin
-from dataplane.core.tenants.quotas import Rate
+from dataplane.core.tenants.tenant import Rate
 from dataplane.policies.admission import Admission
 from dataplane.policies.registry import POLICIES
 from dataplane.protocol.codes import Code, ProtocolError

@@ -16,8 +16,8 @@ from dataplane.core.engines.storing import check_keys
 from dataplane.core.journal.recovery_table import ROW_TENANT_OWNER
 from dataplane.core.operator.scopes import spaces_of
 from dataplane.core.pool.lineage import among
+from dataplane.core.pool.pins import strongest
 from dataplane.core.pool.pool import Pool
-from dataplane.core.tenants.pins import strongest
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
@@ -80,7 +80,8 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
 
 
 def _described(pool: Pool, block: Block, space: Space, identity: str, leases: int) -> CachedBlock:
-    pins = [pin.name for bundle in block.pins for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
+    bundles = pool.pins.marked.get(block, ())
+    pins = [pin.name for bundle in bundles for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
     state = block.state
     kept = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
     ready = state is State.READY
@@ -95,7 +96,7 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
         charged_bytes=block.charge,
         leases=leases,
         pins=pins[:MAX_PINS_SHOWN],
-        strength=strongest({bundle.strength for bundle in block.pins}) if block.pins else "",
+        strength=strongest({bundle.strength for bundle in bundles}) if bundles else "",
         guaranteed=block.guaranteed,
         stored_at=block.stamp / 1e9,
         used_at=block.used_at,

@@ -13,7 +13,7 @@ from dataplane.core.engines.touching import touching
 from dataplane.core.pool.lineage import among
 from dataplane.core.pool.pool import Pool
 from dataplane.core.pool.sweeps import Kind, SweepStart
-from dataplane.core.tenants.quotas import Tenant
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control import MAX_PREFIXES, Prefix, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST

@@ -11,7 +11,7 @@ from dataplane.core.tenants.eviction_queues import EvictionQueue, MakePolicy, Ra
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 _DEMOTED = Rank.DEMOTED
 

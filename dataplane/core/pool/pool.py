@@ -10,12 +10,13 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.segments import Segments
 from dataplane.core.blocks.slabs import Slabs
-from dataplane.core.blocks.spaces import Spaces
 from dataplane.core.pool.order import EvictionOrder
+from dataplane.core.pool.pins import PinBundle, PinTable
 from dataplane.core.pool.sweeps import Sweeps
+from dataplane.core.spaces import Spaces
 from dataplane.core.tenants.eviction_queues import MakePolicy, Rank
-from dataplane.core.tenants.pins import PinBundle, PinTable
-from dataplane.core.tenants.quotas import Tenant, TenantTable
+from dataplane.core.tenants.quotas import TenantTable
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.core.tenants.usage import UsageTable
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError
@@ -56,6 +57,7 @@ class Pool:
         self.order = EvictionOrder(policy)
         self.pin_budget_ratio = pin_budget_ratio
         self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
+        self._marked = self.pins.marked
         self.spaces = Spaces()
         self.usage = UsageTable(self.spaces)
         self.tenants = TenantTable(self.order.common, self.usage)
@@ -95,7 +97,7 @@ class Pool:
         state = block.control & STATE_MASK
         charge = block.charge
         if state in _READABLE:
-            if block.pins:
+            if block in self.pins.marked:
                 self.pins.unmark(block)
             if block.queue is not None:
                 block.queue.remove(block)
@@ -158,8 +160,9 @@ class Pool:
         block.hits += 1
         if block.queue is not None:  # a block that may not be evicted is in no queue
             block.queue.touch(block, now)
-        for pin in block.pins:
-            pin.hit(now)
+        if self._marked:
+            for pin in self._marked.get(block, ()):
+                pin.hit(now)
 
     def refresh(self, block: Block, now: float) -> None:
         """Make a block recent again without counting a use, so that later blocks of its chain do not become newer than
@@ -173,7 +176,7 @@ class Pool:
     def repin(self, block: Block, now: float) -> None:
         """Update the pins of a READY block after the pin table changed."""
         pins = self._pins_of(block)
-        if block.doomed or pins == block.pins:
+        if block.doomed or pins == self.pins.marked.get(block, ()):
             return
         self.pins.unmark(block)
         if pins:
@@ -220,7 +223,7 @@ class Pool:
         count = 0
         for block in blocks:
             self.table.unlist(block)
-            if block.pins:
+            if block in self.pins.marked:
                 self.pins.unmark(block)
             self.order.move(block, None, 0.0)
             block.doomed = True
@@ -292,7 +295,10 @@ class Pool:
 
     def space_stats(self) -> list[SpaceStats]:
         """Return the statistics of at most MAX_SPACES_SHOWN spaces, largest number of bytes first."""
-        return [self.spaces.stats(number, use) for number, use in self.slabs.largest_spaces(MAX_SPACES_SHOWN)]
+        return [
+            use.stats(self.spaces.by_number[number])
+            for number, use in self.slabs.largest_spaces(MAX_SPACES_SHOWN)
+        ]
 
     def stats(self) -> PoolStats:
         stats = PoolStats(

@@ -39,7 +39,7 @@ from dataplane.protocol.layout import (
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
+    from dataplane.core.tenants.tenant import Tenant
 
 CHUNK = 16_384
 """Maximum number of blocks that one step processes."""

@@ -7,14 +7,11 @@ that is guaranteed, being written, quarantined or doomed is in no eviction queue
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from dataplane.policies import EvictionPolicy
 from dataplane.policies.lru import Lru
-
-if TYPE_CHECKING:
-    from dataplane.core.blocks.blocks import Block
 
 MakePolicy = Callable[[], EvictionPolicy]
 
@@ -29,6 +26,25 @@ class Rank(IntEnum):
 
 _NORMAL = Rank.NORMAL
 _DEMOTED = Rank.DEMOTED
+
+
+@dataclass(eq=False, slots=True)
+class Evictable:
+    """What eviction queues know of a block. Only they write `queue` and `rank`."""
+
+    number: int
+    """Number of its descriptor."""
+    charge: int
+    """Bytes that its tenant is charged: the size of the slot, not of the block."""
+    mark: int
+    """64-bit fingerprint of its key and space, by which eviction policies identify it."""
+    queue: EvictionQueue | None = field(init=False, default=None, repr=False)
+    """Eviction queue that holds the block; None while the block may not be evicted."""
+    rank: Rank = field(init=False, default=Rank.NORMAL)
+    hits: int = field(init=False, default=0)
+    """Number of uses since it was stored."""
+    used_at: float = field(init=False, default=0.0)
+    """Unix seconds when it was stored or last used."""
 
 
 class EvictionQueue:
@@ -48,7 +64,7 @@ class EvictionQueue:
         order = self._ranks[rank]
         return 0 if order is None else len(order)
 
-    def insert(self, block: Block, rank: Rank, now: float) -> None:
+    def insert(self, block: Evictable, rank: Rank, now: float) -> None:
         """Add a block that became evictable."""
         order = self._ranks[rank]
         if order is None:
@@ -57,7 +73,7 @@ class EvictionQueue:
         block.queue = self
         block.rank = rank
 
-    def touch(self, block: Block, now: float) -> None:
+    def touch(self, block: Evictable, now: float) -> None:
         """Record a use of a block. A use ends a demotion."""
         rank = block.rank
         if rank is _NORMAL:
@@ -71,13 +87,13 @@ class EvictionQueue:
         assert order is not None
         order.touch(block.number, now)
 
-    def refresh(self, block: Block, now: float) -> None:
+    def refresh(self, block: Evictable, now: float) -> None:
         """Make a block as recent as after a use without counting one. A demoted block stays demoted."""
         order = self._ranks[block.rank]
         if block.rank is not _DEMOTED and order is not None:
             order.refresh(block.number, now)
 
-    def evict(self, block: Block, now: float) -> None:
+    def evict(self, block: Evictable, now: float) -> None:
         """Remove a block that is evicted to make room."""
         if block.rank is _NORMAL:
             self.policy.evict(block.number, now)
@@ -88,7 +104,7 @@ class EvictionQueue:
         order.evict(block.number, now)
         block.queue = None
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: Evictable) -> None:
         """Remove a block that is no longer evictable."""
         order = self._ranks[block.rank]
         assert order is not None
@@ -100,7 +116,7 @@ class EvictionQueue:
         order = self._ranks[rank]
         return iter(()) if order is None else order.victims(now)
 
-    def switch(self, make: MakePolicy, blocks: Sequence[Block], now: float) -> None:
+    def switch(self, make: MakePolicy, blocks: Sequence[Evictable], now: float) -> None:
         """Replace the policy. The new one receives the same NORMAL blocks in their current eviction order."""
         turn = {number: at for at, number in enumerate(self.policy.victims(now))}
         last = len(turn)  # a policy may omit blocks; these follow by their last use

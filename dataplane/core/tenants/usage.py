@@ -15,67 +15,17 @@ freely, thus take bounded memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from dataplane.core.blocks.spaces import Spaces
-from dataplane.protocol.salts import shown
+from dataplane.core.spaces import Spaces
+from dataplane.core.tenants.tenant import Tenant, UsageAccount
 from dataplane.protocol.spaces import leading
-from dataplane.protocol.usage import MAX_USAGE_PART, OTHERS, UsageCounters
-
-if TYPE_CHECKING:
-    from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
+from dataplane.protocol.usage import MAX_USAGE_PART, UsageCounters
 
 MAX_ACCOUNTS = 10_000
 """Maximum number of accounts of tenants without a record; the number of records bounds the others."""
 IDLE_US = 3600 * 1_000_000
 """Microseconds for which an account that holds no bytes stays after its last change."""
-_KIB_S = 1024 * 1_000_000
-_MAX = 2**63 - 1
-
-
-@dataclass(eq=False, slots=True)
-class UsageAccount:
-    """Usage of one tenant in one family of spaces. Counts are in blocks, bytes and tokens; times are in microseconds of
-    the node's clock."""
-
-    number: int
-    tenant: Tenant | None
-    """The tenant; None for the shared account of tenants without their own account."""
-    model: str
-    family: str
-    at_us: int
-    """Time up to which `byte_us` is settled."""
-    spaces: set[int] = field(default_factory=set)
-    bytes: int = 0
-    byte_us: int = 0
-    requested_tokens: int = 0
-    served_tokens: int = 0
-    stored_blocks: int = 0
-    stored_bytes: int = 0
-    evicted_blocks: int = 0
-    evicted_bytes: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-
-    def told(self) -> UsageCounters:
-        """Return the counters for the wire. Counts that engines claim may wrap around but cannot break a message."""
-        return UsageCounters(
-            number=self.number,
-            tenant=OTHERS if self.tenant is None else shown(self.tenant.salt),
-            model=self.model,
-            space=self.family,
-            held_kib_s=self.byte_us // _KIB_S & _MAX,
-            requested_tokens=self.requested_tokens & _MAX,
-            served_tokens=self.served_tokens & _MAX,
-            stored_blocks=self.stored_blocks,
-            stored_bytes=self.stored_bytes,
-            evicted_blocks=self.evicted_blocks,
-            evicted_bytes=self.evicted_bytes,
-            refused=dict(self.refused),
-        )
 
 
 class UsageTable:
@@ -109,13 +59,12 @@ class UsageTable:
         """Charge bytes to a tenant; a negative number gives bytes back."""
         self._settled(tenant, space).bytes += nbytes
 
-    def evicted(self, tenant: Tenant, blocks: Sequence[Block], nbytes: int) -> None:
+    def evicted(self, tenant: Tenant, space: int, blocks: int, nbytes: int) -> None:
         """Record evicted blocks of `nbytes` charged bytes in all, and give their bytes back."""
-        for space, size, count in _by_space(blocks, nbytes):
-            account = self._settled(tenant, space)
-            account.bytes -= size
-            account.evicted_blocks += count
-            account.evicted_bytes += size
+        account = self._settled(tenant, space)
+        account.bytes -= nbytes
+        account.evicted_blocks += blocks
+        account.evicted_bytes += nbytes
 
     def looked_up(self, tenant: Tenant, space: int, blocks: int) -> None:
         """Record a look-up by an engine whose leading space is or was `space`."""
@@ -208,14 +157,3 @@ class UsageTable:
                 account.tenant.usage.pop(space, None)
             del self._own[account.tenant.salt, account.family]
             del self._by_number[account.number]
-
-
-def _by_space(blocks: Sequence[Block], nbytes: int) -> Iterable[tuple[int, int, int]]:
-    """Return (space, charged bytes, number of blocks) for each space of blocks that are charged `nbytes` in all."""
-    if len({block.space for block in blocks}) == 1:
-        return ((blocks[0].space, nbytes, len(blocks)),)
-    sums: dict[int, tuple[int, int]] = {}
-    for block in blocks:
-        size, count = sums.get(block.space, (0, 0))
-        sums[block.space] = size + block.charge, count + 1
-    return [(space, *each) for space, each in sums.items()]

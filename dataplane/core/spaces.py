@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from dataplane.core.blocks.slabs import SpaceUse
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.events import SpaceStats
 from dataplane.protocol.spaces import Space, check_space
 
 MAX_SPACES = 65_536
@@ -117,26 +114,3 @@ class Spaces:
 
     def model(self, number: int) -> str:
         return self.by_number[number].model
-
-    def stats(self, number: int, use: SpaceUse) -> SpaceStats:
-        """Return the statistics of a space with its usage of the arena."""
-        space = self.by_number[number]
-        return SpaceStats(
-            space=_identity(space),
-            model=space.model,
-            revision=space.revision,
-            dtype=space.dtype,
-            world_size=space.world_size,
-            rank=space.rank,
-            block_bytes=space.block_bytes,
-            blocks=use.slots,
-            bytes=use.bytes,
-            padding_bytes=use.padding_bytes,
-            segments=len(use.segments),
-            gateway=space.gateway,
-        )
-
-
-@lru_cache(4096)
-def _identity(space: Space) -> str:
-    return space.identity()

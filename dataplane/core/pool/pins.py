@@ -12,16 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from dataplane.core.blocks.blocks import Block
 from dataplane.core.tenants.eviction_queues import Rank
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.control import PinSpec, Strength, Tier
 from dataplane.protocol.events import PinStats
-
-if TYPE_CHECKING:
-    from dataplane.core.blocks.blocks import Block
-    from dataplane.core.tenants.quotas import Tenant
-
 
 STRENGTHS: tuple[Strength, ...] = ("permanent", "guaranteed", "soft")
 """Strengths of pins, strongest first."""
@@ -29,8 +25,8 @@ STRENGTHS: tuple[Strength, ...] = ("permanent", "guaranteed", "soft")
 
 @dataclass(eq=False, slots=True)
 class PinBundle:
-    """Live pins of one model and tenant with the same keys and therefore the same blocks. Blocks refer to the bundle
-    instead of the single pins."""
+    """Live pins of one model and tenant with the same keys and therefore the same blocks. The pin table notes
+    the bundles of a block instead of the single pins."""
 
     model: str
     tenant: str
@@ -176,6 +172,8 @@ class PinTable:
     """Bundles by model, salt and digest of the keys."""
     _by_key: dict[tuple[str, str], dict[bytes, tuple[PinBundle, ...]]] = field(default_factory=dict)
     """Bundles of each key, by model and salt."""
+    marked: dict[Block, tuple[PinBundle, ...]] = field(default_factory=dict)
+    """Bundles of each READY block that a pin holds."""
     permanent: dict[Block, None] = field(default_factory=dict)
     """Blocks under a permanent pin, within the budgets or not."""
     _inside: dict[Tenant, dict[Block, None]] = field(default_factory=dict)
@@ -285,7 +283,7 @@ class PinTable:
 
         Return its new rank, None if it may not be evicted, and the blocks that lost their guarantee to it.
         """
-        block.pins = pins
+        self.marked[block] = pins
         for pin in pins:
             pin.resident += 1
             pin.bytes += block.charge
@@ -309,7 +307,7 @@ class PinTable:
         was = block.guaranteed
         if was:
             self._end_guarantee(block)
-        for pin in block.pins:
+        for pin in self.marked.pop(block, ()):
             pin.resident -= 1
             pin.bytes -= block.charge
             if pin.tier == "gpu":
@@ -317,7 +315,6 @@ class PinTable:
                 self.gpu_copies_changed = True
         self._waiting.pop(block, None)
         self.permanent.pop(block, None)
-        block.pins = ()
 
     def promote(self) -> list[Block]:
         """Guarantee waiting blocks that now fit the budgets, permanent ones first, and return them. They may no longer
@@ -395,7 +392,7 @@ class PinTable:
 
     def _wait(self, block: Block) -> None:
         self._waiting[block] = None
-        self._degraded.update((pin, None) for pin in block.pins if pin.strength != "soft")
+        self._degraded.update((pin, None) for pin in self.marked[block] if pin.strength != "soft")
 
     def _guarantee(self, block: Block) -> None:
         block.guaranteed = True
@@ -405,7 +402,7 @@ class PinTable:
             self._inside.setdefault(block.tenant, {})[block] = None
             self._yielding[block.tenant] = self._yielding.get(block.tenant, 0) + block.charge
             self._yielding_bytes += block.charge
-        for pin in block.pins:
+        for pin in self.marked[block]:
             pin.guaranteed += 1
 
     def _end_guarantee(self, block: Block) -> None:
@@ -420,7 +417,7 @@ class PinTable:
             self._yielding_bytes -= block.charge
             if not held:
                 del self._inside[block.tenant], self._yielding[block.tenant]
-        for pin in block.pins:
+        for pin in self.marked[block]:
             pin.guaranteed -= 1
 
     # ---- time

@@ -1,0 +1,194 @@
+"""One tenant: its charges, counters, rate and usage accounts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dataplane.core.tenants.accounts import Account
+from dataplane.protocol.codes import Code
+from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.events import TenantStats
+from dataplane.protocol.salts import shown
+from dataplane.protocol.usage import OTHERS, UsageCounters
+
+_KIB_S = 1024 * 1_000_000
+_MAX = 2**63 - 1
+
+
+def wrapped(count: int) -> int:
+    """Return `count` wrapped to 63 bits. Engines feed these counters, and their claims must not break a message that
+    also reports on others."""
+    return count & (2**63 - 1)
+
+
+@dataclass(slots=True)
+class Rate:
+    """A token bucket of `per_s` bytes a second, which holds at most one second's worth. A debt must be paid off before
+    the bucket grants more."""
+
+    per_s: int
+    left: float
+    at: float
+    _most: int = 0
+    """Bytes of the last grant."""
+
+    def granted(self, size: int, count: int, now: float) -> int:
+        """Return how many of `count` slots of `size` bytes may be taken now."""
+        passed = max(0.0, now - self.at)  # a clock that was set back must not remove tokens
+        self.left = min(float(self.per_s), self.left + passed * self.per_s)
+        self.at = now
+        # A slot larger than a second's worth is granted when the bucket is full, and paid off afterwards.
+        whole = self.left >= min(size, self.per_s)
+        granted = min(count, max(int(self.left // size), int(whole)))
+        self._most = size * granted
+        return granted
+
+    def spend(self, nbytes: int) -> None:
+        """Charge taken bytes. Bytes beyond the grant, which occur when the rate is only observed, make no debt."""
+        self.left -= min(nbytes, self._most)
+
+
+@dataclass(eq=False, slots=True)
+class UsageAccount:
+    """Usage of one tenant in one family of spaces. Counts are in blocks, bytes and tokens; times are in microseconds of
+    the node's clock."""
+
+    number: int
+    tenant: Tenant | None
+    """The tenant; None for the shared account of tenants without their own account."""
+    model: str
+    family: str
+    at_us: int
+    """Time up to which `byte_us` is settled."""
+    spaces: set[int] = field(default_factory=set)
+    bytes: int = 0
+    byte_us: int = 0
+    requested_tokens: int = 0
+    served_tokens: int = 0
+    stored_blocks: int = 0
+    stored_bytes: int = 0
+    evicted_blocks: int = 0
+    evicted_bytes: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def told(self) -> UsageCounters:
+        """Return the counters for the wire. Counts that engines claim may wrap around but cannot break a message."""
+        return UsageCounters(
+            number=self.number,
+            tenant=OTHERS if self.tenant is None else shown(self.tenant.salt),
+            model=self.model,
+            space=self.family,
+            held_kib_s=self.byte_us // _KIB_S & _MAX,
+            requested_tokens=self.requested_tokens & _MAX,
+            served_tokens=self.served_tokens & _MAX,
+            stored_blocks=self.stored_blocks,
+            stored_bytes=self.stored_bytes,
+            evicted_blocks=self.evicted_blocks,
+            evicted_bytes=self.evicted_bytes,
+            refused=dict(self.refused),
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Tenant:
+    """A tenant, identified by its cache_salt."""
+
+    salt: str
+    number: int
+    account: Account
+    """Its own account while its quota is enforced, otherwise the common account."""
+    spec: QuotaSpec | None = None
+    """Its quota record; None for an unmanaged tenant."""
+    rate: Rate | None = None
+    bytes: int = 0
+    """Charged bytes in any state."""
+    blocks: int = 0
+    pinned_bytes: int = 0
+    """Bytes of its guaranteed blocks, which are within the pin budgets."""
+    requested_blocks: int = 0
+    hit_blocks: int = 0
+    stored_blocks: int = 0
+    evicted_blocks: int = 0
+    refused_blocks: int = 0
+    would_refuse_blocks: int = 0
+    refused: dict[str, int] | None = None
+    """Refused blocks by code name."""
+    usage: dict[int, UsageAccount] = field(default_factory=dict)
+    """Usage accounts by space number."""
+
+    @property
+    def managed(self) -> bool:
+        return self.spec is not None
+
+    @property
+    def enforced(self) -> bool:
+        """Whether the tenant's quota is enforced rather than observed."""
+        return self.spec is not None and self.spec.mode == "enforce"
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Enforced limit in bytes, or None."""
+        return self.account.limit_bytes if self.enforced else None
+
+    @property
+    def over_bytes(self) -> int:
+        """Bytes above the recorded limit, even if it is only observed."""
+        limit = self.spec.limit_bytes if self.spec is not None else None
+        return 0 if limit is None else max(0, self.bytes - limit)
+
+    @property
+    def pin_budget_bytes(self) -> int | None:
+        """Bytes that its guaranteed pins may hold; None for as much as the pool's budget.
+
+        It is at most 90 % of an enforced limit, so that pins leave room below the limit.
+        """
+        if self.spec is None or not self.enforced:
+            return None
+        bounds = [] if self.spec.pin_budget_bytes is None else [self.spec.pin_budget_bytes]
+        if self.spec.limit_bytes is not None:
+            bounds.append(self.spec.limit_bytes * 9 // 10)
+        return min(bounds, default=None)
+
+    def looked_up(self, requested: int, hits: int) -> None:
+        """Count a look-up."""
+        self.requested_blocks = wrapped(self.requested_blocks + requested)
+        self.hit_blocks = wrapped(self.hit_blocks + hits)
+
+    def refuse(self, code: Code, blocks: int) -> None:
+        """Count refused blocks."""
+        self.refused_blocks += blocks
+        if self.refused is None:
+            self.refused = {}
+        name = code.name.lower()
+        self.refused[name] = self.refused.get(name, 0) + blocks
+
+    def stats(self) -> TenantStats:
+        stats = TenantStats(
+            tenant=shown(self.salt),
+            bytes=self.bytes,
+            blocks=self.blocks,
+            over_limit=self.over_bytes > 0,
+            managed=self.managed,
+            pinned_bytes=self.pinned_bytes,
+            would_refuse_blocks=self.would_refuse_blocks,
+            refused=self.refused or {},
+            requested_blocks=self.requested_blocks,
+            hit_blocks=self.hit_blocks,
+            stored_blocks=self.stored_blocks,
+            evicted_blocks=self.evicted_blocks,
+            refused_blocks=self.refused_blocks,
+        )
+        spec = self.spec
+        if spec is not None:
+            for name in (
+                "limit_bytes",
+                "floor_bytes",
+                "weight",
+                "pin_budget_bytes",
+                "store_rate_bytes",
+                "on_exceed",
+                "mode",
+            ):
+                setattr(stats, name, getattr(spec, name))
+            stats.effective_floor_bytes = self.account.floor_bytes if self.enforced else 0
+        return stats
