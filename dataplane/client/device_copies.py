@@ -3,70 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from dataplane.client.extents import OpenExtent
-from dataplane.client.gpu_copies import GpuCopy
 from dataplane.client.leases import Lease
 from dataplane.client.memory import SharedMapping
+from dataplane.client.paged_memory import BlockSource, PagedMemory
 from dataplane.client.reservations import CommitResult, Reservation
-from dataplane.devices.paged import GroupForm
-from dataplane.devices.runtime import I64, DeviceError, DeviceEvent, DeviceStream
+from dataplane.devices.runtime import DeviceError, DeviceEvent, DeviceStream
 from dataplane.protocol.codes import Code
 
 _EVERYTHING = slice(None)
-
-
-class BlockSource(NamedTuple):
-    """Blocks whose chunks lie in one mapping, or in one extent of GPU copies."""
-
-    memory: SharedMapping | OpenExtent
-    numbers: I64
-    positions: I64
-    """Position of each block in its chunk."""
-    begins: I64
-    """Start of each block's chunk, in bytes from the start of the mapping or extent."""
-
-
-class CopyingCache(Protocol):
-    """What a store or load needs of the paged cache that it copies from or to."""
-
-    form: GroupForm
-
-    @property
-    def layers(self) -> int: ...
-
-    def enqueue(
-        self,
-        places: Sequence[BlockSource],
-        tensors: slice,
-        *,
-        to_device: bool,
-        after: DeviceEvent | None = None,
-    ) -> None:
-        """Enqueue copies of some layers of some blocks. Raise DeviceError."""
-
-    def record(self) -> DeviceEvent:
-        """Return an event that is recorded after all enqueued copies. Raise DeviceError."""
-
-    def synchronize(self) -> None:
-        """Wait for all enqueued copies. Raise DeviceError."""
-
-    def find(self, lease: Lease, first: int, end: int, space: int) -> list[GpuCopy | None]:
-        """Return the GPU copies of leased chunks. Give them back with `ended`."""
-
-    def ended(self, extents: Collection[OpenExtent] = ()) -> None:
-        """Record that a copy is no longer under way. It read from `extents`."""
-
-    def release(self, extents: Collection[OpenExtent]) -> None:
-        """Record that nothing reads any more from these extents."""
-
-    def tell(self, what: str, error: DeviceError) -> None:
-        """Log a failure."""
 
 
 class _Places:
@@ -93,7 +44,7 @@ class _Places:
 class _Copy(ABC):
     """Common part of stores and loads."""
 
-    def __init__(self, cache: CopyingCache) -> None:
+    def __init__(self, cache: PagedMemory) -> None:
         self._cache = cache
         self._failed: DeviceError | None = None
         self._ended = False
@@ -141,7 +92,7 @@ class _Copy(ABC):
 class DeviceStore(_Copy):
     """A reservation that is being filled from a device."""
 
-    def __init__(self, cache: CopyingCache, reservation: Reservation, blocks: Sequence[int]) -> None:
+    def __init__(self, cache: PagedMemory, reservation: Reservation, blocks: Sequence[int]) -> None:
         super().__init__(cache)
         self._reservation = reservation
         per_chunk = cache.form.blocks_per_chunk
@@ -201,7 +152,7 @@ class DeviceLoad(_Copy):
 
     def __init__(
         self,
-        cache: CopyingCache,
+        cache: PagedMemory,
         lease: Lease,
         blocks: Sequence[int],
         first: int,

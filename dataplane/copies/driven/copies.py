@@ -19,7 +19,7 @@ from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.driven.caches import CachePart, EngineCache
 from dataplane.copies.driven.registrations import Registration, check
-from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.copies.gpu_copies import GpuCopyReader, GpuCopyService
 from dataplane.core.driven import DrivenCore
 from dataplane.core.engines.storing import check_keys
 from dataplane.devices.paged import I64
@@ -34,7 +34,6 @@ from dataplane.protocol.engine import (
     CacheUnregistered,
     Commit,
     CopyEnded,
-    EngineReply,
     LoadBegun,
     LoadInto,
     Refused,
@@ -52,14 +51,10 @@ MAX_COPIES = 64
 _WRITE = int(ReserveOutcome.WRITE)
 
 
-class CopySession(Protocol):
+class CopySession(GpuCopyReader, Protocol):
     """Interface of a session that its copies need."""
 
-    client: int
     peer: Peer
-    open: bool
-
-    def send(self, reply: EngineReply) -> bool: ...
 
 
 @dataclass(eq=False, slots=True)

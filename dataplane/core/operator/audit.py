@@ -20,16 +20,6 @@ def contradictions(pool: Pool) -> list[str]:
     return [*_charges(pool, blocks), *_order(pool, blocks), *_rows(pool, blocks)]
 
 
-def orphans(pool: Pool) -> int:
-    """Return the number of READY blocks whose known parent is not in the pool, so that no look-up reaches them."""
-    ready = {(block.space, block.key) for block in pool.table.blocks.values() if block.state is State.READY}
-    return sum(
-        bool(block.parent) and (block.space, block.parent) not in ready
-        for block in pool.table.blocks.values()
-        if block.state is State.READY
-    )
-
-
 def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     faults = []
     charges = sum(block.charge for block in blocks)

@@ -329,11 +329,9 @@ class CpuShmCopier:
         self._fds.clear()
 
 
-class _Call(Protocol):
-    def __call__(self, fd: int, buffers: list[memoryview], offset: int, /) -> int: ...
-
-
-def _whole(call: _Call, fd: int, buffer: memoryview, offset: int) -> None:
+def _whole(
+    call: Callable[[int, list[memoryview], int], int], fd: int, buffer: memoryview, offset: int
+) -> None:
     """Read or write all of a buffer. Raise CopyFailed on failure."""
     try:
         while buffer:
