@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import structlog
 import zmq
 
@@ -53,18 +52,14 @@ from dataplane.protocol.events import (
     NodeStopping,
 )
 from dataplane.protocol.join import Joined
-from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
-from dataplane.protocol.keeper import Keep
-from dataplane.protocol.layout import H_CLOSED, H_MEMORY
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.protocol.states import STATE_MASK, State
-from dataplane.recovery import kept, named_segment
+from dataplane.recovery import named_segment
 from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin
 from dataplane.recovery.ending import Ending
 from dataplane.recovery.fd_passing import Handover
-from dataplane.recovery.kept import KeeperFailed, KeptMemory
-from dataplane.recovery.record import CacheRecord, boot_id, load
+from dataplane.recovery.kept_cache import KeptCache, find_keeper, settle_keeper
+from dataplane.recovery.record import load
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start
 from dataplane.settings import DataPlaneSettings, check_machine
@@ -108,12 +103,10 @@ class DataPlane:
         self._state = StateDirectory(Path(settings.common.state_dir))
         self._state.lock(WRITER_ENDS_S if handover is not None else 0.0)
         self._ending = Ending.RELEASE
-        self._keep_memory_s = settings.table.keep_memory_s
         given = handover.memory if handover is not None else []
         handed = [each for each in given if each[0] not in SOCKETS]
         sockets = [each for each in given if each[0] in SOCKETS]
-        self._keeper_failure = ""
-        keeper = self._find_keeper()
+        keeper, keeper_failure = find_keeper(self._state.path)
         from_keeper = keeper is not None and not handed
         if keeper is not None and from_keeper:
             handed = keeper.files()
@@ -140,8 +133,10 @@ class DataPlane:
         core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
         self._memory, self.node = core.memory, core.node
         before = load(self._state.path)
-        self.node.cache_start = cache_start(core, before, self.clock(), self._keeper_failure)
-        self._recorded = CacheRecord()
+        self.node.cache_start = cache_start(core, before, self.clock(), keeper_failure)
+        self._kept_cache = KeptCache(
+            self._state, self.node, self._memory, self.clock, settings.table.keep_memory_s
+        )
         if self._memory.named is not None:
             self._memory.named.may_give_back = self._no_device_writes
             self._loop.every(GIVE_BACK_INTERVAL_S, self._memory.give_back)
@@ -223,84 +218,10 @@ class DataPlane:
         self._loop.every(settings.table.tick_s, self._tick)
         self._loop.every(settings.table.stats_interval_s, self._publish_stats)
         self._loop.every(REMEMBER_INTERVAL_S, self._snapshot_store.refresh)
-        self._loop.every(REMEMBER_INTERVAL_S, self._record_cache)
+        self._loop.every(REMEMBER_INTERVAL_S, self._kept_cache.record)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
         if keeper is not None:
-            self._settle_keeper(keeper, core, from_keeper=from_keeper)
-
-    # ---- memory that outlives a stop
-
-    def _find_keeper(self) -> KeptMemory | None:
-        try:
-            return KeptMemory.find(self._state.path)
-        except KeeperFailed as error:
-            self._keeper_failure = str(error)
-            ended = kept.end_keepers(self._state.path)  # it also holds the name of the gateway's memory
-            log.warning(
-                "memory.not_taken",
-                reason=str(error),
-                killed=ended,
-                effect="the start is cold: nothing is cached",
-            )
-            return None
-
-    def _settle_keeper(self, keeper: KeptMemory, core: Core, *, from_keeper: bool) -> None:
-        """End the keeper, because this process serves the memory now."""
-        identity = self._memory.index.cells[H_MEMORY]
-        if keeper.keeping.memory == identity:
-            keeper.taken()
-        elif from_keeper:
-            keeper.release(f"the data plane that started next did not adopt it: {core.not_adopted}")
-        else:
-            keeper.release("a data plane started with other memory")
-
-    def _record_cache(self) -> None:
-        """Record how much is cached, if the amount has changed."""
-        now = self._cache_record()
-        if (now.blocks, now.bytes) != (self._recorded.blocks, self._recorded.bytes):
-            self._recorded = now
-            self._state.record(now)
-
-    def _cache_record(self, *, exact: bool = False) -> CacheRecord:
-        """Return how much is cached. `exact` counts the READY blocks, which reads every control word; otherwise blocks
-        that are being written count, too."""
-        pool = self.node.pool.stats()
-        blocks = pool.blocks
-        if exact:
-            state = self._memory.index.control & np.uint64(STATE_MASK)
-            blocks = int(np.count_nonzero((state == State.READY) | (state == State.EVICTING)))
-        return CacheRecord(blocks, pool.ready_bytes, self.clock(), boot_id())
-
-    def _hand_to_keeper(self, held: CacheRecord) -> bool:
-        """Hand the memory to a keeper, unless nothing is cached. Return whether a keeper holds the memory now."""
-        if not held.blocks:
-            return False
-        named = self._memory.named
-        index = self._memory.index
-        keep = Keep(
-            KEEPER_VERSION,
-            self._keep_memory_s,
-            held.blocks,
-            held.bytes,
-            os.getpid(),
-            int(index.cells[H_MEMORY]),
-            [] if named is None else [str(path) for path in named.paths],
-        )
-        files = [(kind, number, file.fd, file.nbytes) for kind, number, file in self._memory.files()]
-        try:
-            pid = kept.hand_over(self._state.path, keep, files)
-        except KeeperFailed as error:
-            log.warning("memory.not_kept", reason=str(error), effect="the next start is cold")
-            return False
-        log.info(
-            "memory.kept",
-            blocks=held.blocks,
-            bytes=held.bytes,
-            seconds=self._keep_memory_s,
-            pid=pid,
-            next="start again within this time, or release the memory with `larder down`",
-        )
-        return True
+            settle_keeper(keeper, self._memory, core.not_adopted, from_keeper=from_keeper)
 
     def _join(self) -> None:
         """Begin to announce this node to the fleet's management plane, if it joins or has joined a fleet."""
@@ -426,7 +347,7 @@ class DataPlane:
             self._server.close()
         if self._lmcache is not None:
             self._lmcache.close(hand_over=self._ending is Ending.HAND_OVER)
-        released = self._end_memory()
+        released = self._kept_cache.end(self._ending)
         self._gpu_copies.close()
         self._devices.close()
         self._control.close()
@@ -447,29 +368,13 @@ class DataPlane:
         self._snapshot_store.refresh()
         self._state.close()
 
-    def _end_memory(self) -> bool:
-        """Hand over the memory, or mark it as released. Return whether it was released."""
-        held = self._cache_record(exact=True)
-        if self._ending is Ending.HAND_OVER or (self._ending is Ending.KEEP and self._hand_to_keeper(held)):
-            self._state.record(held)
-            return False
-        self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
-        if not held.blocks:
-            return True
-        if self._ending is Ending.KEEP:
-            held.reason = "the memory keeper could not be started when the data plane stopped"
-        else:
-            asked = (
-                "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
-            )
-            held.reason = f"the data plane was stopped {asked}"
-            held.on_purpose = True
-        self._state.record(held)
-        return True
-
     def _tick(self) -> None:
         self.node.tick(self.clock())
         self._gpu_copies.step()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Publish the events since the last call."""
         self._bus.publish(self.node.take_events())
         self._bus.deliver()
 
@@ -477,24 +382,21 @@ class DataPlane:
         """Save an applied snapshot, and publish the node's state before the answer is sent."""
         self._snapshot_store.acknowledged(snapshot)
         self._publish_stats()
-        self._bus.publish(self.node.take_events())
-        self._bus.deliver()
+        self._deliver()
 
     def _drained(self, on: bool) -> None:
         """Save whether the node drains, and publish its state before the answer is sent."""
         log.info("node.draining" if on else "node.taking_again", node=self.node.options.name)
         self._state.keep_draining(on=on)
         self._publish_stats()
-        self._bus.publish(self.node.take_events())
-        self._bus.deliver()
+        self._deliver()
 
     def _expel(self, server: EngineServer, message: Expel) -> Expelled:
         """Expel an engine for an operator, and publish the node's stats before the answer is sent. Raises
         ProtocolError."""
         answer = server.expel(message)
         self._publish_stats()
-        self._bus.publish(self.node.take_events())
-        self._bus.deliver()
+        self._deliver()
         return answer
 
     def _publish_stats(self) -> None:
@@ -526,8 +428,7 @@ class DataPlane:
             GatewayNameLost(now, LMCACHE, problem) if problem else GatewayNameRestored(now, LMCACHE)
         )
         self._publish_stats()
-        self._bus.publish(self.node.take_events())
-        self._bus.deliver()
+        self._deliver()
 
     def _no_device_writes(self) -> bool:
         """Return whether no client of the gateway may have registered the named segment's pages with a device."""

@@ -1,0 +1,134 @@
+"""The cache beyond the end of its data plane: who holds its memory, and the record of how much it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from dataplane.core.node import Node
+from dataplane.memory.memory import NodeMemory
+from dataplane.protocol.keeper import VERSION, Keep
+from dataplane.protocol.layout import H_CLOSED, H_MEMORY
+from dataplane.protocol.states import STATE_MASK, State
+from dataplane.recovery import kept
+from dataplane.recovery.ending import Ending
+from dataplane.recovery.kept import KeeperFailed, KeptMemory
+from dataplane.recovery.record import CacheRecord, boot_id
+from dataplane.state import StateDirectory
+
+log = structlog.stdlib.get_logger()
+
+
+def find_keeper(folder: Path) -> tuple[KeptMemory | None, str]:
+    """Return the memory that the keeper of a state directory holds, if any, and why it does not hand it over."""
+    try:
+        return KeptMemory.find(folder), ""
+    except KeeperFailed as error:
+        ended = kept.end_keepers(folder)  # it also holds the name of the gateway's memory
+        log.warning(
+            "memory.not_taken",
+            reason=str(error),
+            killed=ended,
+            effect="the start is cold: nothing is cached",
+        )
+        return None, str(error)
+
+
+def settle_keeper(keeper: KeptMemory, memory: NodeMemory, not_adopted: str, *, from_keeper: bool) -> None:
+    """End the keeper, because this process serves the memory now. `not_adopted` says why it is not the keeper's."""
+    if keeper.keeping.memory == memory.index.cells[H_MEMORY]:
+        keeper.taken()
+    elif from_keeper:
+        keeper.release(f"the data plane that started next did not adopt it: {not_adopted}")
+    else:
+        keeper.release("a data plane started with other memory")
+
+
+class KeptCache:
+    """The cache of one data plane: its record while it serves, and its memory when it ends."""
+
+    def __init__(
+        self,
+        state: StateDirectory,
+        node: Node,
+        memory: NodeMemory,
+        clock: Callable[[], float],
+        keep_memory_s: float,
+    ) -> None:
+        self._state = state
+        self._node = node
+        self._memory = memory
+        self._clock = clock
+        self._keep_memory_s = keep_memory_s
+        self._recorded = CacheRecord()
+
+    def record(self) -> None:
+        """Record how much is cached, if the amount has changed."""
+        now = self._held()
+        if (now.blocks, now.bytes) != (self._recorded.blocks, self._recorded.bytes):
+            self._recorded = now
+            self._state.record(now)
+
+    def _held(self, *, exact: bool = False) -> CacheRecord:
+        """Return how much is cached. `exact` counts the READY blocks, which reads every control word; otherwise blocks
+        that are being written count, too."""
+        pool = self._node.pool.stats()
+        blocks = pool.blocks
+        if exact:
+            state = self._memory.index.control & np.uint64(STATE_MASK)
+            blocks = int(np.count_nonzero((state == State.READY) | (state == State.EVICTING)))
+        return CacheRecord(blocks, pool.ready_bytes, self._clock(), boot_id())
+
+    def end(self, ending: Ending) -> bool:
+        """Hand over the memory, or mark it as released. Return whether it was released."""
+        held = self._held(exact=True)
+        if ending is Ending.HAND_OVER or (ending is Ending.KEEP and self._hand_to_keeper(held)):
+            self._state.record(held)
+            return False
+        self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
+        if not held.blocks:
+            return True
+        if ending is Ending.KEEP:
+            held.reason = "the memory keeper could not be started when the data plane stopped"
+        else:
+            asked = (
+                "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
+            )
+            held.reason = f"the data plane was stopped {asked}"
+            held.on_purpose = True
+        self._state.record(held)
+        return True
+
+    def _hand_to_keeper(self, held: CacheRecord) -> bool:
+        """Hand the memory to a keeper, unless nothing is cached. Return whether a keeper holds the memory now."""
+        if not held.blocks:
+            return False
+        named = self._memory.named
+        keep = Keep(
+            VERSION,
+            self._keep_memory_s,
+            held.blocks,
+            held.bytes,
+            os.getpid(),
+            int(self._memory.index.cells[H_MEMORY]),
+            [] if named is None else [str(path) for path in named.paths],
+        )
+        files = [(kind, number, file.fd, file.nbytes) for kind, number, file in self._memory.files()]
+        try:
+            pid = kept.hand_over(self._state.path, keep, files)
+        except KeeperFailed as error:
+            log.warning("memory.not_kept", reason=str(error), effect="the next start is cold")
+            return False
+        log.info(
+            "memory.kept",
+            blocks=held.blocks,
+            bytes=held.bytes,
+            seconds=self._keep_memory_s,
+            pid=pid,
+            next="start again within this time, or release the memory with `larder down`",
+        )
+        return True
