@@ -302,7 +302,8 @@ class TestTheEnd:
         gateway.until(lambda: not gateway.devices.named_is_pinned and not instance.copying, "all is closed")
         assert gateway.bench.pool.used_bytes == 0
         helper.kill()
-        assert twin.runtime.memory_used(twin.device) == 0
+        # A thread closes the engine's memory; nothing was pinned that would tell when.
+        gateway.until(lambda: not twin.runtime.memory_used(twin.device), "the engine's memory is closed")
 
     def test_a_restarted_gateway_opens_the_handles_again(
         self, machine: Machine, make_gateway: Make, start: Start
