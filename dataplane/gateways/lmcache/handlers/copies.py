@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
@@ -135,6 +135,16 @@ class ChunkLayouts:
                     number != NULL_BLOCK for number in numbers[first : first + group.blocks_per_chunk]
                 )
         return real.index(False) if False in real else wanted
+
+    def own(
+        self, blocks: Blocks, chunk: int, skip_tokens: int
+    ) -> Iterator[tuple[GroupForm, list[int], Sequence[int], int]]:
+        """Yield each group, the positions of its tensors, its blocks of a chunk, and how many leading blocks are left
+        out of them because they end within the first `skip_tokens` of all chunks."""
+        for numbers, group, positions in zip(blocks, self.groups, self.members, strict=True):
+            first = chunk * group.blocks_per_chunk
+            skip = min(max(skip_tokens // group.tokens_per_block - first, 0), group.blocks_per_chunk)
+            yield group, positions, numbers[first + skip : first + group.blocks_per_chunk], skip
 
     def digested(self, chunks: Blocks) -> list[tuple[int, Planes]]:
         """Check a digest request, and return every tensor with its position, in order. Raise CopyFailed on failure."""
@@ -283,37 +293,27 @@ class CpuShmCopier:
         """Do nothing: the copies are synchronous."""
 
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
-        at = 0
-        for numbers, group, positions in zip(blocks, self._forms.groups, self._forms.members, strict=True):
-            first = chunk * group.blocks_per_chunk
-            own = numbers[first : first + group.blocks_per_chunk]
-            for position, tensor in zip(positions, group.tensors, strict=True):
-                runs = consecutive(own, merge=tensor.step == tensor.nbytes)
-                for start in tensor.starts:
-                    for number, count in runs:
-                        size = count * tensor.nbytes
-                        offset = start + number * tensor.step
-                        _whole(os.preadv, self._files[position], target[at : at + size], offset)
-                        at += size
+        for fd, offset, at, size in self._runs(blocks, chunk, 0):
+            _whole(os.preadv, fd, target[at : at + size], offset)
 
     def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         assert not isinstance(source, int)  # only devices have GPU copies
+        for fd, offset, at, size in self._runs(blocks, chunk, skip_tokens):
+            if os.fstat(fd).st_size < offset + size:
+                raise CopyFailed("the engine's segment was cut short")
+            _whole(os.pwritev, fd, source[at : at + size], offset)
+
+    def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
         at = 0
-        for numbers, group, positions in zip(blocks, self._forms.groups, self._forms.members, strict=True):
-            first = chunk * group.blocks_per_chunk
-            own = numbers[first : first + group.blocks_per_chunk]
-            skip = skipped(group, chunk, skip_tokens)
+        for group, positions, own, skip in self._forms.own(blocks, chunk, skip_tokens):
             for position, tensor in zip(positions, group.tensors, strict=True):
-                fd = self._files[position]
-                runs = consecutive(own[skip:], merge=tensor.step == tensor.nbytes)
+                runs = consecutive(own, merge=tensor.step == tensor.nbytes)
                 for start in tensor.starts:
                     at += skip * tensor.nbytes
                     for number, count in runs:
                         size = count * tensor.nbytes
-                        offset = start + number * tensor.step
-                        if os.fstat(fd).st_size < offset + size:
-                            raise CopyFailed("the engine's segment was cut short")
-                        _whole(os.pwritev, fd, source[at : at + size], offset)
+                        yield self._files[position], start + number * tensor.step, at, size
                         at += size
 
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
@@ -353,9 +353,3 @@ def _digest_of(numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]], bu
                 _whole(os.preadv, fd, piece, start + number * planes.step)
                 digest.update(piece)
     return digest.hexdigest()
-
-
-def skipped(group: GroupForm, chunk: int, skip_tokens: int) -> int:
-    """Return the number of leading blocks of a chunk that end within the first `skip_tokens` of all chunks."""
-    first = chunk * group.blocks_per_chunk
-    return min(max(skip_tokens // group.tokens_per_block - first, 0), group.blocks_per_chunk)

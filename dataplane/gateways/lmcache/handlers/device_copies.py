@@ -14,7 +14,7 @@ from dataplane.copies.device_memory import DeviceMemory
 from dataplane.copies.devices import Devices
 from dataplane.devices.paged import GroupForm, Planes, Runs
 from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, OpenedMemory, plain_uuid
-from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, CpuShmCopier, Source, forms_of, skipped
+from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, CpuShmCopier, Source, forms_of
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, DeviceTensor, MemoryUnsupported, Tensor
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
 
@@ -120,12 +120,9 @@ class DeviceCopier:
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """Return the runs of each group with the group's byte offset in the chunk."""
         found, at = [], 0
-        for numbers, group, positions in zip(blocks, self._forms.groups, self._forms.members, strict=True):
-            first = chunk * group.blocks_per_chunk
-            own = numbers[first : first + group.blocks_per_chunk]
-            skip = skipped(group, chunk, skip_tokens)
+        for group, positions, own, skip in self._forms.own(blocks, chunk, skip_tokens):
             bases = [self._bases[position] for position in positions]
-            found.append((group.runs(own[skip:], first=skip, bases=bases), at))
+            found.append((group.runs(own, first=skip, bases=bases), at))
             at += group.chunk_bytes
         return found
 
