@@ -409,12 +409,13 @@ class SharesMachine(RuleBasedStateMachine):
         return [chains[(pick + at) % len(chains)] for at in range(min(count, len(chains)))]
 
     def look(self) -> View:
-        memory, blocks = self.bench.index, self.bench.node.pool.table.blocks
+        memory, pool = self.bench.index, self.bench.node.pool
+        blocks = pool.table.blocks
         rows = {}
         for number, control in enumerate(memory.control.tolist()):
             if control & STATE_MASK:
                 tenant, key = OWNERS[memory.hot[number, HOT_KEY : HOT_KEY + 4].tobytes()]
-                rows[number] = Row(number, key, tenant, control, blocks[number].guaranteed)
+                rows[number] = Row(number, key, tenant, control, blocks[number] in pool.pins.guaranteed)
         demoted = {block.key for block in blocks.values() if block.queue is not None and block.rank == 0}
         return View(rows, set(self.reader._held), demoted)
 

@@ -335,8 +335,8 @@ class TenancyMachine(RuleBasedStateMachine):
     def pins_stay_inside_the_budgets(self) -> None:
         pool = self.bench.node.pool
         permanent = dict.fromkeys(pool.tenants.by_salt.values(), 0)
-        for block in pool.table.blocks.values():
-            if block.guaranteed and block in pool.pins.permanent:
+        for block in pool.pins.guaranteed:
+            if block in pool.pins.permanent:
                 permanent[block.tenant] += block.charge
         assert pool.pins.pinned_bytes <= pool.pins.budget_bytes
         for tenant, bytes_permanent in permanent.items():
@@ -446,7 +446,7 @@ class TenancyMachine(RuleBasedStateMachine):
         }
 
     def _guaranteed(self) -> list[Block]:
-        return [block for block in self.bench.node.pool.table.blocks.values() if block.guaranteed]
+        return list(self.bench.node.pool.pins.guaranteed)
 
     def _nobody_lost(self, kept: dict[str, int], guaranteed: list[Block]) -> None:
         for salt, least in kept.items():

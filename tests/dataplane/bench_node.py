@@ -288,7 +288,7 @@ class Bench:
         if set(self.memory.areas) != set(self.node.engines):
             found.append("areas and engines differ")
         pool = self.node.pool
-        pinned = sum(block.charge for block in pool.table.blocks.values() if block.guaranteed)
+        pinned = sum(block.charge for block in pool.pins.guaranteed)
         if pinned != pool.pins.pinned_bytes or pinned > pool.pins.budget_bytes:
             found.append(
                 f"pinned: blocks {pinned}, book {pool.pins.pinned_bytes}, budget {pool.pins.budget_bytes}"

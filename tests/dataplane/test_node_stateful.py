@@ -159,7 +159,7 @@ class NodeMachine(RuleBasedStateMachine):
                 and (pool.spaces.model(block.space), block.tenant.salt) == (pin.model, pin.tenant)
             ]
             assert pin.resident == len(mine)
-            assert pin.guaranteed == sum(block.guaranteed for block in mine)
+            assert pin.guaranteed == len(pool.pins.guaranteed.intersection(mine))
             assert pin.bytes == sum(block.charge for block in mine)
 
     def teardown(self) -> None:

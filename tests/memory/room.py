@@ -38,7 +38,7 @@ class Oracle:
             self.blocks[block.slot.slab.segment.number].append(block)
             if (
                 block.state is not State.READY
-                or block.guaranteed
+                or block in bench.node.pool.pins.guaranteed
                 or counters[block.number]
                 or (block.space == space and block.key in keep)
             ):

@@ -46,8 +46,6 @@ class Block(Evictable):
     nbytes: int
     entry: tuple[int, int] | None
     """Bucket and position in the index; None after it left the index (for example, in quarantine)."""
-    guaranteed: bool = False
-    """Whether it is within the pin budgets and therefore in no eviction queue."""
     stamp: int = 0
     """Unix nanoseconds when it was reserved; invalidations compare it."""
     parent: bytes = b""
@@ -56,8 +54,6 @@ class Block(Evictable):
     """Block of the parent key when last looked up. If it has no `entry`, it has left the index since."""
     children: int = 0
     """Number of times a block was stored behind it; from the second time on, prefixes branch here."""
-    doomed: bool = False
-    """Whether it is invalid, out of the index and waiting for the end of its leases."""
     passed_over: int = 0
     """Number of the last search for room that found it leased or had to spare it."""
 

@@ -152,7 +152,7 @@ class StoreService:
         if not covered:
             return found
         pool.totals.invalidated_blocks += pool.mark_dead(covered)
-        return [None if block is not None and block.doomed else block for block in found]
+        return [None if block in pool.doomed else block for block in found]
 
     def _check(self, engine: Engine, message: Reserve) -> U64:
         if message.tenant not in self._pool.tenants.by_salt:
@@ -353,15 +353,7 @@ class StoreService:
         reservation = engine.reservations.get(number)
         if reservation is not None:
             return reservation
-        expired = engine.expired.pop(number, None)
-        if expired is None:
-            raise ProtocolError(
-                Code.UNKNOWN_RESERVATION,
-                f"reservation {number} is not open on this connection",
-                "reservation",
-            )
-        # The owner is back and no longer writes the bytes, so they need no quarantine.
-        self.release_quarantined(expired)
+        self._release_expired(engine, number)
         raise ProtocolError(
             Code.RESERVATION_EXPIRED,
             f"reservation {number} passed its deadline; nothing was published",
@@ -414,6 +406,11 @@ class StoreService:
         if reservation is not None:
             self._drop(engine, reservation, now)
             return
+        self._release_expired(engine, number)
+
+    def _release_expired(self, engine: Engine, number: int) -> None:
+        """Release the quarantined bytes of an expired reservation: its owner is back and no longer writes them. Raise
+        ProtocolError if there is none of this number."""
         expired = engine.expired.pop(number, None)
         if expired is None:
             raise ProtocolError(

@@ -266,7 +266,7 @@ class GpuCopyTable:
             and (not pool.copying or pool.copying_bytes < MAX_COPYING_BYTES)
         ):
             block = pool.missing.popleft()
-            if block.control & STATE_MASK != _READY or block.doomed or block in pool.gpu_copies:
+            if block.control & STATE_MASK != _READY or block in self._pool.doomed or block in pool.gpu_copies:
                 continue
             extent = self._extent_for(pool, shape_of(block))
             if extent is None:

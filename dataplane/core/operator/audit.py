@@ -32,7 +32,7 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     used = sum(account.bytes for account in pool.usage.accounts())
     if used != charges:
         faults.append(f"bytes: blocks {charges}, usage {used}")
-    pinned = sum(block.charge for block in blocks if block.guaranteed)
+    pinned = sum(block.charge for block in blocks if block in pool.pins.guaranteed)
     if pinned != pool.pins.pinned_bytes:
         faults.append(f"pinned bytes: blocks {pinned}, pins {pool.pins.pinned_bytes}")
     taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
@@ -44,7 +44,8 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
 def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     faults = []
     evictable = sum(
-        block.state is State.READY and not block.guaranteed and not block.doomed for block in blocks
+        block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.doomed
+        for block in blocks
     )
     shelved = sum(block.queue is not None for block in blocks)
     if not evictable == shelved == len(pool.order):
@@ -54,8 +55,11 @@ def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     )
     if strangers:
         faults.append(f"{strangers} blocks are on the shelf of another account")
-    if {block for block in blocks if block.doomed} != pool.doomed.keys():
-        faults.append("doomed blocks and the list of them differ")
+    if any(block.entry is not None for block in pool.doomed):
+        faults.append("a doomed block is in the index")
+    noted = (*pool.doomed, *pool.pins.marked, *pool.pins.guaranteed)
+    if any(pool.table.blocks.get(block.number) is not block for block in noted):
+        faults.append("a block that is gone is doomed or pinned")
     return faults
 
 

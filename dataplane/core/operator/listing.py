@@ -91,13 +91,15 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
         model=space.model,
         space=identity,
         tier="l1",
-        state="invalidated" if ready and (block.doomed or pool.invalid(block)) else state.name.lower(),
+        state="invalidated"
+        if ready and (block in pool.doomed or pool.invalid(block))
+        else state.name.lower(),
         bytes=block.nbytes,
         charged_bytes=block.charge,
         leases=leases,
         pins=pins[:MAX_PINS_SHOWN],
         strength=strongest({bundle.strength for bundle in bundles}) if bundles else "",
-        guaranteed=block.guaranteed,
+        guaranteed=block in pool.pins.guaranteed,
         stored_at=block.stamp / 1e9,
         used_at=block.used_at,
         hits=block.hits,

@@ -76,7 +76,7 @@ class Verifications:
         """Verify the next blocks of the oldest verification."""
         if not self._active:
             return
-        queue = self._active[0]
+        queue, pool = self._active[0], self._pool
         state, last = queue.state, queue.at + BLOCKS_PER_STEP
         numbers, controls = queue.numbers[queue.at : last].tolist(), queue.controls[queue.at : last].tolist()
         read = 0
@@ -85,8 +85,13 @@ class Verifications:
             if read >= BYTES_PER_STEP:
                 break
             queue.at += 1
-            block = self._pool.table.blocks.get(number)
-            if block is None or block.control != control or block.state is not State.READY or block.doomed:
+            block = pool.table.blocks.get(number)
+            if (
+                block is None
+                or block.control != control
+                or block.state is not State.READY
+                or block in pool.doomed
+            ):
                 state.gone += 1
             elif not self._integrity.has_checksum(block):
                 state.without_checksum += 1

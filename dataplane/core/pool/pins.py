@@ -174,6 +174,8 @@ class PinTable:
     """Bundles of each key, by model and salt."""
     marked: dict[Block, tuple[PinBundle, ...]] = field(default_factory=dict)
     """Bundles of each READY block that a pin holds."""
+    guaranteed: set[Block] = field(default_factory=set)
+    """Blocks that are within the pin budgets and therefore in no eviction queue."""
     permanent: dict[Block, None] = field(default_factory=dict)
     """Blocks under a permanent pin, within the budgets or not."""
     _inside: dict[Tenant, dict[Block, None]] = field(default_factory=dict)
@@ -304,8 +306,7 @@ class PinTable:
 
     def unmark(self, block: Block) -> None:
         """Remove a block from the accounts of its pins."""
-        was = block.guaranteed
-        if was:
+        if block in self.guaranteed:
             self._end_guarantee(block)
         for pin in self.marked.pop(block, ()):
             pin.resident -= 1
@@ -395,7 +396,7 @@ class PinTable:
         self._degraded.update((pin, None) for pin in self.marked[block] if pin.strength != "soft")
 
     def _guarantee(self, block: Block) -> None:
-        block.guaranteed = True
+        self.guaranteed.add(block)
         self.pinned_bytes += block.charge
         block.tenant.pinned_bytes += block.charge
         if block not in self.permanent:
@@ -406,7 +407,7 @@ class PinTable:
             pin.guaranteed += 1
 
     def _end_guarantee(self, block: Block) -> None:
-        block.guaranteed = False
+        self.guaranteed.discard(block)
         self.pinned_bytes -= block.charge
         block.tenant.pinned_bytes -= block.charge
         self._freed = True

@@ -176,7 +176,7 @@ class Pool:
     def repin(self, block: Block, now: float) -> None:
         """Update the pins of a READY block after the pin table changed."""
         pins = self._pins_of(block)
-        if block.doomed or pins == self.pins.marked.get(block, ()):
+        if block in self.doomed or pins == self.pins.marked.get(block, ()):
             return
         self.pins.unmark(block)
         if pins:
@@ -226,7 +226,6 @@ class Pool:
             if block in self.pins.marked:
                 self.pins.unmark(block)
             self.order.move(block, None, 0.0)
-            block.doomed = True
             self.doomed[block] = None
             count += 1
         return count

@@ -216,7 +216,7 @@ class Sweeps:
             meant = stored == 0
         meant &= is_ready(self._memory.control[numbers])
         blocks = [self._blocks[number] for number in numbers[meant].tolist()]
-        chosen = [block for block in blocks if not block.doomed]
+        chosen = [block for block in blocks if block not in self._doomed]
         if chosen:
             sweep.blocks += self._act[sweep.kind](chosen)
         # End sweeps in order: blocks of a later sweep may wait in the queue of an earlier one.
