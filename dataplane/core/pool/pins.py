@@ -69,11 +69,6 @@ class PinBundle:
         if not self._in_space[block.space]:
             del self._in_space[block.space]
 
-    def hit(self, now: float) -> None:
-        """Record a use of one of the blocks."""
-        self.hits += 1
-        self.hit_at = now
-
 
 @dataclass(eq=False, slots=True)
 class Pin:

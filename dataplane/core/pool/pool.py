@@ -162,7 +162,8 @@ class Pool:
             block.queue.touch(block, now)
         if self._marked:
             for pin in self._marked.get(block, ()):
-                pin.hit(now)
+                pin.hits += 1
+                pin.hit_at = now
 
     def refresh(self, block: Block, now: float) -> None:
         """Make a block recent again without counting a use, so that later blocks of its chain do not become newer than
