@@ -31,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.peer)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels that one vLLM compiles are there for the next one, and go with the run: torch keeps them in TMPDIR."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("torchinductor"))
+
+
 @pytest.fixture(scope="session")
 def lmcache_python() -> Path:
     """The interpreter that has LMCache."""
