@@ -15,9 +15,9 @@ from app.services.access import credentials
 from app.services.access.credentials import Hasher, same
 from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.changes import Changes
+from app.services.base.loading_cache import LoadingCache
 from app.services.base.principals import ADMIN, Principal, Role
 from app.services.base.throttle import Throttle, neighbourhood
-from app.services.base.ttl_cache import TTLCache
 from app.store.access import audit, tokens
 from app.store.access.tokens import SETUP_ROLE, SessionRow, TokenRow
 from app.store.base import identity
@@ -77,9 +77,9 @@ class Auth:
         self._may_open = may_open
         self._closed = bool(configured)
         self._hasher: Hasher | None = None
-        self._tokens = TTLCache(self._load_token, FRESH_S, MAX_KEPT)
-        self._sessions = TTLCache(self._load_session, FRESH_S, MAX_KEPT)
-        self._any = TTLCache(self._load_any, FRESH_S, 1)
+        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_KEPT)
+        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_KEPT)
+        self._any = LoadingCache(self._load_any, FRESH_S, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {
             status: RefusalAudit(share) for status, share in SHARES.items()

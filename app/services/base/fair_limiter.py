@@ -1,35 +1,31 @@
 """Limits concurrent work fairly among callers: no caller takes all turns or fills the queue."""
 
 import asyncio
+import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from app.errors import TooManyRequests
+
 
 @dataclass(frozen=True)
 class Bounds:
-    at_once: int
-    """Turns that may run at the same time."""
     each_at_once: int
     """Turns of one caller at the same time; a number below `at_once` leaves one for another caller."""
-    waiting: int
-    each_waiting: int
-
-
-class LimiterFull(Exception):
-    """The queue is full. `waiting` is its length; `own`: only the caller's own part is full."""
-
-    def __init__(self, waiting: int, *, own: bool) -> None:
-        super().__init__(f"{waiting} wait already")
-        self.waiting = waiting
-        self.own = own
+    at_once: int = sys.maxsize
+    """Turns that may run at the same time."""
+    waiting: int = 0
+    each_waiting: int = 0
 
 
 class FairLimiter:
-    """Grants turns round-robin over callers, and in the order of arrival within a caller."""
+    """Grants turns round-robin over callers, and in the order of arrival within a caller. `what` is the plural of the
+    limited work, for messages."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, what: str, bounds: Bounds) -> None:
+        self._what = what
         self._bounds = bounds
         self._running: Counter[str] = Counter()
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -39,32 +35,42 @@ class FairLimiter:
     def waiting(self) -> int:
         return sum(map(len, self._queues.values()))
 
+    @property
+    def callers(self) -> int:
+        """Number of callers that have at least one turn."""
+        return len(self._running)
+
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
-        """Hold a turn for the duration of the block. Raises LimiterFull."""
-        await self._begin(who)
+        """Wait for a turn, and hold it for the duration of the block. Raises TooManyRequests."""
+        if not self.begin(who):
+            await self._wait(who)
         try:
             yield
         finally:
-            self._end(who)
+            self.end(who)
 
-    async def _begin(self, who: str) -> None:
+    def begin(self, who: str) -> bool:
+        """Take a turn if one is free for this caller, and return whether one was; `end` must follow."""
         # A caller that already waits has as many turns as one caller may have, or none is free.
-        if who not in self._queues and self._may(who):
-            self._running[who] += 1
-            return
+        if who in self._queues or not self._may(who):
+            return False
+        self._running[who] += 1
+        return True
+
+    async def _wait(self, who: str) -> None:
         own = len(self._queues.get(who, ()))
         if own >= self._bounds.each_waiting:
-            raise LimiterFull(own, own=True)
+            raise TooManyRequests(f"{own} {self._what} of yours are waiting already; try again in a moment")
         if self.waiting >= self._bounds.waiting:
-            raise LimiterFull(self.waiting, own=False)
+            raise TooManyRequests(f"{self.waiting} {self._what} are waiting already; try again in a moment")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(who, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # the turn was granted at the same moment
-                self._end(who)
+                self.end(who)
             elif turn in self._queues.get(who, ()):
                 self._take(who, turn)
             raise
@@ -80,7 +86,8 @@ class FairLimiter:
         else:
             del self._queues[who]
 
-    def _end(self, who: str) -> None:
+    def end(self, who: str) -> None:
+        """Give a turn back, and pass it on to the next caller."""
         self._running[who] -= 1
         if not self._running[who]:
             del self._running[who]

@@ -10,8 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from app.errors import TooManyRequests
-from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.yielding import in_thread
 
 BOUNDS = Bounds(at_once=1, each_at_once=1, waiting=256, each_waiting=64)
@@ -23,7 +22,7 @@ P = ParamSpec("P")
 
 class LargeWork:
     def __init__(self) -> None:
-        self._turns = FairLimiter(BOUNDS)
+        self._turns = FairLimiter("large requests", BOUNDS)
         self._trim: asyncio.TimerHandle | None = None
 
     async def run(self, share: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,11 +31,6 @@ class LargeWork:
         try:
             async with self._turns.turn(share):
                 return await in_thread(work, *args, **kwargs)
-        except LimiterFull as full:
-            whose = "of yours " if full.own else ""
-            raise TooManyRequests(
-                f"{full.waiting} large requests {whose}are waiting already; try again in a moment"
-            ) from None
         finally:
             self._trim_soon()
 

@@ -1,7 +1,8 @@
 """Throttles failed authentication by address: a burst, then one failure per second, in bounded memory."""
 
 import ipaddress
-from collections import OrderedDict
+
+from cachetools import LRUCache
 
 BURST = 10.0
 PER_SECOND = 1.0
@@ -14,20 +15,17 @@ class Throttle:
     def __init__(self, burst: float = BURST, per_second: float = PER_SECOND, most: int = MAX_SOURCES) -> None:
         self._burst = burst
         self._per_second = per_second
-        self._most = most
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._left: LRUCache[str, tuple[float, float]] = LRUCache(most)
 
     def failed(self, source: str, now: float) -> float:
         """Count a failure at monotonic time `now`. Return the seconds until the next attempt is answered; 0 if this one
         still is."""
         key = neighbourhood(source)
-        left, at = self._left.pop(key, (self._burst, now))
+        left, at = self._left.get(key, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)
         allowed = left >= 1
         left -= 1 if allowed else 0
         self._left[key] = (left, now)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
         return 0.0 if allowed else (1 - left) / self._per_second
 
 

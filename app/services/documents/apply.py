@@ -18,14 +18,13 @@ from app.errors import (
     Forbidden,
     Invalid,
     PreconditionFailed,
-    TooManyRequests,
 )
 from app.ingest.fleet import Fleet
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.records.pins import PinPut
 from app.services.base import snapshot_sizes
 from app.services.base.changes import Change, Changes
-from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.gc_pause import GcPause
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
@@ -73,7 +72,7 @@ class Apply:
         self._tokenizers = tokenizers
         self._shares = shares
         # Limits the number of documents in memory. Dry runs have their own limit, so that they do not delay changes.
-        self._turns = {dry_run: FairLimiter(BOUNDS) for dry_run in (True, False)}
+        self._turns = {dry_run: FairLimiter("documents", BOUNDS) for dry_run in (True, False)}
         self._uncollected = GcPause()
 
     async def apply(
@@ -87,15 +86,9 @@ class Apply:
                 f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
             )
         _check_size(asked, by)
-        try:
-            async with self._turns[asked.dry_run].turn(by.share):
-                with self._uncollected:
-                    result, numbers = await self._done(asked, by, assumed)
-        except LimiterFull as full:
-            whose = f"of {by.actor!r} " if full.own else ""
-            raise TooManyRequests(
-                f"{full.waiting} documents {whose}wait for their turn already; try again in a moment"
-            ) from None
+        async with self._turns[asked.dry_run].turn(by.share):
+            with self._uncollected:
+                result, numbers = await self._done(asked, by, assumed)
         deadline = time.monotonic() + wait_s
         for name in KINDS:
             if wait_s and not asked.dry_run and result.of(name, "create", "update", "delete"):

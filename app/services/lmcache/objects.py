@@ -4,11 +4,11 @@ There is no tier behind the pool: all objects are in `l1`, and `l2` is empty.
 """
 
 import re
-import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from cachetools import TTLCache
 
 from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
 from app.ingest.fleet import FleetNode
@@ -77,7 +77,6 @@ class LmcacheUnsupported(LarderError):
 class _Prefetch:
     found_keys: int
     total_keys: int
-    until: float
 
 
 def kv_rank(world_size: int, rank: int) -> int:
@@ -104,7 +103,7 @@ class LmcacheObjects:
         self._actions = actions
         self._lookups = lookups
         self._large_work = large_work
-        self._prefetches: OrderedDict[str, _Prefetch] = OrderedDict()
+        self._prefetches: TTLCache[str, _Prefetch] = TTLCache(MAX_PREFETCHES, PREFETCH_TTL_S)
 
     # ---- objects
 
@@ -245,16 +244,13 @@ class LmcacheObjects:
         if not keys:
             return {"chunks": 0, "status": "noop"}
         request_id = uuid.uuid4().hex
-        now = time.monotonic()
-        self._prefetches[request_id] = _Prefetch(found, len(keys) * asked.world_size, now + PREFETCH_TTL_S)
-        while len(self._prefetches) > MAX_PREFETCHES or next(iter(self._prefetches.values())).until < now:
-            self._prefetches.popitem(last=False)
+        self._prefetches[request_id] = _Prefetch(found, len(keys) * asked.world_size)
         return {"request_id": request_id, "chunks": len(keys), "status": "submitted"}
 
     def prefetched(self, request_id: str) -> Json:
         """Return the result of a prefetch, once. Raises NotFound."""
         found = self._prefetches.pop(request_id, None)
-        if found is None or found.until < time.monotonic():
+        if found is None:
             raise NotFound(
                 f"unknown prefetch request_id={request_id!r} (already completed or never submitted)"
             )

@@ -8,8 +8,8 @@ import sys
 
 import msgspec
 
-from app.errors import FieldError, Invalid, TooManyRequests
-from app.services.base.fair_limiter import Bounds, FairLimiter, LimiterFull
+from app.errors import FieldError, Invalid
+from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
 from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, EncodeJob, EncodeResult
 from dataplane.base.units import format_size
@@ -22,19 +22,13 @@ _LONG = (-signal.SIGXCPU, -signal.SIGKILL)
 
 class EncodeService:
     def __init__(self) -> None:
-        self._turns = FairLimiter(BOUNDS)
+        self._turns = FairLimiter("texts to encode", BOUNDS)
 
     async def run(self, job: EncodeJob, field: str, by: Principal) -> EncodeResult:
         """Run a job and return its result. `field` of the request is blamed if the job fails. Raises Invalid,
         TooManyRequests."""
-        try:
-            async with self._turns.turn(by.share):
-                answer = await _worked(job, field)
-        except LimiterFull as full:
-            whose = f"of {by.actor!r} " if full.own else ""
-            raise TooManyRequests(
-                f"{full.waiting} texts {whose}wait for their tokens already; try again in a moment"
-            ) from None
+        async with self._turns.turn(by.share):
+            answer = await _worked(job, field)
         if isinstance(answer, EncodeError):
             raise _invalid(answer.field, answer.message)
         return answer

@@ -6,12 +6,12 @@ limited to tenants is derived from it, once per set of tenants.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
+from cachetools import LRUCache
 
 from app.ingest.fleet import Fleet
 from app.ingest.history import History, series
@@ -88,7 +88,7 @@ class OverviewService:
         self._nodes = nodes
         self._pins = pin_service
         self._policies = policy_service
-        self._held: OrderedDict[frozenset[str] | None, _Held] = OrderedDict()
+        self._held: LRUCache[frozenset[str] | None, _Held] = LRUCache(MAX_SETS)
         self._seen: _Seen | None = None
         self._seeing = asyncio.Lock()
         self.built = 0
@@ -152,9 +152,6 @@ class OverviewService:
         tenants. It is rebuilt soon after a change, and when it is old, because rates fall without a change. Concurrent
         callers share one build."""
         held = self._held.setdefault(salts, _Held())
-        self._held.move_to_end(salts)
-        if len(self._held) > MAX_SETS:
-            self._held.popitem(last=False)
         async with held.lock:
             if not self._is_fresh(held.version, held.at):
                 seen = await self._shared()
