@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, License
 
 from app import __version__
-from app.compose import Parts, build
+from app.compose import Parts
 from app.errors import LarderError
 from app.http.body import StrictRequest
 from app.http.description import DescribedOperation
@@ -120,7 +120,7 @@ class Routes:
 
 def create_app(settings: Settings, routes: Routes | None = None) -> App:
     """Wire everything for these settings. Nothing is opened before the lifespan starts."""
-    parts = build(settings)
+    parts = Parts(settings)
     routes = routes or Routes(settings.app)
     routes.serve(parts)
     litestar = routes.litestar

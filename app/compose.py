@@ -2,10 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
-
-from prometheus_client import CollectorRegistry
 
 from app.http.middleware.connections import ConnectionCounts
 from app.http.middleware.source import ClientAddresses
@@ -76,232 +73,148 @@ from app.supervisor.environ import environ_of
 from app.supervisor.supervisor import Supervisor
 
 
-@dataclass
 class Parts:
     """All objects of one management plane."""
 
-    settings: Settings
-    database: Database
-    bus: EventBus
-    fleet: Fleet
-    desired: DesiredState
-    history: History
-    progress: RecordProgress
-    quotas: Quotas
-    pins: Pins
-    policies: Policies
-    tenants: Tenants
-    prefixes: PrefixService
-    nodes: Nodes
-    node_intent: NodeIntent
-    joins: Enrolment
-    keys: Callable[[], ManagerKeyPair]
-    """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
-    pushes: Pushes
-    audit: Audit
-    auth: Auth
-    tokens: Tokens
-    ceilings: Ceilings
-    token_uses: TokenUses
-    sessions: LoginSessions
-    sources: ClientAddresses
-    connections: ConnectionCounts
-    places: ConcurrencyLimiter
-    actions: Actions
-    lookups: Lookups
-    large_work: LargeWork
-    lmcache: LmcacheObjects
-    lmcache_quotas: LmcacheQuotas
-    lmcache_status: LmcacheStatus
-    dry_runs: DryRuns
-    blocks: BlockService
-    tokenizers: Tokenizers
-    resizing: PoolResize
-    expelling: EngineExpulsion
-    traces: Traces
-    rates: PrefillRates
-    usage: UsageReports
-    usage_ledger: UsageLedger
-    retention: Retention
-    apply: Apply
-    export: Export
-    boot: StartupDocument
-    overview: OverviewService
-    events: Events
-    health: HealthChecks
-    snapshots: Snapshots
-    registry: CollectorRegistry
-    rollup: Rollup
-    cache_watch: CacheWatch
-    operations: NodeRequests
-    lead: LeaderElection
-    managers: Managers
-    supervisor: Supervisor | None
-    restarts: Restarts
-    requests: RequestCounts = field(default_factory=RequestCounts)
-    ingest: IngestCounts = field(default_factory=IngestCounts)
-    push: PushCounts = field(default_factory=PushCounts)
+    def __init__(self, settings: Settings) -> None:
+        app = settings.app
+        self.settings = settings
+        self.database = database = Database(settings.common.database_url)
+        self.bus = bus = EventBus()
+        self.fleet = fleet = Fleet()
+        self.history = History()
+        self.desired = DesiredState(database)
+        self.progress = RecordProgress(fleet, self.desired)
+        changes = Changes(database, fleet, bus)
+        self.lead = lead = LeaderElection(claim_of(database, database.origin))
+        self.managers = Managers(database, lead, fleet, bus)
+        self.operations = NodeRequests(fleet, app.push_timeout_s)
+        targets = Targets(self.operations, fleet)
+        self.large_work = LargeWork()
+        self.places = ConcurrencyLimiter(
+            ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
+        )
+        self.sources = ClientAddresses(proxies(app))
+        self.connections = ConnectionCounts()
+        self.requests, self.ingest, self.push = RequestCounts(), IngestCounts(), PushCounts()
 
+        self.auth = Auth(database, changes, admin_token(app), may_open=_may_open(settings))
+        self.tokens = Tokens(database, changes, self.auth)
+        self.token_uses = TokenUses(database, self.auth)
+        self.sessions = LoginSessions(database, changes, self.auth)
+        self.audit = Audit(database)
 
-def build(settings: Settings) -> Parts:
-    """Return the object graph."""
-    database = Database(settings.common.database_url)
-    bus, fleet, history = EventBus(), Fleet(), History()
-    desired = DesiredState(database)
-    progress = RecordProgress(fleet, desired)
-    changes = Changes(database, fleet, bus)
-    lead = LeaderElection(claim_of(database, database.origin))
-    events = Events(database)
-    # Every manager receives the events of nodes; only one stores them.
-    bus.keep = lambda event: events.offer(event) if not event.node or lead.latest else None
-    auth = Auth(database, changes, admin_token(settings.app), may_open=_may_open(settings))
-    operations = NodeRequests(fleet, settings.app.push_timeout_s)
-    prefixes = PrefixService(operations)
-    tokenizers = Tokenizers(database, changes, EncodeService())
-    targets = Targets(operations, fleet)
-    shares = PinQuota(settings.app.pins_per_tenant)
-    pins = Pins(database, changes, progress, fleet, prefixes, tokenizers, shares)
-    policies = Policies(database, changes, progress, fleet)
-    quotas = Quotas(database, changes, progress, fleet)
-    apply = Apply(database, changes, progress, fleet, tokenizers, shares)
-    boot = _boot_file(settings, apply, database, bus)
-    nodes = Nodes(progress, fleet)
-    keys = cache(lambda: key_pair(settings.state_dir, settings.app.curve_key_file))
-    key_file = key_path(settings.state_dir, settings.app.curve_key_file)
-    blocks = BlockService(targets, prefixes)
-    large_work = LargeWork()
-    actions = Actions(targets, changes, tokenizers, large_work)
-    lookups = Lookups(targets, tokenizers, large_work)
-    supervisor = _supervisor(settings, fleet, bus) if settings.app.embedded_data_plane else None
-    connections = ConnectionCounts()
-    requests, ingest, push = RequestCounts(), IngestCounts(), PushCounts()
-    sources = metrics.MetricSources(
-        stats=fleet.stats,
-        cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
-        empty_pins=fleet.empty_pins,
-        nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
-        node_states=progress.census,
-        desired=progress.generations,
-        requests=requests.ended,
-        pushes=push.ended,
-        lmcache_names=settings.app.lmcache_metrics,
-        auth_failures=auth.counts.failures,
-        connections_ended=connections.ended,
-        numbers=lambda: {
-            metrics.EVENTS.name: ingest.events,
-            metrics.EVENTS_MALFORMED.name: ingest.malformed,
-            metrics.EVENTS_LOST.name: ingest.lost,
-            metrics.STREAMS.name: bus.listeners,
-            metrics.STREAM_EVENTS_DROPPED.name: bus.dropped,
-            metrics.EVENTS_UNKEPT.name: events.dropped,
-            metrics.AUDIT_LEFT_OUT.name: auth.unrecorded,
-            metrics.APPLY_FILE.name: boot.in_force,
-            metrics.APPLY_FILE_REFUSED.name: boot.refused,
-            metrics.MANAGER_PUSHING.name: lead.pushing,
-            metrics.DATABASE_UP.name: not database.watch.away,
-            metrics.APPLY_FILE.name: boot.in_force,
-            metrics.APPLY_FILE_REFUSED.name: boot.refused,
-            metrics.RESTARTS.name: supervisor.restarts if supervisor is not None else 0,
-        },
-    )
-    return Parts(
-        settings=settings,
-        database=database,
-        bus=bus,
-        fleet=fleet,
-        desired=desired,
-        history=history,
-        progress=progress,
-        quotas=quotas,
-        pins=pins,
-        policies=policies,
-        tenants=Tenants(database, changes, fleet, quotas),
-        prefixes=prefixes,
-        nodes=nodes,
-        node_intent=NodeIntent(changes, fleet, bus),
-        joins=Enrolment(
+        self.prefixes = PrefixService(self.operations)
+        self.tokenizers = Tokenizers(database, changes, EncodeService())
+        shares = PinQuota(app.pins_per_tenant)
+        self.quotas = Quotas(database, changes, self.progress, fleet)
+        self.pins = Pins(database, changes, self.progress, fleet, self.prefixes, self.tokenizers, shares)
+        self.policies = Policies(database, changes, self.progress, fleet)
+        self.ceilings = Ceilings(database, changes)
+        self.rates = PrefillRates(database, changes)
+        self.tenants = Tenants(database, changes, fleet, self.quotas)
+        self.apply = Apply(database, changes, self.progress, fleet, self.tokenizers, shares)
+        self.export = Export(database)
+        self.boot = StartupDocument(
+            app.apply_file, app.apply_prune, app.apply_limit_bytes, self.apply, database, bus
+        )
+
+        key_file = key_path(settings.state_dir, app.curve_key_file)
+        self.keys: Callable[[], ManagerKeyPair] = cache(
+            lambda: key_pair(settings.state_dir, app.curve_key_file)
+        )
+        """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
+        self.joins = Enrolment(
             database,
             changes,
             fleet,
-            keys,
-            join_addresses(settings.app),
-            lambda: next_key(key_file, keys().public),
-        ),
-        keys=keys,
-        pushes=Pushes(database),
-        audit=Audit(database),
-        auth=auth,
-        tokens=Tokens(database, changes, auth),
-        ceilings=Ceilings(database, changes),
-        token_uses=TokenUses(database, auth),
-        sessions=LoginSessions(database, changes, auth),
-        sources=ClientAddresses(proxies(settings.app)),
-        connections=connections,
-        places=ConcurrencyLimiter(_places(settings)),
-        actions=actions,
-        lookups=lookups,
-        large_work=large_work,
-        lmcache=LmcacheObjects(targets, changes, blocks, actions, lookups, large_work),
-        lmcache_quotas=LmcacheQuotas(quotas, fleet),
-        lmcache_status=LmcacheStatus(fleet, settings),
-        dry_runs=DryRuns(targets, desired, prefixes, tokenizers),
-        blocks=blocks,
-        tokenizers=tokenizers,
-        resizing=PoolResize(database, operations, changes, fleet),
-        expelling=EngineExpulsion(targets, changes),
-        traces=Traces(operations, fleet),
-        rates=PrefillRates(database, changes),
-        usage=UsageReports(database),
-        usage_ledger=UsageLedger(
-            operations,
+            self.keys,
+            join_addresses(app),
+            lambda: next_key(key_file, self.keys().public),
+        )
+        self.nodes = Nodes(self.progress, fleet)
+        self.node_intent = NodeIntent(changes, fleet, bus)
+        self.pushes = Pushes(database)
+        self.resizing = PoolResize(database, self.operations, changes, fleet)
+        self.expelling = EngineExpulsion(targets, changes)
+        self.supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
+        self.restarts = Restarts(settings, self.supervisor, fleet, changes, database.origin)
+
+        self.blocks = BlockService(targets, self.prefixes)
+        self.actions = Actions(targets, changes, self.tokenizers, self.large_work)
+        self.lookups = Lookups(targets, self.tokenizers, self.large_work)
+        self.dry_runs = DryRuns(targets, self.desired, self.prefixes, self.tokenizers)
+        self.traces = Traces(self.operations, fleet)
+        self.cache_watch = CacheWatch(database, bus, lambda: lead.latest)
+        self.lmcache = LmcacheObjects(
+            targets, changes, self.blocks, self.actions, self.lookups, self.large_work
+        )
+        self.lmcache_quotas = LmcacheQuotas(self.quotas, fleet)
+        self.lmcache_status = LmcacheStatus(fleet, settings)
+
+        self.usage = UsageReports(database)
+        self.usage_ledger = UsageLedger(
+            self.operations,
             fleet,
             database,
-            settings.app.usage_poll_interval_s,
-            settings.app.usage_write_interval_s,
+            app.usage_poll_interval_s,
+            app.usage_write_interval_s,
             lambda: lead.pushing,
-        ),
-        retention=Retention(
+        )
+        self.retention = Retention(
             database,
-            settings.app.events_retention_days,
-            settings.app.max_kept_pushes,
-            settings.app.usage_retention_days,
+            app.events_retention_days,
+            app.max_kept_pushes,
+            app.usage_retention_days,
             lambda: lead.pushing,
-        ),
-        apply=apply,
-        export=Export(database),
-        boot=boot,
-        overview=OverviewService(database, fleet, history, bus, progress, nodes, pins, policies),
-        events=events,
-        health=HealthChecks(database, progress, fleet),
-        snapshots=Snapshots(database, fleet, progress, bus),
-        registry=metrics.registry_of(sources),
-        rollup=Rollup(bus),
-        cache_watch=CacheWatch(database, bus, lambda: lead.latest),
-        operations=operations,
-        lead=lead,
-        managers=Managers(database, lead, fleet, bus),
-        supervisor=supervisor,
-        restarts=Restarts(settings, supervisor, fleet, changes, database.origin),
-        requests=requests,
-        ingest=ingest,
-        push=push,
-    )
+        )
 
+        self.overview = OverviewService(
+            database, fleet, self.history, bus, self.progress, self.nodes, self.pins, self.policies
+        )
+        self.health = HealthChecks(database, self.progress, fleet)
+        self.snapshots = Snapshots(database, fleet, self.progress, bus)
+        self.rollup = Rollup(bus)
+        self.events = Events(database)
+        # Every manager receives the events of nodes; only one stores them.
+        bus.keep = lambda event: self.events.offer(event) if not event.node or lead.latest else None
+        self.registry = metrics.registry_of(self._metric_sources())
 
-def _places(settings: Settings) -> ConcurrencyLimits:
-    app = settings.app
-    return ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
+    def _metric_sources(self) -> metrics.MetricSources:
+        fleet, ingest, supervisor = self.fleet, self.ingest, self.supervisor
+        return metrics.MetricSources(
+            stats=fleet.stats,
+            cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
+            empty_pins=fleet.empty_pins,
+            nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
+            node_states=self.progress.census,
+            desired=self.progress.generations,
+            requests=self.requests.ended,
+            pushes=self.push.ended,
+            lmcache_names=self.settings.app.lmcache_metrics,
+            auth_failures=self.auth.counts.failures,
+            connections_ended=self.connections.ended,
+            numbers=lambda: [
+                (metrics.EVENTS, ingest.events),
+                (metrics.EVENTS_MALFORMED, ingest.malformed),
+                (metrics.EVENTS_LOST, ingest.lost),
+                (metrics.STREAMS, self.bus.listeners),
+                (metrics.STREAM_EVENTS_DROPPED, self.bus.dropped),
+                (metrics.EVENTS_UNKEPT, self.events.dropped),
+                (metrics.AUDIT_LEFT_OUT, self.auth.unrecorded),
+                (metrics.APPLY_FILE, self.boot.in_force),
+                (metrics.APPLY_FILE_REFUSED, self.boot.refused),
+                (metrics.MANAGER_PUSHING, self.lead.pushing),
+                (metrics.DATABASE_UP, not self.database.watch.away),
+                (metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
+            ],
+        )
 
 
 def _may_open(settings: Settings) -> bool:
     """Return whether requests need no token before one exists: only if no other machine can send requests."""
     alone = is_loopback(settings.common.http_host) and not settings.app.trusted_proxies
     return settings.app.auth == "auto" and alone
-
-
-def _boot_file(settings: Settings, apply: Apply, database: Database, bus: EventBus) -> StartupDocument:
-    app = settings.app
-    return StartupDocument(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, bus)
 
 
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:

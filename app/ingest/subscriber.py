@@ -34,7 +34,6 @@ class IngestCounts:
 
     events: int = 0
     malformed: int = 0
-    gaps: int = 0
     lost: int = 0
     """Events that were sent, according to the sequence numbers, but did not arrive."""
 
@@ -132,7 +131,6 @@ class Subscriber:
             return False
         if seq <= last:  # the publisher's process is a new one; its hello brings the rest
             return True
-        self._counts.gaps += 1
         self._counts.lost += seq - last - 1
         self._log.warning("events.gap", expected=last + 1, got=seq)
         return True

@@ -332,8 +332,8 @@ class MetricSources:
     """Whether the cache is cold, by node."""
     empty_pins: Callable[[], Sequence[str]]
     """Sorted names of pins that should keep their blocks and hold none."""
-    numbers: Callable[[], Mapping[str, float]]
-    """Values by metric name, for metrics without labels."""
+    numbers: Callable[[], Iterable[tuple[MetricDeclaration, float]]]
+    """Values of metrics without labels."""
     lmcache_names: bool = False
     """Whether to add metrics under LMCache's names."""
 
@@ -370,22 +370,8 @@ class LarderCollector(Collector):
             page.add(AUTH_FAILURES, count, reason)
         for reason, count in list(self._sources.connections_ended.items()):
             page.add(CONNECTIONS_ENDED, count, reason)
-        numbers = self._sources.numbers()
-        for declared in (
-            EVENTS,
-            EVENTS_MALFORMED,
-            EVENTS_LOST,
-            STREAMS,
-            STREAM_EVENTS_DROPPED,
-            EVENTS_UNKEPT,
-            RESTARTS,
-            AUDIT_LEFT_OUT,
-        ):
-            page.add(declared, numbers.get(declared.name, 0))
-        for declared in (MANAGER_PUSHING, DATABASE_UP):
-            page.add(declared, numbers.get(declared.name, 0))
-        for declared in (APPLY_FILE, APPLY_FILE_REFUSED):
-            page.add(declared, numbers.get(declared.name, 0))
+        for declared, value in self._sources.numbers():
+            page.add(declared, value)
         return page.families.values()
 
 

@@ -9,7 +9,7 @@ import structlog
 from app.errors import NodeRefused
 from app.ingest.fleet import Fleet
 from app.push.operations import NodeRequests
-from app.services.base import checks
+from app.services.fleet.targets import known_node
 from dataplane.protocol.control import Trace, TracePart
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
@@ -36,10 +36,9 @@ class Traces:
         """Return an iterator over parts of whole lines. The first part is fetched before this returns, so that most
         errors are raised here.
 
-        Raises NotFound, NodeUnreachable, NodeRefused; the iterator raises the latter two.
+        Raises NotFound, NodeUnreachable, NodeRefused; the iterator raises the same.
         """
-        if name not in self._fleet.nodes:
-            raise checks.missing("node", name)
+        known_node(self._fleet, name)
         since = time.time() - since_s
         first = await self._part(name, since, 0)
         return self._rest(name, since, first)
@@ -57,7 +56,7 @@ class Traces:
         raise NodeRefused(f"{name} told {MAX_PARTS} parts of its trace and did not end it")
 
     async def _part(self, name: str, since: float, after: int) -> TracePart:
-        node = self._fleet.nodes[name]
+        node = known_node(self._fleet, name)
         return await self._operations.ask(node, lambda nonce: Trace(nonce, since, after), TracePart)
 
 

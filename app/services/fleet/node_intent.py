@@ -5,11 +5,12 @@ for a node that is disconnected.
 """
 
 from app.errors import Conflict
-from app.ingest.fleet import Fleet, FleetNode
+from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
+from app.services.fleet.targets import known_node
 from app.store.fleet import nodes
 from app.store.fleet.nodes import NodeRow
 
@@ -22,7 +23,7 @@ class NodeIntent:
 
     async def drain(self, name: str, on: bool, by: Principal, wait_s: float = 0.0) -> None:
         """Stop the node from accepting new blocks, or let it accept them again. Raises NotFound."""
-        node = self._known(name)
+        node = known_node(self._fleet, name)
         async with self._changes.begin(by) as change:
             row = await change.session.get(NodeRow, name)
             if row is None:
@@ -41,7 +42,7 @@ class NodeIntent:
 
     async def label(self, name: str, patch: dict[str, str | None], by: Principal) -> None:
         """Merge labels over those that the node reports; None removes one. Raises NotFound, Invalid."""
-        node = self._known(name)
+        node = known_node(self._fleet, name)
         async with self._changes.begin(by) as change:
             row = await change.session.get(NodeRow, name)
             if row is None:
@@ -61,7 +62,7 @@ class NodeIntent:
 
     async def forget(self, name: str, by: Principal, *, force: bool = False) -> None:
         """Forget the node: it receives nothing more, and must join again. Raises NotFound, Conflict."""
-        node = self._known(name)
+        node = known_node(self._fleet, name)
         connected = node.welcomed and not node.lost
         if connected and not node.public_key:
             raise Conflict(
@@ -80,13 +81,6 @@ class NodeIntent:
         self._fleet.nodes.pop(name, None)
         self._fleet.change_signal.notify()
         self._bus.touch()
-
-    def _known(self, name: str) -> FleetNode:
-        """Return a known node. Raises NotFound."""
-        node = self._fleet.nodes.get(name)
-        if node is None:
-            raise checks.missing("node", name)
-        return node
 
 
 def _audited(row: NodeRow) -> dict[str, object]:

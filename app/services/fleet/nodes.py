@@ -4,9 +4,10 @@ import msgspec
 
 from app.ingest.fleet import Fleet, FleetNode
 from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
-from app.services.base import checks, redaction
+from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.cache_start import is_cold
+from app.services.fleet.targets import known_node
 from app.services.records.progress import RecordProgress
 from dataplane.protocol.events import GatewayStats, NodeStats
 
@@ -22,10 +23,7 @@ class Nodes:
 
     def get(self, name: str, by: Principal = PLANE) -> NodeAnswer:
         """Return the node. Raises NotFound."""
-        node = self._fleet.nodes.get(name)
-        if node is None:
-            raise checks.missing("node", name)
-        return self._answer(node, by)
+        return self._answer(known_node(self._fleet, name), by)
 
     def page(self, by: Principal = PLANE) -> NodeList:
         """Return all nodes, sorted by name."""

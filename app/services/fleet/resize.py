@@ -7,6 +7,7 @@ from app.schemas.fleet.nodes import ResizeAnswer, ResizePost
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
+from app.services.fleet.targets import known_node
 from app.store.base.database import Database
 from app.store.fleet import nodes
 from dataplane.protocol.control import Resize, Resized
@@ -21,28 +22,23 @@ class PoolResize:
 
     async def resize(self, name: str, asked: ResizePost, by: Principal) -> ResizeAnswer:
         """Enlarge the pool. Raises NotFound, Invalid, NodeUnreachable, NodeRefused."""
-        node = self._fleet.nodes.get(name)
-        if node is None:
-            raise checks.missing("node", name)
+        node = known_node(self._fleet, name)
         faults = checks.Faults()
-        size = faults.check("pool_bytes", lambda: _pool(asked.pool_bytes))
+        size = faults.check("pool_bytes", lambda: _pool(asked.pool_bytes)) or 0
         faults.stop()
-        assert size is not None
-        wanted = size
         self._operations.check(node)
-        await self._changes.note("resize", "node", name, {"pool_bytes": wanted}, by)
-        told = await self._operations.ask(node, lambda nonce: Resize(nonce, wanted), Resized)
+        await self._changes.note("resize", "node", name, {"pool_bytes": size}, by)
+        told = await self._operations.ask(node, lambda nonce: Resize(nonce, size), Resized)
         node.capacity_bytes = told.capacity_bytes
         async with self._database.write() as session:
-            await nodes.want_capacity(session, name, wanted)
+            await nodes.want_capacity(session, name, size)
         stats = node.live_stats
         return ResizeAnswer(name, told.capacity_bytes, None if stats is None else stats.pool.max_blocks)
 
     async def forget(self, name: str, by: Principal) -> None:
         """Delete the stored size, so that it is not requested again when the node comes back. The pool keeps its size.
         Raises NotFound."""
-        if name not in self._fleet.nodes:
-            raise checks.missing("node", name)
+        known_node(self._fleet, name)
         async with self._database.read() as session:
             wanted = await nodes.wanted_capacity(session, name)
         if wanted is None:

@@ -23,6 +23,14 @@ class NodeAnswers(Generic[T]):
     error: str | None
 
 
+def known_node(fleet: Fleet, name: str) -> FleetNode:
+    """Return the node. Raises NotFound."""
+    node = fleet.nodes.get(name)
+    if node is None:
+        raise checks.missing("node", name)
+    return node
+
+
 class Targets:
     def __init__(self, operations: NodeRequests, fleet: Fleet) -> None:
         self.operations = operations
@@ -51,10 +59,7 @@ class Targets:
 
     def node(self, name: str) -> FleetNode:
         """Return the node. Raises NotFound."""
-        node = self._fleet.nodes.get(name)
-        if node is None:
-            raise checks.missing("node", name)
-        return node
+        return known_node(self._fleet, name)
 
     def chosen(self, name: str | None) -> list[FleetNode]:
         """Return one node, or all connected ones. Raises NotFound, NodeUnreachable."""
