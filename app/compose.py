@@ -229,5 +229,5 @@ def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
         engine_socket=settings.common.engine_socket,
         state_dir=settings.state_dir,
         survives=settings.app.data_plane_survives,
-        spare=settings.app.standby,
+        standby=settings.app.standby,
     )

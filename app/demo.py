@@ -156,8 +156,8 @@ def _demo(
         "--json",
     ]
     load = children.enter_context(_child([*LOAD, *arguments], environ, stdout=subprocess.PIPE, stderr=log))
-    said = _lines(load, up, log_path)
-    shared = next(line for line in said if line is not None)
+    reports = _lines(load, up, log_path)
+    shared = next(line for line in reports if line is not None)
     for tenant, (limit, note) in QUOTAS.items():
         _put(api, f"/api/v1/quotas/{tenant}", {"limit_bytes": limit, "note": note})
     _put(api, f"/api/v1/pins/{PIN}", {**shared, "note": "every support prompt starts with it"})
@@ -168,7 +168,7 @@ def _demo(
         highlight=False,
         soft_wrap=True,
     )
-    wrong = _summarize(console, said, seconds)
+    wrong = _summarize(console, reports, seconds)
     if wrong:
         raise DemoError(f"{wrong} blocks came back with wrong bytes")
 
@@ -258,14 +258,14 @@ def _ended(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
     return f"{name} ended with code {process.returncode}:\n{last}"
 
 
-def _summarize(console: Console, said: Iterator[dict[str, Any] | None], seconds: float | None) -> int:
+def _summarize(console: Console, reports: Iterator[dict[str, Any] | None], seconds: float | None) -> int:
     """Show one live line of counts, or a line every few seconds without a terminal, for `seconds` (None: forever).
     Return the number of wrong blocks."""
     end = time.monotonic() + seconds if seconds else float("inf")
     wrong = 0
     printed_at = -LINE_S
     with console.status("waiting for the first requests") as status:
-        for counts in said:
+        for counts in reports:
             if time.monotonic() >= end:
                 break
             if counts is None:

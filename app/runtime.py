@@ -74,7 +74,7 @@ class BackgroundTasks:
         self._keep("ledger", self._ledger.run)
         self._keep("managers", parts.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
-            listener = Listener(parts.database, parts.managers.heard, parts.managers.missed)
+            listener = Listener(parts.database, parts.managers.on_notifications, parts.managers.missed)
             self._keep("notices", listener.run)
         self._keep("nodes", self._node_sessions.run)
         self._keep("tokens", parts.token_uses.run)
@@ -161,7 +161,7 @@ class BackgroundTasks:
                 parts.rollup,
                 parts.ingest,
                 resync,
-                parts.cache_watch.heard,
+                parts.cache_watch.on_stats,
                 secure,
             )
 

@@ -22,7 +22,7 @@ from dataplane.protocol.salts import shown
 
 
 class CacheWatch:
-    """Compares stats (`heard`, which never waits), and publishes and records the differences (`run`).
+    """Compares stats (`on_stats`, which never waits), and publishes and records the differences (`run`).
 
     `keeps` returns whether this process is the one that records events of nodes.
     """
@@ -48,7 +48,7 @@ class CacheWatch:
             for row in await held_pins.all_held(session):
                 self._held.setdefault(row.node, {})[row.pin] = row.keys_digest
 
-    def heard(self, node: str, stats: NodeStats) -> None:
+    def on_stats(self, node: str, stats: NodeStats) -> None:
         """Compare a node's stats with its known state."""
         if self._is_news(node, stats):
             self._pending[node] = stats
@@ -95,9 +95,9 @@ class CacheWatch:
         """Publish a cold start, unless the previous manager process did."""
         known = False
         if self._keeps():
-            asked = EventFilters("cache.cold", node, start.at)
+            filters = EventFilters("cache.cold", node, start.at)
             async with self._database.read() as session:
-                known = bool((await events.page(session, PageRequest(1), asked)).rows)
+                known = bool((await events.page(session, PageRequest(1), filters)).rows)
         self._starts[node] = start.at
         if not known:
             self._bus.publish(
@@ -113,10 +113,10 @@ class CacheWatch:
     def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:
         """Compare the pins of a node with the records `strong`; skip records that the node has not applied yet."""
         held = self._held.setdefault(node, {})
-        told = {pin.name: pin for pin in stats.pins}
-        for name in held.keys() - told.keys():
+        reported = {pin.name: pin for pin in stats.pins}
+        for name in held.keys() - reported.keys():
             self._note(node, name, None)
-        for name, pin in told.items():
+        for name, pin in reported.items():
             record = strong.get(name)
             if record is not None and record.generation > generation:
                 continue

@@ -167,7 +167,7 @@ class Fleet:
         node.observed = dict(message.observed)
         node.acked.clear()
         node.welcomed = True
-        self._heard(node, now, at)
+        self._mark_seen(node, now, at)
         self.change_signal.notify()
         return node
 
@@ -176,7 +176,7 @@ class Fleet:
         node = self.nodes.get(name)
         if node is None:
             return
-        changed = self._heard(node, now, at)
+        changed = self._mark_seen(node, now, at)
         node.stats = stats
         node.pins = {pin.name: pin for pin in stats.pins}
         node.offsets.append(stats.at - at)
@@ -202,8 +202,8 @@ class Fleet:
     def _compare(self, node: FleetNode, stats: NodeStats, now: float) -> bool:
         changed = False
         for kind in set(stats.observed) | set(node.observed):
-            told = stats.observed.get(kind)
-            reported = None if told is None else Observed(told.generation, told.digest, told.store)
+            state = stats.observed.get(kind)
+            reported = None if state is None else Observed(state.generation, state.digest, state.store)
             if reported == node.observed.get(kind) or now - node.acked.get(kind, -1e9) < ACK_SETTLES_S:
                 continue
             changed = True
@@ -213,13 +213,13 @@ class Fleet:
                 node.observed[kind] = reported
         return changed
 
-    def heard(self, name: str, now: float, at: float) -> None:
+    def on_message(self, name: str, now: float, at: float) -> None:
         """Record a sign of life, which any event of a node is."""
         node = self.nodes.get(name)
-        if node is not None and self._heard(node, now, at):
+        if node is not None and self._mark_seen(node, now, at):
             self.change_signal.notify()
 
-    def _heard(self, node: FleetNode, now: float, at: float) -> bool:
+    def _mark_seen(self, node: FleetNode, now: float, at: float) -> bool:
         node.seen, node.seen_at = now, at
         was_lost, node.lost = node.lost, False
         return was_lost

@@ -34,9 +34,11 @@ class Rollup:
         if not isinstance(event, BUSY):
             return False
         fields = msgspec.structs.asdict(event)
-        kept = {name: value for name, value in fields.items() if name not in _DROPPED}
-        group = (node, name_of(event), *map(str, kept.values()))
-        sums = self._sums.setdefault(group, {**kept, "blocks": 0, "bytes": 0, "events": 0, "at": event.at})
+        group_fields = {name: value for name, value in fields.items() if name not in _DROPPED}
+        group = (node, name_of(event), *map(str, group_fields.values()))
+        sums = self._sums.setdefault(
+            group, {**group_fields, "blocks": 0, "bytes": 0, "events": 0, "at": event.at}
+        )
         sums["blocks"] += event.blocks
         sums["bytes"] += event.bytes
         sums["events"] += 1

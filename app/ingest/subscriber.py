@@ -145,7 +145,7 @@ class Subscriber:
                 self._quiet = quiet
                 self._bus.touch()
             return
-        self._fleet.heard(self._node, now, at)
+        self._fleet.on_message(self._node, now, at)
         if isinstance(event, CacheCold):  # `CacheWatch` takes it from the node's stats, which repeat it
             return
         if not self._rollup.add(self._node, event):

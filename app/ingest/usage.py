@@ -26,14 +26,14 @@ class PendingUsage:
 
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
-        self._told: dict[int, dict[Account, ReportedUsage]] = {}
+        self._pending: dict[int, dict[Account, ReportedUsage]] = {}
         self._seen: dict[str, dict[Account, tuple[int, ...]]] = {}
         """Last report of each account by node, to skip unchanged ones."""
         self._seeing: dict[str, dict[Account, tuple[int, ...]]] = {}
         """The same for the reading that is in progress."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._told.values()))
+        return sum(map(len, self._pending.values()))
 
     def begin(self, node: str) -> None:
         """Begin a reading of a node."""
@@ -52,10 +52,10 @@ class PendingUsage:
             key = (node, epoch, account.number)
             seeing[key] = counts
             if seen.get(key) != counts:
-                told = ReportedUsage(
+                report = ReportedUsage(
                     node, epoch, account.number, salt, account.model, account.space, now, counts
                 )
-                self._told.setdefault(hour, {})[key] = told
+                self._pending.setdefault(hour, {})[key] = report
         self._bound()
         return wrong
 
@@ -64,26 +64,26 @@ class PendingUsage:
         self._seen[node] = self._seeing.pop(node, {})
 
     def _bound(self) -> None:
-        while len(self._told) > 1 and len(self) > self._most:
-            first, second = sorted(self._told)[:2]
-            oldest = self._told.pop(first)
-            self._told[second] = oldest | self._told[second]
+        while len(self._pending) > 1 and len(self) > self._most:
+            first, second = sorted(self._pending)[:2]
+            oldest = self._pending.pop(first)
+            self._pending[second] = oldest | self._pending[second]
 
     def out(self) -> list[tuple[int, ReportedUsage]]:
         """Remove and return all pending reports, oldest first. Use `back` if they cannot be written."""
-        told = [(hour, each) for hour in sorted(self._told) for each in self._told[hour].values()]
-        told.sort(key=lambda pair: pair[1].at)
-        self._told.clear()
-        return told
+        reports = [(hour, each) for hour in sorted(self._pending) for each in self._pending[hour].values()]
+        reports.sort(key=lambda pair: pair[1].at)
+        self._pending.clear()
+        return reports
 
-    def back(self, told: Sequence[tuple[int, ReportedUsage]]) -> None:
+    def back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
         """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
-        for hour, each in told:
-            self._told.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number), each)
+        for hour, each in reports:
+            self._pending.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number), each)
 
     def forget(self) -> None:
         """Discard everything: another manager writes the ledger from now on."""
-        self._told.clear()
+        self._pending.clear()
         self._seen.clear()
         self._seeing.clear()
 

@@ -97,15 +97,15 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
 def _bounded(pins: list[PinStats]) -> list[PinStats]:
     """Return the pins of the tier `gpu` with the most GPU copies, and one `other` with the sum of the rest, which
     includes a pin named `other`."""
-    wanted = [pin for pin in pins if pin.tier == "gpu"]
+    on_gpus = [pin for pin in pins if pin.tier == "gpu"]
     largest = sorted(
-        (pin for pin in wanted if pin.name != OTHER), key=lambda pin: (-pin.gpu_copies, pin.name)
+        (pin for pin in on_gpus if pin.name != OTHER), key=lambda pin: (-pin.gpu_copies, pin.name)
     )
-    kept, folded = largest[:PIN_LABELS], largest[PIN_LABELS:]
-    folded += [pin for pin in wanted if pin.name == OTHER]
+    named, folded = largest[:PIN_LABELS], largest[PIN_LABELS:]
+    folded += [pin for pin in on_gpus if pin.name == OTHER]
     if not folded:
-        return kept
+        return named
     other = PinStats(OTHER, resolved=0, resident=0, bytes=0, guaranteed=0)
     for name in PINS:
         setattr(other, name, sum(getattr(pin, name) for pin in folded))
-    return [*kept, other]
+    return [*named, other]

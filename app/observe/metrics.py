@@ -282,9 +282,9 @@ EVENTS_MALFORMED = MetricDeclaration(
 )
 EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that were sent and did not come.")
 STREAMS = MetricDeclaration("larder_event_streams", G, "Open dashboard streams.")
-STREAM_EVENTS_DROPPED = MetricDeclaration("larder_stream_events_dropped", C, "Facts that slow streams lost.")
+STREAM_EVENTS_DROPPED = MetricDeclaration("larder_stream_events_dropped", C, "Events that slow streams lost.")
 EVENTS_UNKEPT = MetricDeclaration(
-    "larder_events_unkept", C, "Facts that came too fast to be kept in the history."
+    "larder_events_unkept", C, "Events that came too fast to be kept in the history."
 )
 AUTH_FAILURES = MetricDeclaration(
     "larder_auth_failures",
@@ -442,14 +442,14 @@ def _policy(page: MetricsPage, stats: NodeStats) -> None:
 def bounded(tenants: list[TenantStats], rest: TenantStats | None) -> list[TenantStats]:
     """Return the largest tenants, and one `other` with the sum of the rest, which includes a tenant named `other`."""
     largest = sorted((t for t in tenants if t.tenant != OTHER), key=lambda t: -t.bytes)
-    kept, folded = largest[:TENANT_LABELS], largest[TENANT_LABELS:]
+    named, folded = largest[:TENANT_LABELS], largest[TENANT_LABELS:]
     folded += [t for t in tenants if t.tenant == OTHER] + ([rest] if rest is not None else [])
     if not folded:
-        return kept
+        return named
     other = TenantStats(tenant=OTHER)
     for name in _SUMMED:
         setattr(other, name, sum(getattr(t, name) for t in folded))
-    return [*kept, other]
+    return [*named, other]
 
 
 def registry_of(sources: MetricSources) -> CollectorRegistry:

@@ -34,8 +34,8 @@ def cell(text: str) -> str:
     return f"'{plain(text)}'" if text != text.strip() and not text.isspace() else plain(text)
 
 
-def _escaped(text: str, kept: str) -> str:
+def _escaped(text: str, exempt: str) -> str:
     return "".join(
-        each if is_seen(each) or (kept and each in kept) else each.encode("unicode_escape").decode()
+        each if is_seen(each) or (exempt and each in exempt) else each.encode("unicode_escape").decode()
         for each in text
     )

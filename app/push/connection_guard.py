@@ -42,7 +42,7 @@ class ConnectionGuard:
         self._since: dict[int, float] = {}
         """Time at which each descriptor was accepted (monotonic seconds), oldest first."""
         self._sent_away = 0
-        self._told = -TELL_INTERVAL_S
+        self._logged_at = -TELL_INTERVAL_S
         self._events: zmq.asyncio.Socket = bound.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         )
@@ -103,10 +103,10 @@ class ConnectionGuard:
         if connection.family == socket.AF_UNIX:
             return 0  # not counted: file modes restrict these connections
         try:
-            told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         except OSError:
             return 0
-        return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else 0
+        return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
 
     def _send_away(self, connection: socket.socket, now: float, why: str) -> None:
         try:
@@ -114,8 +114,8 @@ class ConnectionGuard:
         except OSError:  # it was closed already
             return
         self._sent_away += 1
-        if now - self._told >= TELL_INTERVAL_S:
-            self._told = now
+        if now - self._logged_at >= TELL_INTERVAL_S:
+            self._logged_at = now
             log.warning("join.sent_away", reason=why, sent_away=self._sent_away, connected=len(self._since))
 
     def close(self) -> None:

@@ -148,10 +148,10 @@ async def _read(session: AsyncSession, kind: SnapshotType) -> list[_Record]:
         values = dict(zip(names, row, strict=True))
         return _Record(values.pop("selector"), priority=values.pop("priority", 0), spec=make(**values))
 
-    def made() -> list[_Record]:
+    def build() -> list[_Record]:
         return [record(row) for row in rows]
 
-    return await asyncio.to_thread(made) if len(rows) > FEW else made()
+    return await asyncio.to_thread(build) if len(rows) > FEW else build()
 
 
 def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:

@@ -126,7 +126,9 @@ class EnrolmentServer:
             message: Join = decode(_decoder, frames[1].bytes)
         except ProtocolError as error:
             return JoinRefused("malformed", f"{error.field}: {error.message}".removeprefix(": "))
-        return await self._decide(message, _told(frames[1], "User-Id"), _told(frames[1], "Peer-Address"))
+        return await self._decide(
+            message, _metadata(frames[1], "User-Id"), _metadata(frames[1], "Peer-Address")
+        )
 
     def close(self) -> None:
         if self._visitors is not None:
@@ -136,7 +138,7 @@ class EnrolmentServer:
         self._context.term()
 
 
-def _told(frame: zmq.Frame, name: str) -> str:
+def _metadata(frame: zmq.Frame, name: str) -> str:
     """Return libzmq's metadata about the sender of a frame."""
     try:
         return str(frame.get(name))

@@ -29,7 +29,7 @@ AT_ONCE = 100
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Entry:
     """A node's answer that is yet to be written. The node's state is read when the answer is written."""
 
     node: FleetNode
@@ -44,7 +44,7 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[_Said] = deque()
+        self._waiting: deque[_Entry] = deque()
         self._came = asyncio.Event()
         self._writing = asyncio.Lock()
         self._doubtful = False
@@ -97,7 +97,7 @@ class Ledger:
 
     def joined(self, node: FleetNode) -> None:
         """Queue the answer to a hello, with the node's observed state."""
-        self._add(_Said(node, SNAPSHOT_TYPES))
+        self._add(_Entry(node, SNAPSHOT_TYPES))
 
     async def wanted_capacity(self, name: str) -> int | None:
         """Return the capacity in bytes to which the node's pool was last resized, if it was."""
@@ -106,10 +106,10 @@ class Ledger:
 
     def ended(self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification) -> None:
         """Queue the end of a push and the resulting state. The other managers are notified with the event `event`."""
-        self._add(_Said(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
+        self._add(_Entry(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
 
-    def _add(self, said: _Said) -> None:
-        self._waiting.append(said)
+    def _add(self, entry: _Entry) -> None:
+        self._waiting.append(entry)
         if len(self._waiting) > MAX_WAITING:
             lost = self._waiting.popleft()
             self._log.warning("push.forgotten", node=lost.node.name, waiting=MAX_WAITING)
@@ -124,23 +124,23 @@ class Ledger:
                 async with self._database.write(light=True) as session:
                     await self._write(session, batch, doubtful)
                 self._doubtful = False
-                for said in batch:
-                    if self._waiting and self._waiting[0] is said:  # otherwise it was dropped meanwhile
+                for entry in batch:
+                    if self._waiting and self._waiting[0] is entry:  # otherwise it was dropped meanwhile
                         self._waiting.popleft()
 
-    async def _write(self, session: AsyncSession, batch: list[_Said], doubtful: bool) -> None:
-        for said in batch:
-            if said.push is not None and not (doubtful and await pushes.known(session, **said.push)):
-                await pushes.add(session, pushes.PushRow(**said.push))
+    async def _write(self, session: AsyncSession, batch: list[_Entry], doubtful: bool) -> None:
+        for entry in batch:
+            if entry.push is not None and not (doubtful and await pushes.known(session, **entry.push)):
+                await pushes.add(session, pushes.PushRow(**entry.push))
         holding: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
-        for said in batch:
-            holding.setdefault(said.node.name, (said.node, set()))[1].update(said.kinds)
+        for entry in batch:
+            holding.setdefault(entry.node.name, (entry.node, set()))[1].update(entry.kinds)
         for node, kinds in holding.values():
             if not await _save(session, node):
                 continue
             for kind in kinds:
                 await nodes.save_observation(session, _observation(node, kind))
-        await notify.post(session, [said.event for said in batch if said.event is not None])
+        await notify.post(session, [entry.event for entry in batch if entry.event is not None])
 
     async def learn_refusals(self, fleet: Fleet, node: FleetNode) -> None:
         """Load the node's refusals that the leader has recorded. Raise StoreUnavailable."""

@@ -142,7 +142,7 @@ class NodeLink:
     async def hello(self, timeout_s: float) -> Welcome:
         """Greet the node and return its answer. Raise NoAnswer, or NotUnderstood for another protocol version."""
         async with _Talk(self, "", timeout_s) as talk:
-            await talk.say(Hello(version=VERSION, manager=self._manager))
+            await talk.send(Hello(version=VERSION, manager=self._manager))
             reply = await talk.hear()
             if not isinstance(reply, Welcome):
                 raise NotUnderstood(f"a hello was answered with {type(reply).__name__}")
@@ -165,7 +165,7 @@ class NodeLink:
             fault = Fault(snapshot.type, Code.TOO_MANY.name.lower(), message)
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, [fault], None)
         async with _Talk(self, snapshot.nonce, timeout_s) as talk:
-            await talk.say(snapshot)
+            await talk.send(snapshot)
             while True:
                 reply = await talk.hear()
                 if isinstance(reply, Ack | Nack):
@@ -176,12 +176,12 @@ class NodeLink:
                 for start in range(0, max(len(reply.digests), 1), BODIES_AT_ONCE):
                     end = start + BODIES_AT_ONCE
                     bodies = await fetch(reply.digests[start:end])
-                    await talk.say(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
+                    await talk.send(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
 
     async def ask(self, question: Question, timeout_s: float) -> ControlReply:
         """Return the answer to one request. Raise NoAnswer, NotUnderstood."""
         async with _Talk(self, question.nonce, timeout_s) as talk:
-            await talk.say(question)
+            await talk.send(question)
             return await talk.hear()
 
     async def describe(self, timeout_s: float) -> Description:
@@ -221,7 +221,7 @@ class _Talk:
     async def __aexit__(self, *_: object) -> None:
         del self._link._open[self._nonce]
 
-    async def say(self, message: ControlRequest) -> None:
+    async def send(self, message: ControlRequest) -> None:
         try:
             await self._link._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:

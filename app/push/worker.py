@@ -80,7 +80,7 @@ class Worker:
         self._term = 0
         """Term of leadership in which this worker took the node over; 0 if it has not."""
         self._memory: dict[SnapshotType, PushMemory] = {}
-        self._kept = self._heard_at = time.monotonic()
+        self._ends_saved_at = self._heard_at = time.monotonic()
         self._drain_at = 0.0
         self._log = structlog.get_logger().bind(url=link.url)
 
@@ -101,8 +101,8 @@ class Worker:
                 continue
             if self._term != self._lead.term:
                 await self._take_over(node)
-            if time.monotonic() - self._kept >= KEEP_ENDS_S:
-                self._kept = time.monotonic()
+            if time.monotonic() - self._ends_saved_at >= KEEP_ENDS_S:
+                self._ends_saved_at = time.monotonic()
                 await self._keep_ends(node.pin_ends, node.seen_at, MIN_MOVE_S)
             await self._settle_draining(node)
             await self._desired.refresh()

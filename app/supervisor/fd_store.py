@@ -86,17 +86,17 @@ class FdStore:
 class FdReceiver:
     """One connection that receives memory. `read` never waits."""
 
-    def __init__(self, connection: socket.socket, kept: FdStore) -> None:
+    def __init__(self, connection: socket.socket, store: FdStore) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.ready = False
         """Whether any message has arrived: a waiting process has then imported all its modules."""
-        self.heard = 0
+        self.messages_received = 0
         """Number of messages about memory, including those that list none."""
         self.complete = False
         """Whether the list of all memory is complete: the data plane then serves."""
         self.refused: Refused | None = None
-        self.kept = kept
+        self.store = store
         """All memory of the data plane that runs now or ran last."""
         self._fresh = FdStore()
         """Memory that arrived before the list was complete."""
@@ -134,31 +134,31 @@ class FdReceiver:
             )
         return data, fds
 
-    def _take(self, said: EngineReply, fds: list[int]) -> None:
-        if isinstance(said, Refused):
-            self.refused = said
-        if not isinstance(said, MemoryHeld) or len(said.memory) != len(fds):
+    def _take(self, reply: EngineReply, fds: list[int]) -> None:
+        if isinstance(reply, Refused):
+            self.refused = reply
+        if not isinstance(reply, MemoryHeld) or len(reply.memory) != len(fds):
             _close(fds)
             return
         self.ready = True
-        self.heard += 1
-        into = self.kept if self.complete else self._fresh
-        for each, fd in zip(said.memory, fds, strict=True):
+        self.messages_received += 1
+        into = self.store if self.complete else self._fresh
+        for each, fd in zip(reply.memory, fds, strict=True):
             into.put((each.kind, each.number), fd, each.nbytes)
-        for each in said.dropped:
+        for each in reply.dropped:
             into.drop((each.kind, each.number))
-        if said.id and len(said.memory) < MAX_FDS_PER_DATAGRAM:
+        if reply.id and len(reply.memory) < MAX_FDS_PER_DATAGRAM:
             self.complete = True
-            self.kept.clear()
-            self._fresh.move_to(self.kept)
+            self.store.clear()
+            self._fresh.move_to(self.store)
 
     def settle(self) -> None:
         """Handle the end of the data plane, perhaps before its list was complete: keep matching memory."""
         if not len(self._fresh):
             return
-        if not self._fresh.same_memory(self.kept):
-            self.kept.clear()  # memory of a cold start replaces the kept memory
-        self._fresh.move_to(self.kept)
+        if not self._fresh.same_memory(self.store):
+            self.store.clear()  # memory of a cold start replaces the kept memory
+        self._fresh.move_to(self.store)
 
     def close(self) -> None:
         with suppress(OSError):

@@ -35,7 +35,7 @@ def describe(state_dir: Path) -> Keeping | None:
     reply = _ask(state_dir, DescribeMemory())
     if reply is None or isinstance(reply, Keeping):
         return reply
-    raise KeeperUnavailable(_said(reply))
+    raise KeeperUnavailable(_reason(reply))
 
 
 def release(state_dir: Path, reason: str) -> Released | None:
@@ -46,10 +46,10 @@ def release(state_dir: Path, reason: str) -> Released | None:
     reply = _ask(state_dir, Release(reason, on_purpose=True))
     if reply is None or isinstance(reply, Released):
         return reply
-    raise KeeperUnavailable(_said(reply))
+    raise KeeperUnavailable(_reason(reply))
 
 
-def _said(reply: Reply) -> str:
+def _reason(reply: Reply) -> str:
     return reply.message if isinstance(reply, KeeperRefused) else f"it answered {type(reply).__name__}"
 
 

@@ -23,13 +23,13 @@ _CREDENTIALS = "iII"
 
 
 class NodeProcess:
-    """A data plane process. `holder` is the connection over which it sends its memory."""
+    """A data plane process. `receiver` is the connection over which it sends its memory."""
 
     def __init__(
-        self, pid: int, holder: FdReceiver, process: asyncio.subprocess.Process | None, pidfd: int = -1
+        self, pid: int, receiver: FdReceiver, process: asyncio.subprocess.Process | None, pidfd: int = -1
     ) -> None:
         self.pid = pid
-        self.holder = holder
+        self.receiver = receiver
         self._process = process
         self._pidfd = pidfd
         """pidfd of a process that asyncio does not wait for, otherwise -1."""
@@ -76,16 +76,16 @@ class NodeProcess:
         return pidfd
 
     def close(self) -> None:
-        self.holder.close()
+        self.receiver.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
 
 async def start(
-    command: tuple[str, ...], environ: Mapping[str, str], kept: FdStore, *, survives: bool
+    command: tuple[str, ...], environ: Mapping[str, str], store: FdStore, *, survives: bool
 ) -> NodeProcess:
-    """Start a process that waits until it is given its memory (see `give`). Raise OSError."""
+    """Start a process that waits until it is given its memory (see `send_memory`). Raise OSError."""
     ours, theirs = _connection()
     with theirs:
         try:
@@ -101,7 +101,7 @@ async def start(
         except BaseException:
             ours.close()
             raise
-    return NodeProcess(process.pid, FdReceiver(ours, kept), process)
+    return NodeProcess(process.pid, FdReceiver(ours, store), process)
 
 
 def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
@@ -124,10 +124,10 @@ def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survive
             ours.close()
             raise
     process.returncode = 0  # the pidfd reaps it
-    kept = FdStore()
-    for data, fds in kept.messages():
+    store = FdStore()
+    for data, fds in store.messages():
         socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
-    return NodeProcess(process.pid, FdReceiver(ours, kept), None, pidfd)
+    return NodeProcess(process.pid, FdReceiver(ours, store), None, pidfd)
 
 
 def _connection() -> tuple[socket.socket, socket.socket]:
@@ -140,16 +140,16 @@ def _connection() -> tuple[socket.socket, socket.socket]:
 def serves(child: NodeProcess, timeout_s: float) -> bool:
     """Wait until an early data plane serves. Return False if it has ended, or on the timeout."""
     deadline = time.monotonic() + timeout_s
-    while child.holder.read() and not child.holder.complete and time.monotonic() < deadline:
+    while child.receiver.read() and not child.receiver.complete and time.monotonic() < deadline:
         time.sleep(ANSWER_POLL_S)
-    return child.holder.complete
+    return child.receiver.complete
 
 
-async def give(child: NodeProcess, kept: FdStore) -> None:
+async def send_memory(child: NodeProcess, store: FdStore) -> None:
     """Send all kept memory to a waiting process, which then begins to serve. Ignores the end of the process."""
-    connection = child.holder.connection
+    connection = child.receiver.connection
     with suppress(BrokenPipeError, ConnectionResetError):
-        for data, fds in list(kept.messages()):
+        for data, fds in list(store.messages()):
             while True:
                 try:
                     socket.send_fds(connection, [data], fds, socket.MSG_NOSIGNAL)
@@ -158,35 +158,35 @@ async def give(child: NodeProcess, kept: FdStore) -> None:
                     await asyncio.sleep(0.001)
 
 
-async def answers(child: NodeProcess, heard: int, timeout_s: float) -> bool:
+async def has_answered(child: NodeProcess, received_before: int, timeout_s: float) -> bool:
     """Return whether a process that was given its memory answers, or ends, in time.
 
-    `heard` is the value of the holder's counter before that.
+    `received_before` is the value of the receiver's counter before that.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    while child.holder.read() and child.holder.heard == heard:
+    while child.receiver.read() and child.receiver.messages_received == received_before:
         if loop.time() >= deadline:
             return False
         await asyncio.sleep(ANSWER_POLL_S)
     return True
 
 
-def meet(path: str, kept: FdStore) -> NodeProcess | None:
+def adopt(path: str, store: FdStore) -> NodeProcess | None:
     """Connect to the data plane on an engine socket and ask it for its memory. Return None if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     connection.setblocking(False)
-    holder = FdReceiver(connection, kept)
+    receiver = FdReceiver(connection, store)
     try:
         connection.connect(path)
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
         pid: int = unpack(_CREDENTIALS, raw)[0]
         pidfd = _pidfd_of(connection, pid)
-        holder.ask()
+        receiver.ask()
     except OSError:
-        holder.close()
+        receiver.close()
         return None
-    return NodeProcess(pid, holder, None, pidfd)
+    return NodeProcess(pid, receiver, None, pidfd)
 
 
 def _reap(pidfd: int) -> int | None:

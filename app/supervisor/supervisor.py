@@ -3,8 +3,8 @@
 The data plane outlives this process: it continues to serve after a `kill -9` of its supervisor. The next supervisor
 finds it through the lock of its state directory and its engine socket. While the supervisor runs, it holds duplicates
 of the data plane's memory, so that nothing is lost if the data plane is killed: the next one continues with that
-memory. A spare process waits with all modules imported, so that a restart takes milliseconds instead of the start of an
-interpreter on a busy machine.
+memory. A standby process waits with all modules imported, so that a restart takes milliseconds instead of the start of
+an interpreter on a busy machine.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import structlog
 
 from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.fd_store import FdStore
-from app.supervisor.node_process import NodeProcess, answers, give, meet, start
+from app.supervisor.node_process import NodeProcess, adopt, has_answered, send_memory, start
 from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, RELEASE_SIGNAL
 
@@ -33,14 +33,14 @@ MANY_EXITS, MANY_EXITS_S = 8, 5.0
 """A data plane that served is restarted without a pause, except after MANY_EXITS ends in MANY_EXITS_S seconds."""
 WARM_TRIES = 3
 """Number of data planes that may end before they serve until the next one starts without the memory."""
-SPARE_ANSWERS_S = 1.0
-"""Seconds after which a spare that does not answer, or does not end when asked to, is killed."""
+STANDBY_ANSWERS_S = 1.0
+"""Seconds after which a standby that does not answer, or does not end when asked to, is killed."""
 MEET_POLL_S = 0.02
 HOLD_AGAIN_S = 0.2
 """Seconds between attempts to get all memory of a data plane that could not send it."""
 KEEPER_S = 7.0
 """Seconds beyond the grace time in which a data plane hands its memory to the keeper on a busy machine."""
-SPARE_READY_S = 60.0
+STANDBY_READY_S = 60.0
 """Seconds in which a new process must import all modules before the old one is stopped."""
 CHECK_S = 60.0
 SERVES_S = 60.0
@@ -71,12 +71,12 @@ class Supervisor:
         engine_socket: str = "",
         state_dir: Path | None = None,
         survives: bool = True,
-        spare: bool = True,
+        standby: bool = True,
     ) -> None:
         """Create the supervisor.
 
         `on_exit` gets the exit code (None if another process started the data plane) and the seconds until the next
-        start; `on_start` gets the pid. With `survives`, the data plane outlives this process. With `spare`, a spare
+        start; `on_start` gets the pid. With `survives`, the data plane outlives this process. With `standby`, a standby
         process waits to take over.
         """
         self._environ = dict(environ)
@@ -86,12 +86,12 @@ class Supervisor:
         self._engine_socket = engine_socket
         self._state_dir = state_dir
         self._survives = survives
-        self._with_spare = spare
+        self._with_standby = standby
         self._log = structlog.get_logger()
-        self._kept = FdStore()
+        self._store = FdStore()
         self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
-        self._spare: NodeProcess | None = None
+        self._standby: NodeProcess | None = None
         self._served_at: float | None = None
         self._serving = asyncio.Event()
         """Set while the data plane serves and has sent the descriptors of all its memory."""
@@ -104,7 +104,7 @@ class Supervisor:
 
     def begin_with(self, child: NodeProcess) -> None:
         """Supervise first a data plane of `start_early`. Call it before `run`."""
-        self._first, self._kept = child, child.holder.kept
+        self._first, self._store = child, child.receiver.store
 
     async def run(self) -> None:
         """Adopt or start a data plane, wait for its end, and restart it."""
@@ -122,15 +122,17 @@ class Supervisor:
             self._listen(child)
             self._log.info("dataplane.met" if met else "dataplane.started", pid=child.pid)
             self._on_start(child.pid)
-            self._heard(child)  # all messages may have arrived during the wait
+            self._on_message(child)  # all messages may have arrived during the wait
             code = await child.wait()
             self._ended(child)
             if self._served() and not self._ends_often():
                 pause_s = 0.0
             if code == 0 or self._releasing:  # the keeper has the memory, or it was released
-                self._kept.clear()
+                self._store.clear()
             self._releasing = False
-            self._log.warning("dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._kept))
+            self._log.warning(
+                "dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._store)
+            )
             self._on_exit(code, pause_s)
             child, met = None, False
             await asyncio.sleep(pause_s)
@@ -138,43 +140,43 @@ class Supervisor:
             self.restarts += 1
 
     async def _start(self) -> NodeProcess:
-        """Return the spare, or a new process, which takes over all memory that is kept."""
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
-            if await self._takes_over(spare):
-                return spare
-        child = await start(self._command, self._environ, self._kept, survives=self._survives)
-        await give(child, self._kept)
+        """Return the standby, or a new process, which takes over all memory that is kept."""
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
+            if await self._takes_over(standby):
+                return standby
+        child = await start(self._command, self._environ, self._store, survives=self._survives)
+        await send_memory(child, self._store)
         return child
 
-    async def _takes_over(self, spare: NodeProcess) -> bool:
-        """Return whether the spare begins to serve. Kill a spare that does not answer."""
-        if not spare.ended:
-            heard = spare.holder.heard
+    async def _takes_over(self, standby: NodeProcess) -> bool:
+        """Return whether the standby begins to serve. Kill a standby that does not answer."""
+        if not standby.ended:
+            received_before = standby.receiver.messages_received
             with suppress(TimeoutError):
-                async with asyncio.timeout(SPARE_ANSWERS_S):
-                    await give(spare, self._kept)
-                    if await answers(spare, heard, SPARE_ANSWERS_S):
+                async with asyncio.timeout(STANDBY_ANSWERS_S):
+                    await send_memory(standby, self._store)
+                    if await has_answered(standby, received_before, STANDBY_ANSWERS_S):
                         return True
-            self._log.warning("dataplane.spare_given_up", pid=spare.pid, timeout_s=SPARE_ANSWERS_S)
-            spare.signal(signal.SIGKILL)
-            await self._end(spare, KILLED_S, "dataplane.spare_killed")
-        spare.close()
+            self._log.warning("dataplane.standby_given_up", pid=standby.pid, timeout_s=STANDBY_ANSWERS_S)
+            standby.signal(signal.SIGKILL)
+            await self._end(standby, KILLED_S, "dataplane.standby_killed")
+        standby.close()
         return False
 
     def _ended(self, child: NodeProcess) -> None:
         """Process the last messages of a data plane that has ended."""
-        asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
-        child.holder.read()
-        child.holder.settle()
+        asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
+        child.receiver.read()
+        child.receiver.settle()
         self._child = None
         self._serving.clear()
         child.close()
         self._failures = 0 if self._served_at is not None else self._failures + 1
-        if self._failures >= WARM_TRIES and len(self._kept):
+        if self._failures >= WARM_TRIES and len(self._store):
             self._log.error("dataplane.memory_given_up", reason=f"{self._failures} starts with it failed")
-            self._kept.clear()
+            self._store.clear()
 
     def _served(self) -> bool:
         return self._served_at is not None
@@ -188,68 +190,68 @@ class Supervisor:
     # ---- memory of the data plane
 
     def _listen(self, child: NodeProcess) -> None:
-        holder = child.holder
-        asyncio.get_running_loop().add_reader(holder.connection.fileno(), self._heard, child)
+        receiver = child.receiver
+        asyncio.get_running_loop().add_reader(receiver.connection.fileno(), self._on_message, child)
 
-    def _heard(self, child: NodeProcess) -> None:
-        holder = child.holder
-        goes_on = holder.read()
-        if holder.complete and self._served_at is None:
+    def _on_message(self, child: NodeProcess) -> None:
+        receiver = child.receiver
+        goes_on = receiver.read()
+        if receiver.complete and self._served_at is None:
             self._served_at = time.monotonic()
             self._serving.set()
-            if self._with_spare and self._spare is None:
-                asyncio.get_running_loop().create_task(self._prepare(), name="spare")
+            if self._with_standby and self._standby is None:
+                asyncio.get_running_loop().create_task(self._prepare(), name="standby")
         if not goes_on:
-            asyncio.get_running_loop().remove_reader(holder.connection.fileno())
+            asyncio.get_running_loop().remove_reader(receiver.connection.fileno())
             # The data plane may be alive, and have dropped a slow supervisor or failed to send all memory.
-            pause_s = 0.0 if holder.complete else HOLD_AGAIN_S
+            pause_s = 0.0 if receiver.complete else HOLD_AGAIN_S
             asyncio.get_running_loop().create_task(self._hold_again(child, pause_s), name="hold again")
 
     async def _hold_again(self, child: NodeProcess, pause_s: float) -> None:
         """Connect to the data plane's engine socket to get its memory, as long as it lives."""
         await asyncio.sleep(pause_s)
         while self._child is child:
-            met = meet(self._engine_socket, self._kept) if self._engine_socket else None
-            if met is not None and met.pid == child.pid:
-                child.holder.close()
-                child.holder = met.holder
-                os.close(met.take_pidfd())
+            adopted = adopt(self._engine_socket, self._store) if self._engine_socket else None
+            if adopted is not None and adopted.pid == child.pid:
+                child.receiver.close()
+                child.receiver = adopted.receiver
+                os.close(adopted.take_pidfd())
                 self._log.info("dataplane.held_again", pid=child.pid)
                 self._listen(child)
                 return
-            if met is not None:
-                met.close()
+            if adopted is not None:
+                adopted.close()
             await asyncio.sleep(MEET_POLL_S)
 
     async def _prepare(self) -> None:
-        """Start the spare process."""
+        """Start the standby process."""
         with suppress(OSError):
-            spare = await start(self._command, self._environ, self._kept, survives=self._survives)
-            if self._spare is not None or not self._with_spare:
-                spare.close()
+            standby = await start(self._command, self._environ, self._store, survives=self._survives)
+            if self._standby is not None or not self._with_standby:
+                standby.close()
                 return
-            self._spare = spare
-            connection = spare.holder.connection.fileno()
-            asyncio.get_running_loop().add_reader(connection, self._heard_spare, spare)
+            self._standby = standby
+            connection = standby.receiver.connection.fileno()
+            asyncio.get_running_loop().add_reader(connection, self._on_standby_message, standby)
 
-    def _heard_spare(self, spare: NodeProcess) -> None:
-        if not spare.holder.read():
-            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
-        elif spare.holder.ready:
-            self._log.info("dataplane.spare_ready", pid=spare.pid)
+    def _on_standby_message(self, standby: NodeProcess) -> None:
+        if not standby.receiver.read():
+            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
+        elif standby.receiver.ready:
+            self._log.info("dataplane.standby_ready", pid=standby.pid)
 
     # ---- adopting a running data plane
 
     async def _meet(self) -> NodeProcess | None:
         """Return the running data plane of the state directory, after it has sent its memory; None if there is none."""
-        told = time.monotonic()
+        logged_at = time.monotonic()
         child: NodeProcess | None = None
         while self._engine_socket and self._state_dir is not None and _is_locked(self._state_dir):
-            child = child or meet(self._engine_socket, self._kept)
+            child = child or adopt(self._engine_socket, self._store)
             if child is not None:
-                goes_on = child.holder.read()
-                refused = child.holder.refused
-                if child.holder.complete:
+                goes_on = child.receiver.read()
+                refused = child.receiver.refused
+                if child.receiver.complete:
                     return child
                 if refused is not None and refused.code == Code.VERSION_MISMATCH:
                     self._log.warning("dataplane.replaced", pid=child.pid, reason=refused.message)
@@ -258,8 +260,8 @@ class Supervisor:
                 if refused is not None or not goes_on:
                     child.close()
                     child = None
-            if time.monotonic() - told >= SILENT_S:
-                told = time.monotonic()
+            if time.monotonic() - logged_at >= SILENT_S:
+                logged_at = time.monotonic()
                 self._log.warning("dataplane.silent", state_dir=str(self._state_dir))
             await asyncio.sleep(MEET_POLL_S)
         if child is not None:
@@ -291,7 +293,7 @@ class Supervisor:
             theirs.close()
             try:
                 async with asyncio.timeout(CHECK_S):
-                    for data, fds in list(self._kept.messages()):
+                    for data, fds in list(self._store.messages()):
                         # A process that has ended reports the reason by its exit code.
                         with suppress(BrokenPipeError, ConnectionResetError):
                             socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
@@ -303,10 +305,10 @@ class Supervisor:
         if process.returncode == 0:
             return ""
         lines = errors.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"exit code {process.returncode}"
+        output = lines[-1] if lines else f"exit code {process.returncode}"
         if process.returncode == CANNOT_ADOPT_EXIT_CODE:
-            return said
-        raise CannotReplace(f"a new data plane process would not start: {said}")
+            return output
+        raise CannotReplace(f"a new data plane process would not start: {output}")
 
     async def replace(self, environ: Mapping[str, str], *, keep: bool, grace_s: float) -> float:
         """Replace the data plane by a new process with this environment, which takes over the memory if `keep` is set.
@@ -320,7 +322,7 @@ class Supervisor:
                 raise CannotReplace("no data plane serves now; try again when one does")
             environ_before, self._environ = self._environ, dict(environ)
             try:
-                await self._new_spare()
+                await self._new_standby()
             except CannotReplace:
                 self._environ = environ_before
                 raise
@@ -340,28 +342,30 @@ class Supervisor:
                 killer.cancel()
             return time.monotonic() - began
 
-    async def _new_spare(self) -> None:
-        """Replace the spare by a process that runs the code that is now on disk. Raise CannotReplace."""
-        await self._end_spare()
+    async def _new_standby(self) -> None:
+        """Replace the standby by a process that runs the code that is now on disk. Raise CannotReplace."""
+        await self._end_standby()
         try:
-            spare = await start(self._command, self._environ, self._kept, survives=self._survives)
+            standby = await start(self._command, self._environ, self._store, survives=self._survives)
         except OSError as error:
             raise CannotReplace(f"a new data plane process cannot be started: {error.strerror}") from None
-        deadline = time.monotonic() + SPARE_READY_S
-        while spare.holder.read() and not spare.holder.ready:
+        deadline = time.monotonic() + STANDBY_READY_S
+        while standby.receiver.read() and not standby.receiver.ready:
             if time.monotonic() >= deadline:
-                spare.signal(signal.SIGKILL)
+                standby.signal(signal.SIGKILL)
                 break
             await asyncio.sleep(MEET_POLL_S)
-        if not spare.holder.ready:
-            code = await self._end(spare, SPARE_ANSWERS_S, "dataplane.spare_killed")
-            spare.close()
+        if not standby.receiver.ready:
+            code = await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
+            standby.close()
             raise CannotReplace(
                 f"a new data plane process ended before it could serve, with code {code}; see the log"
             )
-        await self._end_spare()  # a spare that was prepared meanwhile
-        self._spare = spare
-        asyncio.get_running_loop().add_reader(spare.holder.connection.fileno(), self._heard_spare, spare)
+        await self._end_standby()  # a standby that was prepared meanwhile
+        self._standby = standby
+        asyncio.get_running_loop().add_reader(
+            standby.receiver.connection.fileno(), self._on_standby_message, standby
+        )
 
     # ---- stopping
 
@@ -370,41 +374,41 @@ class Supervisor:
 
         Cancel `run` first.
         """
-        self._with_spare = False
-        await self._end_spare()
+        self._with_standby = False
+        await self._end_standby()
         child, self._child = self._child, None
         if child is not None:
             with suppress(OSError, ValueError):
-                asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
+                asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
             child.close()
-        self._kept.clear()
+        self._store.clear()
 
-    async def _end_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            asyncio.get_running_loop().remove_reader(spare.holder.connection.fileno())
-            spare.close()  # the spare ends when its connection is closed
-            await self._end(spare, SPARE_ANSWERS_S, "dataplane.spare_killed")
+    async def _end_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
+            standby.close()  # the standby ends when its connection is closed
+            await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
 
     def kill(self) -> None:
-        """Kill the data plane and the spare at once, from any thread, when there is no time for `stop`."""
-        for child in (self._spare, self._child):
+        """Kill the data plane and the standby at once, from any thread, when there is no time for `stop`."""
+        for child in (self._standby, self._child):
             if child is not None and not child.ended:
                 child.signal(signal.SIGKILL)
 
     async def stop(self, grace_s: float) -> None:
         """Ask the data plane to end, and kill it if it does not. Cancel `run` first."""
-        self._with_spare = False
-        await self._end_spare()
+        self._with_standby = False
+        await self._end_standby()
         child, self._child = self._child, None
         if child is not None and not child.ended:
             child.signal(signal.SIGTERM)
             self._log.info("dataplane.stopped", code=await self._end(child, grace_s + KEEPER_S))
         if child is not None:
             with suppress(OSError, ValueError):
-                asyncio.get_running_loop().remove_reader(child.holder.connection.fileno())
+                asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
             child.close()
-        self._kept.clear()
+        self._store.clear()
 
     async def _end(self, child: NodeProcess, grace_s: float, killed: str = "dataplane.killed") -> int | None:
         """Wait for a process that was asked to end, and kill it after `grace_s` seconds.

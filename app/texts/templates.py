@@ -51,7 +51,7 @@ def compiled(source: str) -> Template:
     try:
         return environment.from_string(source)
     except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
-        raise UnusableTemplate(f"the template cannot be read: {_said(error)}") from None
+        raise UnusableTemplate(f"the template cannot be read: {_message(error)}") from None
 
 
 def rendered(
@@ -73,11 +73,11 @@ def rendered(
                 )
             pieces.append(piece)
     except _FAILURES as error:
-        raise UnusableTemplate(f"the template failed on these messages: {_said(error)}") from None
+        raise UnusableTemplate(f"the template failed on these messages: {_message(error)}") from None
     return "".join(pieces)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:300]
 
 

@@ -17,19 +17,19 @@ from app.supervisor.supervisor import Supervisor
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_frozen_spare_is_killed_after_the_grace() -> None:
+async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
     supervisor = Supervisor(
         os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
     )
     await supervisor._prepare()
-    spare = supervisor._spare
-    assert spare is not None
-    spare.signal(signal.SIGSTOP)
+    standby = supervisor._standby
+    assert standby is not None
+    standby.signal(signal.SIGSTOP)
     with capture_logs() as lines:
         async with asyncio.timeout(10):
             await supervisor.stop(0.1)
-    assert spare.ended
-    assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.spare_killed", spare.pid)]
+    assert standby.ended
+    assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.standby_killed", standby.pid)]
 
 
 async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(

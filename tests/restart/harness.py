@@ -78,7 +78,7 @@ class Supervised(Plane):
 
     def spare_waits(self) -> bool:
         """A process waits that has not begun to serve."""
-        ready = [each["pid"] for each in self.logged("dataplane.spare_ready")]
+        ready = [each["pid"] for each in self.logged("dataplane.standby_ready")]
         return bool(ready) and ready[-1] not in [each.get("pid") for each in self.told]
 
     def logged(self, event: str) -> list[dict[str, Any]]:

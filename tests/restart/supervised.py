@@ -33,7 +33,7 @@ async def main(arguments: list[str]) -> None:
         on_start=lambda pid: tell("start", pid=pid),
         engine_socket=common.engine_socket,
         state_dir=Path(common.state_dir),
-        spare="--no-spare" not in arguments,
+        standby="--no-spare" not in arguments,
         survives="--survives" in arguments,
     )
     done = asyncio.Event()

@@ -13,7 +13,7 @@ from tests.restart.harness import Supervised, supervised
 
 
 def spare_pid(plane: Supervised) -> int:
-    return int(plane.logged("dataplane.spare_ready")[-1]["pid"])
+    return int(plane.logged("dataplane.standby_ready")[-1]["pid"])
 
 
 def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: 
             plane.kill_plane()
             wait_for(lambda: plane.plane_pid != before, "another process serves", 30)
             assert plane.plane_pid != hung
-            assert [each["pid"] for each in plane.logged("dataplane.spare_given_up")] == [hung]
+            assert [each["pid"] for each in plane.logged("dataplane.standby_given_up")] == [hung]
             with plane.manager() as manager:
                 assert manager.describe().pool.blocks == len(chain)
             assert not Path(f"/proc/{hung}").exists()

@@ -23,13 +23,13 @@ HEAD_EVERY_S = 3600.0
 class Audit:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._told = -1
+        self._logged_id = -1
         self._log = structlog.get_logger()
 
-    async def page(self, wanted: PageRequest, filters: AuditFilters) -> AuditList:
+    async def page(self, page_request: PageRequest, filters: AuditFilters) -> AuditList:
         """Return a page of entries, newest first. Raises Invalid."""
         async with self._database.read() as session:
-            page = await audit.page(session, wanted, filters)
+            page = await audit.page(session, page_request, filters)
         return AuditList([_shown(row)[0] for row in page.rows], page.total, page.next_cursor)
 
     async def export(self) -> AsyncIterator[bytes]:
@@ -84,8 +84,8 @@ class Audit:
         except LarderError as error:
             self._log.error("audit.tampered", reason=error.message)
             return
-        if head.last_id != self._told:
-            self._told = head.last_id
+        if head.last_id != self._logged_id:
+            self._logged_id = head.last_id
             self._log.info("audit.head", id=head.last_id, hash=head.hash)
 
 
@@ -183,6 +183,6 @@ def _shown(row: audit.AuditRow | audit.UnreadableEntry) -> tuple[AuditEntry, byt
 
 def _unreadable(number: int, why: str) -> tuple[AuditEntry, bytes]:
     texts = dict.fromkeys(AuditEntry.__struct_fields__, "")
-    told = {"id": number, "at": 0.0, "generation": 0, "before": None, "after": None}
-    entry = AuditEntry(**{**texts, **told, "decision": "unreadable", "reason": why})  # type: ignore[arg-type]
+    defaults = {"id": number, "at": 0.0, "generation": 0, "before": None, "after": None}
+    entry = AuditEntry(**{**texts, **defaults, "decision": "unreadable", "reason": why})  # type: ignore[arg-type]
     return entry, msgspec.json.encode(entry)

@@ -46,8 +46,8 @@ class RefusalAudit(Generic[T]):
         """Number of refusals left out since the last one that was kept."""
         self.left_out_ever = 0
 
-    def take(self, who: str, what: Hashable, told: T, now: float) -> bool:
-        """Return whether to keep this refusal. If it is repeated within the minute, `ended` returns `told`."""
+    def take(self, who: str, what: Hashable, entry: T, now: float) -> bool:
+        """Return whether to keep this refusal. If it is repeated within the minute, `ended` returns `entry`."""
         self._turn(now)
         minute = self._minute
         if (known := minute.again.get((who, what))) is not None:
@@ -58,7 +58,7 @@ class RefusalAudit(Generic[T]):
             self.left_out_ever += 1
             return False
         minute.by_whom[who] += 1
-        minute.again[who, what] = (told, 0)
+        minute.again[who, what] = (entry, 0)
         return True
 
     def ended(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
@@ -82,5 +82,5 @@ class RefusalAudit(Generic[T]):
     def _turn(self, now: float, *, force: bool = False) -> None:
         number = int(now // 60)
         if number != self._minute.number or force:
-            self._ended += [(told, again) for told, again in self._minute.again.values() if again]
+            self._ended += [(entry, again) for entry, again in self._minute.again.values() if again]
             self._minute = _Minute(number)

@@ -40,16 +40,16 @@ class Tokens:
         self._changes = changes
         self._auth = auth
 
-    async def make(self, asked: TokenPost, by: Principal) -> TokenMade:
+    async def make(self, request: TokenPost, by: Principal) -> TokenMade:
         """Create a token. Raises Invalid, Forbidden, Conflict; Unauthorized if the setup token was already used."""
         now = time.time()
-        salts, expires_at = _checked(asked, now)
-        _check_not_more(asked.role, salts, by)
+        salts, expires_at = _checked(request, now)
+        _check_not_more(request.role, salts, by)
         made = credentials.new_token()
         row = TokenRow(
             id=made.id,
-            name=asked.name,
-            role=asked.role,
+            name=request.name,
+            role=request.role,
             tenants=salts,
             hash=self._auth.hasher.token(made),
             created_by=by.actor,
@@ -63,19 +63,19 @@ class Tokens:
             if by.token_id == SETUP_ID:
                 if not was_there:
                     raise Unauthorized("the setup token was used already")
-                if asked.role != "admin" or salts is not None:
+                if request.role != "admin" or salts is not None:
                     raise Forbidden("the first token is one of an admin for all tenants: it makes the others")
-            await _check_free(change.session, asked.name)
+            await _check_free(change.session, request.name)
             change.session.add(row)
             change.noted("create", "token", row.name, None, _audited(row))
         self._auth.forget(row.id)
         self._auth.forget(SETUP_ID)
         return TokenMade(**_fields(row), token=made.text)
 
-    async def page(self, wanted: PageRequest) -> TokenList:
+    async def page(self, page_request: PageRequest) -> TokenList:
         """Return a page of tokens. Raises Invalid."""
         async with self._database.read() as session:
-            page = await tokens.page(session, wanted)
+            page = await tokens.page(session, page_request)
         return TokenList([_answer(row) for row in page.rows], page.total, page.next_cursor)
 
     async def get(self, key: str) -> TokenAnswer:
@@ -86,24 +86,24 @@ class Tokens:
     async def patch(self, key: str, patch: dict[str, Any], by: Principal) -> TokenAnswer:
         """Change the name or the expiry. Raises Invalid, NotFound, Conflict."""
         now = time.time()
-        asked = patched(TokenPatch, {}, {name: value for name, value in patch.items() if value is not None})
+        request = patched(TokenPatch, {}, {name: value for name, value in patch.items() if value is not None})
         never = patch.get("expires_at", 0) is None
         faults = checks.Faults()
         for name in ("name", "ttl_s"):
             if patch.get(name, 0) is None:
                 faults.add(name, "expected a value; only expires_at can be null, for never")
-        if isinstance(asked.name, str):
-            faults.check("name", lambda: _name(str(asked.name)))
-        ttl_s = asked.ttl_s if isinstance(asked.ttl_s, float | int) else None
-        at = asked.expires_at if isinstance(asked.expires_at, float | int | str) else None
+        if isinstance(request.name, str):
+            faults.check("name", lambda: _name(str(request.name)))
+        ttl_s = request.ttl_s if isinstance(request.ttl_s, float | int) else None
+        at = request.expires_at if isinstance(request.expires_at, float | int | str) else None
         expires_at = expiry(ttl_s, at, now, faults)
         faults.stop()
         async with self._changes.begin(by) as change:
             row = await _found(change.session, key)
             before = _audited(row)
-            if isinstance(asked.name, str) and asked.name != row.name:
-                await _check_free(change.session, asked.name)
-                row.name = asked.name
+            if isinstance(request.name, str) and request.name != row.name:
+                await _check_free(change.session, request.name)
+                row.name = request.name
             if expires_at is not None or never:
                 row.expires_at = expires_at
             if before != _audited(row):
@@ -147,25 +147,25 @@ def who_fields(by: Principal) -> dict[str, Any]:
     }
 
 
-def _checked(asked: TokenPost, now: float) -> tuple[list[str] | None, float | None]:
+def _checked(request: TokenPost, now: float) -> tuple[list[str] | None, float | None]:
     """Return the salts and the expiry. Raises Invalid."""
     faults = checks.Faults()
-    faults.check("name", lambda: _name(asked.name))
+    faults.check("name", lambda: _name(request.name))
     salts: list[str] | None = None
-    if asked.tenants is not None:
-        paths = [f"tenants[{at}]" for at in range(len(asked.tenants))]
+    if request.tenants is not None:
+        paths = [f"tenants[{at}]" for at in range(len(request.tenants))]
         found = [
             faults.check(path, partial(_salt, name, path))
-            for path, name in zip(paths, asked.tenants, strict=True)
+            for path, name in zip(paths, request.tenants, strict=True)
         ]
         salts = sorted({salt for salt in found if salt is not None})
-        if not asked.tenants:
+        if not request.tenants:
             faults.add("tenants", "expected at least one tenant, or null for all")
-        if asked.role == "admin":
+        if request.role == "admin":
             faults.add(
                 "role", "an admin is not limited to tenants: expected viewer or operator, or no tenants"
             )
-    expires_at = expiry(asked.ttl_s, asked.expires_at, now, faults)
+    expires_at = expiry(request.ttl_s, request.expires_at, now, faults)
     faults.stop()
     return salts, expires_at
 

@@ -144,14 +144,14 @@ class Changes:
             for kind in numbers:
                 if kind in made:
                     await generations.advance(session, kind, numbers[kind], change.now)
-            told = _Told()
+            collected = _ChangeEvents()
             while change.entries:  # batches give other tasks a turn and release written rows
                 batch = change.entries[: bulk.BATCH]
                 del change.entries[: bulk.BATCH]
                 await audit.append(session, batch)
                 await session.flush()
-                told.add(batch)
-            events = told.events()
+                collected.add(batch)
+            events = collected.events()
             await notify.post(session, events)
         self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
         self._fleet.change_signal.notify()
@@ -180,15 +180,15 @@ class Changes:
         action: str,
         noun: str,
         name: str,
-        asked: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
         by: Principal,
         denied: str = "",
     ) -> None:
         """Audit an action that changes no record, before it happens or after its refusal. Raises StoreUnavailable."""
-        row = entry(by, time.time(), action, noun, name, None, asked, denied=denied)
-        told = _Told()
-        told.add([row])
-        events = told.events()
+        row = entry(by, time.time(), action, noun, name, None, after, denied=denied)
+        collected = _ChangeEvents()
+        collected.add([row])
+        events = collected.events()
         async with self._database.write() as session:
             await audit.append(session, [row])
             await notify.post(session, events)
@@ -199,7 +199,7 @@ class Changes:
             self._bus.publish(event.name, event.node, at=event.at, **event.fields)
 
 
-class _Told:
+class _ChangeEvents:
     """Collects the events to publish: one for each changed record or, if there are too many, their counts."""
 
     def __init__(self) -> None:

@@ -58,9 +58,9 @@ def sentence(message: str, path: str = "", hint: Any = None) -> str:
     if wrong is not None and _choices(hint):
         return f"expected {_expected(hint, path)}, got {wrong['value'][:MAX_SHOWN]!r}"
     if other is not None:
-        wanted = other["wanted"].split(" | ")
-        expected = _expected(hint, path) if _choices(hint) else _one_of(wanted, path)
-        return f"expected {expected}" + (f", got {_got(other['got'], wanted)}" if other["got"] else "")
+        types = other["wanted"].split(" | ")
+        expected = _expected(hint, path) if _choices(hint) else _one_of(types, path)
+        return f"expected {expected}" + (f", got {_got(other['got'], types)}" if other["got"] else "")
     bound = _BOUND.match(message)
     if bound is not None:
         return f"expected {_WORDS[bound['type']]}, {_SIGNS[bound['sign']]} {bound['bound']}"
@@ -73,8 +73,8 @@ def sentence(message: str, path: str = "", hint: Any = None) -> str:
     return message[:1].lower() + message[1:].replace("`", "'")
 
 
-def _got(name: str, wanted: list[str]) -> str:
-    if name == "float" and "int" in wanted:
+def _got(name: str, types: list[str]) -> str:
+    if name == "float" and "int" in types:
         return "a number that is not whole"
     return _WORDS.get(name, name)
 

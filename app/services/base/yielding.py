@@ -23,7 +23,7 @@ class WorkAbandoned(Exception):
     """The work was abandoned half way because no caller waits for its result."""
 
 
-class _Wanted:
+class _Cancellation:
     """Whether a caller still waits for the result of a thread."""
 
     def __init__(self) -> None:
@@ -52,24 +52,26 @@ class _Wanted:
             call()
 
 
-_wanted: contextvars.ContextVar[_Wanted | None] = contextvars.ContextVar("wanted", default=None)
+_cancellation: contextvars.ContextVar[_Cancellation | None] = contextvars.ContextVar(
+    "cancellation", default=None
+)
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run `work` like `asyncio.to_thread`, but abandon it at its next pause if the caller is cancelled. Return only
     after the thread has ended."""
-    wanted, context = _Wanted(), contextvars.copy_context()
-    context.run(_wanted.set, wanted)
+    cancellation, context = _Cancellation(), contextvars.copy_context()
+    context.run(_cancellation.set, cancellation)
 
     def run() -> T:
-        wanted.check()  # the work may have waited long for a thread
+        cancellation.check()  # the work may have waited long for a thread
         return work(*args, **kwargs)
 
     future = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(run))
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        wanted.end()
+        cancellation.end()
         await asyncio.wait({future})
         future.exception()  # retrieved so that the event loop does not log it
         raise
@@ -78,21 +80,21 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 def giving_way(items: Iterable[T], every: int) -> Iterator[T]:
     """Yield the items, with a pause after every `every` of them. For threads only: a pause would block the event loop.
     Raises WorkAbandoned in a thread of `in_thread`."""
-    wanted = _wanted.get()
+    cancellation = _cancellation.get()
     for number, item in enumerate(items, 1):
         yield item
         if number % every == 0:
-            if wanted is not None:
-                wanted.check()
+            if cancellation is not None:
+                cancellation.check()
             time.sleep(PAUSE_S)
 
 
 def awaited(future: "concurrent.futures.Future[T]") -> T:
     """Return the result of a future of the event loop, from a thread; cancel it if the thread's work is abandoned.
     Raises WorkAbandoned."""
-    wanted = _wanted.get()
-    if wanted is not None:
-        wanted.at_end(future.cancel)
+    cancellation = _cancellation.get()
+    if cancellation is not None:
+        cancellation.at_end(future.cancel)
     try:
         return future.result()
     except concurrent.futures.CancelledError:

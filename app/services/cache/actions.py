@@ -63,69 +63,71 @@ class Actions:
         self._tokenizers = tokenizers
         self._large_work = large_work
 
-    async def sweep(self, verb: Verb, asked: SweepPost, by: Principal) -> ActionAnswer:
+    async def sweep(self, verb: Verb, request: SweepPost, by: Principal) -> ActionAnswer:
         """Invalidate or demote the blocks of a scope. A dry run only counts them and is not audited. Raises Invalid,
         Forbidden, NodeUnreachable if no node is connected."""
-        scope, used = await self._scope(asked, by, whole=False)
-        nodes = self._targets.named(asked)
-        if asked.dry_run:
+        scope, used = await self._scope(request, by, whole=False)
+        nodes = self._targets.named(request)
+        if request.dry_run:
             return _counted(
                 await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used
             )
         await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by)
         kind = Invalidate if verb == "invalidate" else Demote
-        said = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
-        return _swept(said, used)
+        replies = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
+        return _swept(replies, used)
 
-    async def clear(self, asked: ClearPost, by: Principal) -> ActionAnswer:
+    async def clear(self, request: ClearPost, by: Principal) -> ActionAnswer:
         """Drop all cached blocks of all tenants. Raises Invalid, Forbidden, NodeUnreachable."""
         by.check_whole("clearing")
-        if not asked.confirm:
+        if not request.confirm:
             message = "expected true: this drops everything that is cached"
             raise Invalid(f"confirm: {message}", [FieldError("confirm", message)])
-        nodes = self._targets.named(asked)
-        if asked.dry_run:
+        nodes = self._targets.named(request)
+        if request.dry_run:
             everything = Scope()
             counts = await self._ask(
-                nodes, lambda nonce: CountBlocks(nonce, "clear", everything, asked.permanent), Counted
+                nodes, lambda nonce: CountBlocks(nonce, "clear", everything, request.permanent), Counted
             )
             return _counted(counts, None)
-        what = "everything, also under permanent pins" if asked.permanent else "everything"
+        what = "everything, also under permanent pins" if request.permanent else "everything"
         await self._changes.note(
-            "clear", "blocks", what, {"permanent": asked.permanent, "nodes": _names(nodes)}, by
+            "clear", "blocks", what, {"permanent": request.permanent, "nodes": _names(nodes)}, by
         )
-        said = await self._ask(nodes, lambda nonce: Clear(nonce, asked.permanent), Swept)
-        return _swept(said, None)
+        replies = await self._ask(nodes, lambda nonce: Clear(nonce, request.permanent), Swept)
+        return _swept(replies, None)
 
-    async def verify(self, asked: VerifyPost, by: Principal, wait_s: float = 0.0) -> VerifyAnswer:
+    async def verify(self, request: VerifyPost, by: Principal, wait_s: float = 0.0) -> VerifyAnswer:
         """Start to verify blocks against their checksums, and wait for the result for at most `wait_s` seconds. Raises
         Invalid, Forbidden, NodeUnreachable."""
-        scope, used = await self._scope(asked, by, whole=True)
-        nodes = self._targets.named(asked)
+        scope, used = await self._scope(request, by, whole=True)
+        nodes = self._targets.named(request)
         await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by)
-        said = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
-        begun = {each.node.name: each.answer.state.number for each in said if each.answer is not None}
+        replies = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
+        numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
         until = time.monotonic() + wait_s
-        while wait_s and any(each.answer is not None and each.answer.state.ended_at is None for each in said):
+        while wait_s and any(
+            each.answer is not None and each.answer.state.ended_at is None for each in replies
+        ):
             left = until - time.monotonic()
             if left <= 0:
                 break
             await asyncio.sleep(min(LOOK_S, left))
-            asked_again = await self._targets.each(
-                [node for node in nodes if node.name in begun],
-                lambda node: self._progress(node, begun[node.name]),
+            progressed = await self._targets.each(
+                [node for node in nodes if node.name in numbers],
+                lambda node: self._progress(node, numbers[node.name]),
             )
-            never = [each for each in said if each.node.name not in begun]
-            said = sorted([*never, *asked_again], key=lambda each: each.node.name)
-        items = [_verification(each) for each in said]
+            never = [each for each in replies if each.node.name not in numbers]
+            replies = sorted([*never, *progressed], key=lambda each: each.node.name)
+        items = [_verification(each) for each in replies]
         return VerifyAnswer(items, len(items), used)
 
     async def verification(self, name: str, number: int, by: Principal) -> NodeVerification:
         """Return the progress of a verification on a node. Raises NotFound, NodeUnreachable, NodeRefused."""
         by.check_whole("a verification")
         node = self._targets.node(name)
-        told = await self._progress(node, number)
-        return _verification(NodeAnswers(node, told, None))
+        reply = await self._progress(node, number)
+        return _verification(NodeAnswers(node, reply, None))
 
     async def _progress(self, node: FleetNode, number: int) -> Verified:
         return await self._targets.operations.ask(node, lambda nonce: Verification(nonce, number), Verified)
@@ -136,49 +138,49 @@ class Actions:
         return await self._targets.each(nodes, lambda node: self._targets.operations.ask(node, message, kind))
 
     async def _scope(
-        self, asked: ScopePost, by: Principal, *, whole: bool
+        self, request: ScopePost, by: Principal, *, whole: bool
     ) -> tuple[Scope, TokenizerUsed | None]:
         """Return the scope of a request. `whole`: a request without any field means everything. Raises Invalid with
         every fault found, Forbidden."""
         faults = checks.Faults()
-        named = (asked.tenant, asked.model, asked.space)
-        if not whole and all(name is None for name in named) and not given(asked):
+        named = (request.tenant, request.model, request.space)
+        if not whole and all(name is None for name in named) and not given(request):
             fields = "tenant, model, space, tokens, keys, text, messages"
             faults.add("tenant", f"expected at least one of {fields}: everything at once is not a scope")
             faults.stop()
         salt = model = space = None
-        if asked.tenant is not None:
-            salt = faults.check("tenant", lambda: checks.tenant(asked.tenant or ""))
-        if asked.model is not None:
-            model = faults.check("model", lambda: checks.model(asked.model or ""))
-        if asked.space is not None:
-            space = faults.check("space", lambda: _space(asked.space or ""))
+        if request.tenant is not None:
+            salt = faults.check("tenant", lambda: checks.tenant(request.tenant or ""))
+        if request.model is not None:
+            model = faults.check("model", lambda: checks.model(request.model or ""))
+        if request.space is not None:
+            space = faults.check("space", lambda: _space(request.space or ""))
         faults.stop()
         if salt is None:
             by.check_whole("a scope without a tenant")
         else:
             by.check_salt(salt)
-        chain = await resolved(asked, model, salt, self._tokenizers, self._large_work, by)
+        chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
         scope = Scope(tenant=salt, model=model, space=space, keys=b"".join(chain.keys))
         return scope, chain.tokenizer
 
 
-def _swept(said: Sequence[NodeAnswers[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
+def _swept(replies: Sequence[NodeAnswers[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
     items = [
         NodeSweep(each.node.name, None, each.error)
         if each.answer is None
         else NodeSweep(each.node.name, each.answer.sweep, None, each.answer.blocks, each.answer.bytes)
-        for each in said
+        for each in replies
     ]
     return _summed(items, used)
 
 
-def _counted(said: Sequence[NodeAnswers[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
+def _counted(replies: Sequence[NodeAnswers[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
     items = [
         NodeSweep(each.node.name, None, each.error)
         if each.answer is None
         else NodeSweep(each.node.name, None, None, each.answer.blocks, each.answer.bytes)
-        for each in said
+        for each in replies
     ]
     return _summed(items, used)
 
@@ -188,9 +190,9 @@ def _summed(items: list[NodeSweep], used: TokenizerUsed | None) -> ActionAnswer:
     return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
 
-def _verification(said: NodeAnswers[Verified]) -> NodeVerification:
-    state = None if said.answer is None else VerifyProgress(**msgspec.structs.asdict(said.answer.state))
-    return NodeVerification(said.node.name, state, said.error)
+def _verification(reply: NodeAnswers[Verified]) -> NodeVerification:
+    state = None if reply.answer is None else VerifyProgress(**msgspec.structs.asdict(reply.answer.state))
+    return NodeVerification(reply.node.name, state, reply.error)
 
 
 def _space(text: str) -> str:
@@ -217,6 +219,6 @@ def _audited(scope: Scope, nodes: Sequence[FleetNode]) -> dict[str, Any]:
 
 def _name(scope: Scope) -> str:
     """Return a short description of the scope."""
-    said = _audited(scope, ())
-    words = [f"{name} {said[name]}" for name in ("tenant", "model", "space", "key_count") if said[name]]
+    audited = _audited(scope, ())
+    words = [f"{name} {audited[name]}" for name in ("tenant", "model", "space", "key_count") if audited[name]]
     return ", ".join(words)[:256] or "everything"

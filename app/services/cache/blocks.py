@@ -62,14 +62,14 @@ class BlockService:
 
     async def page(self, filters: BlockFilters, limit: int, cursor: str, by: Principal) -> BlockList:
         """Return a page of blocks. Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
-        wanted = await self._wanted(filters, by)
-        found = await self.listed(wanted, self._targets.chosen(filters.node), limit, cursor)
+        query = await self._query(filters, by)
+        found = await self.listed(query, self._targets.chosen(filters.node), limit, cursor)
         return BlockList(
             [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.silent
         )
 
     async def listed(
-        self, wanted: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str
+        self, query: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str
     ) -> ListedBlocks:
         """Return a page of the blocks that nodes (sorted by name) list. Raises Invalid."""
         at = _read(cursor)
@@ -85,7 +85,7 @@ class BlockService:
                     return ListedBlocks(found, _write(node.name, after), silent)
                 questions += 1
                 message = msgspec.structs.replace(
-                    wanted, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
+                    query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
                 )
                 try:
                     part = await self._ask(node, message)
@@ -104,22 +104,22 @@ class BlockService:
         name = faults.check("key", lambda: _hex(key, _KEY, 64))
         faults.stop()
         assert name is not None
-        wanted = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
-        said = await self._targets.each(
-            self._targets.operations.connected(), lambda node: self._all(node, wanted)
+        query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
+        replies = await self._targets.each(
+            self._targets.operations.connected(), lambda node: self._all(node, query)
         )
-        found = [(each.node.name, block) for each in said for block in each.answer or ()]
+        found = [(each.node.name, block) for each in replies for block in each.answer or ()]
         items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
-        silent = [NodeError(each.node.name, each.error) for each in said if each.error is not None]
+        silent = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
         if not items and not silent:
             raise checks.missing("block", name)
         return BlockCopies(name, items, len(items), silent)
 
-    async def _all(self, node: FleetNode, wanted: ListBlocks) -> list[CachedBlock]:
+    async def _all(self, node: FleetNode, query: ListBlocks) -> list[CachedBlock]:
         found: list[CachedBlock] = []
         after = 0
         while True:
-            part = await self._ask(node, msgspec.structs.replace(wanted, after=after))
+            part = await self._ask(node, msgspec.structs.replace(query, after=after))
             found += part.blocks
             if part.next <= after:
                 return found
@@ -130,34 +130,34 @@ class BlockService:
             node, lambda nonce: msgspec.structs.replace(message, nonce=nonce), Blocks
         )
 
-    async def _wanted(self, filters: BlockFilters, by: Principal) -> ListBlocks:
+    async def _query(self, filters: BlockFilters, by: Principal) -> ListBlocks:
         faults = checks.Faults()
-        wanted = ListBlocks("")
+        query = ListBlocks("")
         if filters.tenant is not None:
-            wanted.tenant = faults.check("tenant", lambda: checks.tenant(filters.tenant or ""))
+            query.tenant = faults.check("tenant", lambda: checks.tenant(filters.tenant or ""))
         if filters.model is not None:
-            wanted.model = faults.check("model", lambda: checks.model(filters.model or ""))
+            query.model = faults.check("model", lambda: checks.model(filters.model or ""))
         if filters.space is not None:
-            wanted.space = faults.check("space", lambda: _hex(filters.space or "", _SPACE, 32))
+            query.space = faults.check("space", lambda: _hex(filters.space or "", _SPACE, 32))
         if filters.key is not None and filters.prefix is not None:
             faults.add("prefix", "expected at most one of 'key' and 'prefix'")
         elif filters.key is not None:
             key = faults.check("key", lambda: _hex(filters.key or "", _KEY, 64))
-            wanted.keys = b"" if key is None else bytes.fromhex(key)
+            query.keys = b"" if key is None else bytes.fromhex(key)
         faults.stop()
-        if wanted.tenant is not None:
-            by.check_salt(wanted.tenant)
+        if query.tenant is not None:
+            by.check_salt(query.tenant)
         elif by.salts is not None:
             if len(by.salts) != 1:
                 raise Forbidden(
                     f"this token is limited to the tenants {by.tenants()}: say which with 'tenant'"
                 )
-            (wanted.tenant,) = by.salts
+            (query.tenant,) = by.salts
         if filters.prefix is not None:
-            whose = None if wanted.tenant is None else shown(wanted.tenant)
+            whose = None if query.tenant is None else shown(query.tenant)
             found = await self._prefixes.keys(filters.prefix, by, whose)
-            wanted.keys = b"".join(found.keys)
-        return wanted
+            query.keys = b"".join(found.keys)
+        return query
 
 
 def _hex(text: str, form: re.Pattern[str], digits: int) -> str:
@@ -185,5 +185,7 @@ def _read(text: str) -> _Cursor:
 
 
 def _answer(node: str, block: CachedBlock) -> BlockAnswer:
-    told = {name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE}
-    return BlockAnswer(node=node, **{**told, "tenant": shown(block.tenant)})
+    fields = {
+        name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE
+    }
+    return BlockAnswer(node=node, **{**fields, "tenant": shown(block.tenant)})

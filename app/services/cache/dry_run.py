@@ -56,32 +56,32 @@ class DryRuns:
         self._prefixes = prefixes
         self._tokenizers = tokenizers
 
-    async def run(self, asked: DryRunPost, by: Principal) -> DryRunAnswer:
+    async def run(self, request: DryRunPost, by: Principal) -> DryRunAnswer:
         """Return the verdict of each node. Raises Invalid, Forbidden, NodeUnreachable."""
         by.check_whole("a dry run")
         tried: dict[SnapshotType, Tried] = {}
         bodies: dict[str, bytes] = {}
-        for number, (name, quota) in enumerate((asked.quotas or {}).items(), 1):
+        for number, (name, quota) in enumerate((request.quotas or {}).items(), 1):
             if number % BREATH == 0:
                 await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
             intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
             tried.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
-        for name, policy in (asked.policies or {}).items():
+        for name, policy in (request.policies or {}).items():
             rules = _at(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
             spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
             tried.setdefault("policies", []).append((rules["selector"], spec))
-        for name, pin in (asked.pins or {}).items():
+        for name, pin in (request.pins or {}).items():
             tried.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
         if not tried:
             message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
             raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
-        nodes = self._targets.named(asked)
-        away = set() if asked.node or asked.nodes else {node.name for node in nodes if not node.welcomed}
+        nodes = self._targets.named(request)
+        away = set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
         await self._desired.refresh()
         items: list[NodeVerdict] = []
         for kind, records in tried.items():
-            said = await self._targets.each(nodes, _asker(self, kind, records, bodies))
-            items += [_verdict(kind, each) for each in said]
+            replies = await self._targets.each(nodes, _asker(self, kind, records, bodies))
+            items += [_verdict(kind, each) for each in replies]
         items.sort(key=lambda item: (item.node, item.type))
         accepted = all(item.accepted or item.node in away for item in items)
         return DryRunAnswer(items, len(items), accepted)
@@ -167,11 +167,11 @@ _LAID: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
 }
 
 
-def _verdict(kind: SnapshotType, said: NodeAnswers[Ack | Nack]) -> NodeVerdict:
-    answer = said.answer
+def _verdict(kind: SnapshotType, reply: NodeAnswers[Ack | Nack]) -> NodeVerdict:
+    answer = reply.answer
     faults = (
         [DryRunFault(fault.path, fault.code, fault.message) for fault in answer.errors]
         if isinstance(answer, Nack)
         else []
     )
-    return NodeVerdict(said.node.name, kind, isinstance(answer, Ack), faults, said.error)
+    return NodeVerdict(reply.node.name, kind, isinstance(answer, Ack), faults, reply.error)

@@ -34,16 +34,16 @@ class Lookups:
         self._tokenizers = tokenizers
         self._large_work = large_work
 
-    async def look_up(self, asked: LookupPost, by: Principal) -> LookupAnswer:
+    async def look_up(self, request: LookupPost, by: Principal) -> LookupAnswer:
         """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
-        chain, said = await self._ask(asked, by)
-        items = [_node(each, asked.chunk_tokens) for each in said]
-        return LookupAnswer(items, len(items), len(chain.keys), asked.chunk_tokens, chain.tokenizer)
+        chain, replies = await self._ask(request, by)
+        items = [_node(each, request.chunk_tokens) for each in replies]
+        return LookupAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer)
 
-    async def locate(self, asked: LookupPost, by: Principal) -> LocateAnswer:
+    async def locate(self, request: LookupPost, by: Principal) -> LocateAnswer:
         """Return the nodes that hold the start of a prefix, the one with the longest part first. Raises Invalid,
         Forbidden, NodeUnreachable."""
-        chain, said = await self._ask(asked, by)
+        chain, replies = await self._ask(request, by)
         items = [
             PrefixLocation(
                 node=each.node.name,
@@ -52,35 +52,35 @@ class Lookups:
                 engine_socket=each.node.engine_socket if by.salts is None else "",
                 control_url=each.node.control_url if by.salts is None else "",
             )
-            for each in said
-            if sum((found := _node(each, asked.chunk_tokens)).hit_chunks.values())
+            for each in replies
+            if sum((found := _node(each, request.chunk_tokens)).hit_chunks.values())
         ]
         # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
         items.sort(
             key=lambda place: (-sum(place.hit_chunks.values()), *(-n for n in place.hit_chunks.values()))
         )
-        silent = [NodeAction(each.node.name, None, each.error) for each in said if each.answer is None]
-        return LocateAnswer(items, len(items), len(chain.keys), asked.chunk_tokens, chain.tokenizer, silent)
+        silent = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
+        return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, silent)
 
     async def _ask(
-        self, asked: LookupPost, by: Principal
+        self, request: LookupPost, by: Principal
     ) -> tuple[KeyChain, list[NodeAnswers[list[SpaceHits]]]]:
         faults = checks.Faults()
-        tenant = DEFAULT_TENANT if asked.tenant is None else asked.tenant
+        tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))
-        model = faults.check("model", lambda: checks.model(asked.model))
-        if len(given(asked)) != 1:
+        model = faults.check("model", lambda: checks.model(request.model))
+        if len(given(request)) != 1:
             faults.add("tokens", f"expected exactly one of {', '.join(SOURCES)}")
         faults.stop()
         assert salt is not None
         by.check_salt(salt)
-        chain = await resolved(asked, model, salt, self._tokenizers, self._large_work, by)
-        nodes = self._targets.named(asked)
+        chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
+        nodes = self._targets.named(request)
         packed = b"".join(chain.keys)
-        said = await self._targets.each(nodes, lambda node: self.spaces(node, asked.model, packed, salt))
+        replies = await self._targets.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
         if by.salts is not None:
-            said = [replace(each, answer=_held(each.answer)) for each in said]
-        return chain, said
+            replies = [replace(each, answer=_without_empty_kinds(each.answer)) for each in replies]
+        return chain, replies
 
     async def spaces(self, node: FleetNode, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
         """Return what each space of a model on a node holds of a chain. Raises NodeUnreachable, NodeRefused."""
@@ -100,7 +100,7 @@ class Lookups:
         )
 
 
-def _held(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
+def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
     """Return only spaces that reveal nothing about other tenants: kinds of engines that hold nothing of the chain are
     left out. For the other kinds, all ranks are kept."""
     if spaces is None:
@@ -109,16 +109,16 @@ def _held(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
     return [each for each in spaces if _kind(each) in holding]
 
 
-def _node(said: NodeAnswers[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
-    spaces = said.answer or []
+def _node(reply: NodeAnswers[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
+    spaces = reply.answer or []
     hits, resident = _served(spaces)
     return NodeLookup(
-        node=said.node.name,
+        node=reply.node.name,
         hit_tokens={tier: chunks * chunk_tokens for tier, chunks in hits.items()},
         hit_chunks=hits,
         resident_chunks=resident,
         spaces=[_space(each) for each in spaces[:MAX_SPACES_SHOWN]],
-        error=said.error,
+        error=reply.error,
     )
 
 

@@ -62,7 +62,7 @@ class Traces:
 
 def replayable(lines: bytes) -> bytes:
     """Return the requests with the lengths that the replay format needs; malformed lines are dropped and logged."""
-    kept: list[bytes] = []
+    requests: list[bytes] = []
     wrong = 0
     for line in lines.splitlines():
         if not line.strip():
@@ -76,7 +76,7 @@ def replayable(lines: bytes) -> bytes:
             tokens = len(request.hash_ids) * DEFAULT_CHUNK_TOKENS
             rest = line.strip().removeprefix(b"{")
             line = b'{"input_length":%d,"output_length":0,%s' % (tokens, rest)
-        kept.append(line + b"\n")
+        requests.append(line + b"\n")
     if wrong:
         structlog.get_logger().warning("trace.malformed", lines=wrong)
-    return b"".join(kept)
+    return b"".join(requests)

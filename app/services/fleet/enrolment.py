@@ -95,21 +95,21 @@ class Enrolment:
 
     # ---- tokens
 
-    async def create(self, asked: JoinTokenPost, by: Principal) -> NewJoinToken:
+    async def create(self, request: JoinTokenPost, by: Principal) -> NewJoinToken:
         """Create a join token. Raises Invalid, Conflict (there is no enrolment socket)."""
         if not self.url:
             raise Conflict(
                 "this management plane has no join socket: set LARDER_APP__JOIN_URL, for instance tcp://0.0.0.0:8471"
             )
         faults = checks.Faults()
-        name = faults.check("name", lambda: _name(asked.name))
-        labels = faults.check("labels", lambda: checks.labels(asked.labels))
-        ttl_s = asked.ttl_s
+        name = faults.check("name", lambda: _name(request.name))
+        labels = faults.check("labels", lambda: checks.labels(request.labels))
+        ttl_s = request.ttl_s
         if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:  # also true for NaN
             faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
-        if asked.uses is not None and not 1 <= asked.uses <= MAX_USES:
-            faults.add("uses", f"expected 1 to {MAX_USES}, or null for any number, got {asked.uses}")
-        for at, address in enumerate(asked.addresses):
+        if request.uses is not None and not 1 <= request.uses <= MAX_USES:
+            faults.add("uses", f"expected 1 to {MAX_USES}, or null for any number, got {request.uses}")
+        for at, address in enumerate(request.addresses):
             if fault := url_fault(address):
                 faults.add(f"addresses[{at}]", fault)
             elif host_of(address) in WILDCARD_HOSTS:
@@ -122,7 +122,7 @@ class Enrolment:
                 name=name or "",
                 hash=sha256(secret).hexdigest(),
                 labels=labels,
-                uses_left=asked.uses,
+                uses_left=request.uses,
                 created_by=by.actor,
                 created_at=change.now,
                 expires_at=None if ttl_s is None else change.now + ttl_s,
@@ -130,7 +130,7 @@ class Enrolment:
             )
             change.session.add(row)
             change.noted("create", "join_token", row.id, None, _audited(row))
-        token = JoinToken(row.id, secret, self._keys().public, asked.addresses or self._reached_at())
+        token = JoinToken(row.id, secret, self._keys().public, request.addresses or self._reached_at())
         return NewJoinToken(token_text(token), _answer(row, []))
 
     async def page(self) -> JoinTokenList:
@@ -186,7 +186,7 @@ class Enrolment:
             row = await nodes.by_key(change.session, key)
             new = row is None
             if row is None:
-                row = await self._let_in(change, message, key)
+                row = await self._admit(change, message, key)
             elif row.name != message.node:
                 raise _Refusal(
                     "name_taken", f"this node's key is known as {row.name!r}; forget that one first"
@@ -195,8 +195,8 @@ class Enrolment:
             row.control_url, row.events_url = control_url, events_url
             row.told_labels, row.release = message.labels or None, message.release[:128]
             if not new and before != (control_url, events_url):
-                told = {"control_url": control_url, "events_url": events_url}
-                change.noted("moved", "node", row.name, dict(zip(told, before, strict=True)), told)
+                urls = {"control_url": control_url, "events_url": events_url}
+                change.noted("moved", "node", row.name, dict(zip(urls, before, strict=True)), urls)
         self._meet(row)
         return self._welcomed(row)
 
@@ -211,7 +211,7 @@ class Enrolment:
             managers.append(coming)
         return Joined(row.name, managers, row.control_url, row.events_url, next_key=coming)
 
-    async def _let_in(self, change: Change, message: Join, key: str) -> NodeRow:
+    async def _admit(self, change: Change, message: Join, key: str) -> NodeRow:
         """Enrol an unknown node by its token. Raises _Refusal."""
         if not message.token:
             raise _Refusal(
@@ -273,9 +273,9 @@ class Enrolment:
         name = _plain(message.node)
         log.warning("join.refused", node=name, address=address, code=refusal.code, reason=str(refusal))
         by = replace(PLANE, actor="(joining)", source=address)
-        asked = {"public_key": key, "token": _plain(message.token)}
+        request = {"public_key": key, "token": _plain(message.token)}
         try:
-            await self._changes.note("join", "node", name, asked, by, f"{refusal.code}: {refusal}")
+            await self._changes.note("join", "node", name, request, by, f"{refusal.code}: {refusal}")
         except StoreUnavailable:
             log.warning("join.not_audited", node=name)
         return JoinRefused(refusal.code, str(refusal))

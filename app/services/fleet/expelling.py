@@ -13,29 +13,29 @@ class EngineExpulsion:
         self._targets = targets
         self._changes = changes
 
-    async def expel(self, name: str, client: int, asked: ExpelPost, by: Principal) -> ExpelAnswer:
+    async def expel(self, name: str, client: int, request: ExpelPost, by: Principal) -> ExpelAnswer:
         """Ask a node to expel the process of one of its engines, or to let it attach again.
 
         Raises NotFound, Invalid, NodeUnreachable, NodeRefused.
         """
-        if not asked.on and (asked.force or asked.kill):
+        if not request.on and (request.force or request.kill):
             message = "expected true with force or kill"
             raise Invalid(f"on: {message}", [FieldError("on", message)])
         node = self._targets.node(name)
         self._targets.operations.check(node)
-        verb = "expel" if asked.on else "readmit"
-        after = {"client": client, "force": asked.force, "kill": asked.kill}
+        verb = "expel" if request.on else "readmit"
+        after = {"client": client, "force": request.force, "kill": request.kill}
         await self._changes.note(verb, "node", name, after, by)
-        told = await self._targets.operations.ask(
-            node, lambda nonce: Expel(nonce, client, asked.on, asked.force, asked.kill), Expelled
+        reply = await self._targets.operations.ask(
+            node, lambda nonce: Expel(nonce, client, request.on, request.force, request.kill), Expelled
         )
         return ExpelAnswer(
             node=name,
-            pid=told.pid,
-            clients=told.clients,
-            leased_blocks=told.leased_blocks,
-            dropped=told.dropped,
-            killed=told.killed,
-            quarantined_bytes=told.quarantined_bytes,
-            waits_for_pids=told.waits_for_pids,
+            pid=reply.pid,
+            clients=reply.clients,
+            leased_blocks=reply.leased_blocks,
+            dropped=reply.dropped,
+            killed=reply.killed,
+            quarantined_bytes=reply.quarantined_bytes,
+            waits_for_pids=reply.waits_for_pids,
         )

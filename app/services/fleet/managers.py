@@ -32,7 +32,7 @@ class Managers:
         self._bus = bus
         self._host = socket.gethostname()[:128]
         self._started_at = time.time()
-        self._untold: list[Notification] = []
+        self._pending: list[Notification] = []
         self.url = ""
         """Set by the code that binds the socket."""
         lead.turned = self._turned
@@ -68,11 +68,11 @@ class Managers:
         """Register this manager periodically, forever. Raises StoreUnavailable."""
         while True:
             await self.notify()
-            await self._fleet.change_signal.until(lambda: bool(self._untold), CONFIRM_INTERVAL_S)
+            await self._fleet.change_signal.until(lambda: bool(self._pending), CONFIRM_INTERVAL_S)
 
     async def notify(self) -> None:
         """Write this manager's row, and notify the others of its changes of leadership. Raises StoreUnavailable."""
-        told = list(self._untold)
+        pending = list(self._pending)
         row = ManagerRow(
             id=self.id,
             host=self._host,
@@ -83,9 +83,9 @@ class Managers:
         )
         async with self._database.write() as session:
             await managers.save(session, row)
-            if told:
-                await notify.post(session, told)
-        del self._untold[: len(told)]
+            if pending:
+                await notify.post(session, pending)
+        del self._pending[: len(pending)]
 
     async def leave(self) -> None:
         """Remove this manager's row at a clean stop."""
@@ -96,7 +96,7 @@ class Managers:
         except (StoreUnavailable, TimeoutError):
             return
 
-    def heard(self, events: Sequence[Notification]) -> None:
+    def on_notifications(self, events: Sequence[Notification]) -> None:
         """Handle a commit of another manager."""
         for event in events:
             self._bus.relay(event.name, event.node, event.at, event.fields)
@@ -113,7 +113,7 @@ class Managers:
         if reason:
             fields["reason"] = reason
         self._bus.publish(name, **fields)
-        self._untold = [*self._untold[-9:], Notification(name, time.time(), fields)]
+        self._pending = [*self._pending[-9:], Notification(name, time.time(), fields)]
         self._fleet.change_signal.notify()
 
     def _database_turned(self, away: bool, reason: str, seconds: float) -> None:

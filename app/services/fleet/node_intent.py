@@ -37,8 +37,8 @@ class NodeIntent:
         self._fleet.change_signal.notify()
         self._bus.touch()
         if wait_s:
-            told = lambda: node.live_stats is None or node.live_stats.draining == on  # noqa: E731
-            await self._fleet.change_signal.until(told, wait_s)
+            applied = lambda: node.live_stats is None or node.live_stats.draining == on  # noqa: E731
+            await self._fleet.change_signal.until(applied, wait_s)
 
     async def label(self, name: str, patch: dict[str, str | None], by: Principal) -> None:
         """Merge labels over those that the node reports; None removes one. Raises NotFound, Invalid."""

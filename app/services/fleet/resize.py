@@ -20,20 +20,20 @@ class PoolResize:
         self._changes = changes
         self._fleet = fleet
 
-    async def resize(self, name: str, asked: ResizePost, by: Principal) -> ResizeAnswer:
+    async def resize(self, name: str, request: ResizePost, by: Principal) -> ResizeAnswer:
         """Enlarge the pool. Raises NotFound, Invalid, NodeUnreachable, NodeRefused."""
         node = known_node(self._fleet, name)
         faults = checks.Faults()
-        size = faults.check("pool_bytes", lambda: _pool(asked.pool_bytes)) or 0
+        size = faults.check("pool_bytes", lambda: _pool(request.pool_bytes)) or 0
         faults.stop()
         self._operations.check(node)
         await self._changes.note("resize", "node", name, {"pool_bytes": size}, by)
-        told = await self._operations.ask(node, lambda nonce: Resize(nonce, size), Resized)
-        node.capacity_bytes = told.capacity_bytes
+        reply = await self._operations.ask(node, lambda nonce: Resize(nonce, size), Resized)
+        node.capacity_bytes = reply.capacity_bytes
         async with self._database.write() as session:
             await nodes.want_capacity(session, name, size)
         stats = node.live_stats
-        return ResizeAnswer(name, told.capacity_bytes, None if stats is None else stats.pool.max_blocks)
+        return ResizeAnswer(name, reply.capacity_bytes, None if stats is None else stats.pool.max_blocks)
 
     async def forget(self, name: str, by: Principal) -> None:
         """Delete the stored size, so that it is not requested again when the node comes back. The pool keeps its size.

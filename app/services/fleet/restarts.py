@@ -55,7 +55,7 @@ class Restarts:
         self.begun = False
         """Whether this process is ending to replace itself, while the data plane stays."""
 
-    async def restart(self, asked: RestartPost, by: Principal) -> RestartAnswer:
+    async def restart(self, request: RestartPost, by: Principal) -> RestartAnswer:
         """Restart, or only check with `dry_run`. Raises Forbidden; Conflict when a restart would lose the cache without
         `fresh`, or when a new process would not start."""
         by.check_whole("a restart")
@@ -64,9 +64,9 @@ class Restarts:
         if self._lock.locked() or self.begun:
             raise Conflict("a restart is under way")
         async with self._lock:
-            return await self._restart(asked, by, self.begin)
+            return await self._restart(request, by, self.begin)
 
-    async def _restart(self, asked: RestartPost, by: Principal, begin: Callable[[], bool]) -> RestartAnswer:
+    async def _restart(self, request: RestartPost, by: Principal, begin: Callable[[], bool]) -> RestartAnswer:
         environ = await self._checked()
         node = self._node()
         stats = None if node is None else node.live_stats
@@ -77,24 +77,24 @@ class Restarts:
                 reason = await self._supervisor.why_not_adoptable(environ)
             except CannotReplace as error:
                 raise Conflict(f"{error}. Nothing was stopped") from None
-        if asked.fresh and not reason:
+        if request.fresh and not reason:
             reason = "fresh: true releases the cache"
-        if asked.dry_run:
+        if request.dry_run:
             return self._answer(blocks, nbytes, reason, None, None)
-        if reason and not asked.fresh:
+        if reason and not request.fresh:
             lost = f"{blocks:,} blocks ({format_size(nbytes)}) would be lost{self._pins_lost()}"
             raise Conflict(
                 f"the new data plane process cannot take the cache over: {reason}. {lost}. Nothing was "
                 "stopped; `fresh: true` (`larder restart --fresh`) accepts the loss"
             )
-        await self._changes.note("restart", "plane", self._instance, {"fresh": asked.fresh}, by)
+        await self._changes.note("restart", "plane", self._instance, {"fresh": request.fresh}, by)
         pid: int | None = None
         seconds: float | None = None
         if self._supervisor is not None:
             before = "" if node is None else node.epoch
             try:
                 seconds = await self._supervisor.replace(
-                    environ, keep=not asked.fresh, grace_s=self._settings.app.shutdown_grace_s
+                    environ, keep=not request.fresh, grace_s=self._settings.app.shutdown_grace_s
                 )
             except CannotReplace as error:
                 raise Conflict(str(error)) from None
@@ -149,8 +149,8 @@ class Restarts:
             raise Conflict(f"the new management plane did not start within {CHECK_TIMEOUT_S:g} s") from None
         if process.returncode:
             lines = errors.decode(errors="replace").strip().splitlines()
-            said = lines[-1] if lines else f"exit code {process.returncode}"
-            raise Conflict(f"a new process would not start: {said}")
+            output = lines[-1] if lines else f"exit code {process.returncode}"
+            raise Conflict(f"a new process would not start: {output}")
 
     def _node(self) -> FleetNode | None:
         """Return the node of the embedded data plane."""

@@ -36,15 +36,15 @@ class Targets:
         self.operations = operations
         self._fleet = fleet
 
-    def named(self, asked: TargetedPost) -> list[FleetNode]:
+    def named(self, request: TargetedPost) -> list[FleetNode]:
         """Return the nodes that a request names, sorted by name: one, some, or all known nodes, so that disconnected
         ones are reported and not omitted. Raises Invalid for an unknown name; NodeUnreachable if no node is connected,
         or if the only named node is not."""
         faults = checks.Faults()
-        if asked.node is not None and asked.nodes is not None:
+        if request.node is not None and request.nodes is not None:
             faults.add("nodes", "expected at most one of 'node' and 'nodes'")
-        names = [("node", asked.node)] if asked.node is not None else []
-        names += [(f"nodes[{at}]", name) for at, name in enumerate(asked.nodes or ())]
+        names = [("node", request.node)] if request.node is not None else []
+        names += [(f"nodes[{at}]", name) for at, name in enumerate(request.nodes or ())]
         for path, name in names:
             if name not in self._fleet.nodes:
                 faults.add(path, f"there is no node {name[:128]!r}")

@@ -117,8 +117,8 @@ class LmcacheObjects:
         try:
             turn, cursor = _turn(page_token, by)
             whose = None if by.salts is None else sorted(by.salts)[turn]
-            wanted = ListBlocks("", tenant=whose, model=model, gateway=LMCACHE)
-            page = await self._blocks.listed(wanted, self._targets.operations.connected(), page_size, cursor)
+            query = ListBlocks("", tenant=whose, model=model, gateway=LMCACHE)
+            page = await self._blocks.listed(query, self._targets.operations.connected(), page_size, cursor)
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
         if page.silent:  # a client that copies or deletes by this list must not mistake a part for the whole
@@ -139,26 +139,28 @@ class LmcacheObjects:
         ]
         return ObjectsListed("dram", False, entries, _after(turn, page.next_cursor, by))
 
-    async def delete(self, asked: ObjectsDelete, by: Principal) -> ObjectsDeleted:
+    async def delete(self, request: ObjectsDelete, by: Principal) -> ObjectsDeleted:
         """Make blocks unreadable, including their successors in their chains. Without `force`, leased blocks are
         skipped; blocks under permanent pins always are. Raises Malformed, Forbidden, LmcacheUnavailable,
         NodeUnreachable."""
-        if len(asked.keys) > MAX_DELETED:
-            raise Malformed(f"too many keys in a single request (limit={MAX_DELETED}, got={len(asked.keys)})")
-        if asked.tier == "l2":
+        if len(request.keys) > MAX_DELETED:
+            raise Malformed(
+                f"too many keys in a single request (limit={MAX_DELETED}, got={len(request.keys)})"
+            )
+        if request.tier == "l2":
             raise LmcacheUnavailable(_NO_L2)
-        wanted = _by_owner(asked.keys)
-        for salt, _ in wanted:
+        by_owner = _by_owner(request.keys)
+        for salt, _ in by_owner:
             by.check_salt(salt)
         deleted: set[tuple[str, str, _Named]] = set()
         skipped: set[tuple[str, str, _Named]] = set()
-        for (salt, model), named in wanted.items():
+        for (salt, model), named in by_owner.items():
             spaces: dict[str, set[str]] = {}
             for block in await self._readable(salt, model, {name for name, _, _ in named}):
                 name = _name(block)
                 if name not in named:
                     continue
-                if (block.leases and not asked.force) or block.strength == "permanent":
+                if (block.leases and not request.force) or block.strength == "permanent":
                     skipped.add((salt, model, name))
                 else:
                     deleted.add((salt, model, name))
@@ -174,10 +176,10 @@ class LmcacheObjects:
         ordered = sorted(keys)
         for at in range(0, len(ordered), _BATCH):
             packed = bytes.fromhex("".join(ordered[at : at + _BATCH]))
-            wanted = ListBlocks("", tenant=salt, model=model, keys=packed, gateway=LMCACHE)
+            query = ListBlocks("", tenant=salt, model=model, keys=packed, gateway=LMCACHE)
             cursor = ""
             while True:
-                page = await self._blocks.listed(wanted, nodes, _PAGE, cursor)
+                page = await self._blocks.listed(query, nodes, _PAGE, cursor)
                 if page.silent:
                     raise NodeUnreachable(page.silent[0].error)
                 found += [block for _, block in page.blocks if block.state == "ready"]
@@ -188,63 +190,63 @@ class LmcacheObjects:
 
     async def _invalidate(self, salt: str, space: str, keys: Sequence[str], by: Principal) -> None:
         for at in range(0, len(keys), _BATCH):
-            asked = SweepPost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
-            done = await self._actions.sweep("invalidate", asked, by)
+            request = SweepPost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
+            done = await self._actions.sweep("invalidate", request, by)
             _all_did(item.error for item in done.items)
 
     # ---- everything
 
-    async def clear(self, asked: LmcacheClearPost, by: Principal) -> Json:
+    async def clear(self, request: LmcacheClearPost, by: Principal) -> Json:
         """Drop what the gateway's clients stored; blocks that are leased or being written stay, unless `force`. Raises
         Malformed, Forbidden, NodeUnreachable."""
-        _check_tier(asked.tier, ("l1",))
+        _check_tier(request.tier, ("l1",))
         by.check_whole("clearing")
         nodes = self._targets.operations.connected()
-        audited = {"gateway": LMCACHE, "force": asked.force, "nodes": [node.name for node in nodes]}
+        audited = {"gateway": LMCACHE, "force": request.force, "nodes": [node.name for node in nodes]}
         await self._changes.note("clear", "blocks", "everything of LMCache's clients", audited, by)
-        said = await self._targets.each(
+        replies = await self._targets.each(
             nodes,
             lambda node: self._targets.operations.ask(
-                node, lambda nonce: ClearGateway(nonce, LMCACHE, asked.force), Swept
+                node, lambda nonce: ClearGateway(nonce, LMCACHE, request.force), Swept
             ),
         )
-        _all_did(each.error for each in said)
+        _all_did(each.error for each in replies)
         return {"status": "ok", "cleared": {"tier": "l1"}}
 
     # ---- prefetches
 
-    async def prefetch(self, asked: PrefetchPost, by: Principal) -> Json:
+    async def prefetch(self, request: PrefetchPost, by: Principal) -> Json:
         """Find out how much of a prefix is in `l1`; there is no tier to load the rest from. Raises Malformed,
         Forbidden, LmcacheUnavailable, NodeUnreachable."""
-        if (asked.source_tier, asked.target_tier) != ("l2", "l1"):
+        if (request.source_tier, request.target_tier) != ("l2", "l1"):
             raise Malformed(
-                f"unsupported prefetch direction {asked.source_tier!r}->{asked.target_tier!r}; only 'l2'->'l1'"
+                f"unsupported prefetch direction {request.source_tier!r}->{request.target_tier!r}; only 'l2'->'l1'"
             )
-        if len(asked.token_ids) > MAX_TOKENS:
-            raise Malformed(f"token_ids: expected at most {MAX_TOKENS}, got {len(asked.token_ids)}")
+        if len(request.token_ids) > MAX_TOKENS:
+            raise Malformed(f"token_ids: expected at most {MAX_TOKENS}, got {len(request.token_ids)}")
         faults = checks.Faults()
-        faults.check("cache_salt", lambda: check_salt(asked.cache_salt, "cache_salt"))
-        faults.check("model_name", lambda: checks.model(asked.model_name))
+        faults.check("cache_salt", lambda: check_salt(request.cache_salt, "cache_salt"))
+        faults.check("model_name", lambda: checks.model(request.model_name))
         if faults.errors:
             raise Malformed(f"{faults.errors[0].path}: {faults.errors[0].message}")
-        by.check_salt(asked.cache_salt)
+        by.check_salt(request.cache_salt)
         try:
             keys = await chained(
-                asked.token_ids, asked.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by
+                request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by
             )
         except TokenError as error:
             raise Malformed(f"token_ids: {error}") from None
-        found = await self._resident(asked, b"".join(keys) or bytes(KEY_BYTES))
+        found = await self._resident(request, b"".join(keys) or bytes(KEY_BYTES))
         if found is None and by.salts is not None:
             found = 0  # a limited caller must not learn whether other tenants have workers of the model
         if found is None:
             raise LmcacheUnavailable(
-                f"no layout registered for model_name={asked.model_name!r} world_size={asked.world_size}"
+                f"no layout registered for model_name={request.model_name!r} world_size={request.world_size}"
             )
         if not keys:
             return {"chunks": 0, "status": "noop"}
         request_id = uuid.uuid4().hex
-        self._prefetches[request_id] = _Prefetch(found, len(keys) * asked.world_size)
+        self._prefetches[request_id] = _Prefetch(found, len(keys) * request.world_size)
         return {"request_id": request_id, "chunks": len(keys), "status": "submitted"}
 
     def prefetched(self, request_id: str) -> Json:
@@ -263,60 +265,60 @@ class LmcacheObjects:
 
     # ---- engines' own memory
 
-    async def checksums(self, asked: ChecksumPost, by: Principal) -> Json:
+    async def checksums(self, request: ChecksumPost, by: Principal) -> Json:
         """Return MD5 sums of blocks in the memory of an engine for which a node copies. Raises Malformed, Forbidden,
         NotFound, LmcacheUnsupported, NodeRefused, NodeUnreachable."""
         by.check_whole("an engine's memory")
-        node, instance = await self._engine(asked.instance_id)
+        node, instance = await self._engine(request.instance_id)
         if not instance.copies:
             raise LmcacheUnsupported("checksum not supported for this engine type")
-        if not asked.block_ids:
+        if not request.block_ids:
             raise Malformed("block_ids is required")
-        if asked.chunk_size <= 0:
+        if request.chunk_size <= 0:
             raise Malformed("chunk_size must be positive")
         answer = await self._targets.operations.ask(
             node,
             lambda nonce: DigestEngine(
-                nonce, LMCACHE, asked.instance_id, asked.block_ids, asked.chunk_size, asked.layerwise
+                nonce, LMCACHE, request.instance_id, request.block_ids, request.chunk_size, request.layerwise
             ),
             EngineDigests,
         )
         layers = {f"layer_{number}": digests for number, digests in enumerate(answer.digests)}
         return {
             "status": "success",
-            "chunk_size": asked.chunk_size,
-            "num_chunks": -(-len(asked.block_ids) // asked.chunk_size),
-            "chunk_checksums": layers if asked.layerwise else answer.digests[0],
-            "layerwise": asked.layerwise,
-            "block_id_ranges": _ranges(asked.block_ids),
+            "chunk_size": request.chunk_size,
+            "num_chunks": -(-len(request.block_ids) // request.chunk_size),
+            "chunk_checksums": layers if request.layerwise else answer.digests[0],
+            "layerwise": request.layerwise,
+            "block_id_ranges": _ranges(request.block_ids),
         }
 
     async def _engine(self, number: int) -> tuple[FleetNode, GatewayInstance]:
         """Return a worker and its node, as nodes report them now. Raises NotFound, NodeUnreachable."""
-        said = await self._targets.each(
+        replies = await self._targets.each(
             self._targets.operations.connected(),
             lambda node: self._targets.operations.ask(node, DescribeNode, Description),
         )
-        for each in said:
+        for each in replies:
             gateway = None if each.answer is None else each.answer.stats.gateway
             for instance in () if gateway is None else gateway.instances:
                 if instance.instance == number:
                     return each.node, instance
         raise NotFound(f"instance_id {number} not registered")
 
-    async def _resident(self, asked: PrefetchPost, keys: bytes) -> int | None:
+    async def _resident(self, request: PrefetchPost, keys: bytes) -> int | None:
         """Return the number of blocks of all ranks on the node that has most of them; None if no worker of the model
         ever connected."""
-        said = await self._targets.each(
+        replies = await self._targets.each(
             self._targets.operations.connected(),
-            lambda node: self._lookups.spaces(node, asked.model_name, keys, asked.cache_salt),
+            lambda node: self._lookups.spaces(node, request.model_name, keys, request.cache_salt),
         )
-        _all_did(each.error for each in said)
+        _all_did(each.error for each in replies)
         best: int | None = None
-        for each in said:
+        for each in replies:
             layouts: dict[tuple[str, str], int] = {}
             for hits in each.answer or ():
-                if _is_of(hits, asked.world_size):
+                if _is_of(hits, request.world_size):
                     layout = (hits.space.layout, hits.space.dtype)
                     layouts[layout] = layouts.get(layout, 0) + sum(hits.resident.values())
             best = max([*layouts.values(), *([] if best is None else [best])], default=None)

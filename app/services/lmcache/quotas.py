@@ -64,9 +64,9 @@ class LmcacheQuotas:
     async def list(self, by: Principal) -> QuotasListed:
         """Return all limits that the caller may see."""
         users: dict[str, QuotaUsage] = {}
-        wanted = PageRequest(_PAGE, "", "")
+        page_request = PageRequest(_PAGE, "", "")
         while True:
-            page = await self._quotas.page(wanted, QuotaFilters(None, None), by)
+            page = await self._quotas.page(page_request, QuotaFilters(None, None), by)
             users |= {
                 item.tenant: QuotaUsage(item.limit_bytes / GIB, item.used_bytes / GIB)
                 for item in page.items
@@ -74,7 +74,7 @@ class LmcacheQuotas:
             }
             if not page.next_cursor:
                 return QuotasListed(users)
-            wanted = PageRequest(_PAGE, page.next_cursor, "")
+            page_request = PageRequest(_PAGE, page.next_cursor, "")
 
     async def delete(self, name: str, by: Principal) -> QuotaRemoved:
         """Remove a limit. Raises Invalid, Forbidden, Conflict."""

@@ -48,7 +48,7 @@ async def _worked(job: EncodeJob, field: str) -> Answer:
     )
     try:
         async with asyncio.timeout(WALL_S):
-            told, _ = await child.communicate(packed)
+            output, _ = await child.communicate(packed)
     except TimeoutError:
         return EncodeError(field, f"it took longer than {WALL_S:g} s")
     finally:
@@ -59,7 +59,7 @@ async def _worked(job: EncodeJob, field: str) -> Answer:
     if child.returncode in _LONG:
         return EncodeError(field, f"it took longer than {CPU_S} s of processor time")
     try:
-        answer: Answer = msgspec.msgpack.decode(told, type=Answer)
+        answer: Answer = msgspec.msgpack.decode(output, type=Answer)
     except msgspec.DecodeError:
         return EncodeError(
             field,

@@ -147,24 +147,24 @@ class UsageLedger:
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
-        whole, told = dict(self._whole), self._waiting.out()
+        whole, reports = dict(self._whole), self._waiting.out()
         written = False
         try:
-            if told:
+            if reports:
                 async with self._database.write() as session:
-                    await ledger.add(session, told)
+                    await ledger.add(session, reports)
                     for name, (epoch, _) in whole.items():
                         if self._tidied.get(name) != epoch:
                             await ledger.forget_epochs(session, name, epoch, self._clock() - KEEP_MARKS_S)
             written = True
         except StoreUnavailable as error:
-            self._log.warning("usage.waits", accounts=len(told), reason=error.message)
+            self._log.warning("usage.waits", accounts=len(reports), reason=error.message)
         finally:
             if not written:
-                self._waiting.back(told)
+                self._waiting.back(reports)
         if written:
             self._noted = whole
-            if told:
+            if reports:
                 self._tidied = {name: epoch for name, (epoch, _) in whole.items()}
 
     def _forget(self) -> None:

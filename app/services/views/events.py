@@ -94,11 +94,13 @@ class Events:
         for _ in batch:
             self._waiting.popleft()
 
-    async def page(self, wanted: PageRequest, filters: EventFilters) -> EventList:
+    async def page(self, page_request: PageRequest, filters: EventFilters) -> EventList:
         """Return a page of events, newest first by default. Raises Invalid."""
-        sort = wanted.sort or "-at"
+        sort = page_request.sort or "-at"
         async with self._database.read() as session:
-            page = await events.page(session, PageRequest(wanted.limit, wanted.cursor, sort), filters)
+            page = await events.page(
+                session, PageRequest(page_request.limit, page_request.cursor, sort), filters
+            )
         items = [
             EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__})
             for row in page.rows

@@ -43,7 +43,7 @@ S = TypeVar("S", PoolStats, Totals)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _State:
     """The state that all overviews are derived from."""
 
     version: int
@@ -57,7 +57,7 @@ class _Seen:
 
 
 @dataclass
-class _Held:
+class _SharedOverview:
     """The newest overview of one set of tenants."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -88,9 +88,9 @@ class OverviewService:
         self._nodes = nodes
         self._pins = pin_service
         self._policies = policy_service
-        self._held: LRUCache[frozenset[str] | None, _Held] = LRUCache(MAX_SETS)
-        self._seen: _Seen | None = None
-        self._seeing = asyncio.Lock()
+        self._overviews: LRUCache[frozenset[str] | None, _SharedOverview] = LRUCache(MAX_SETS)
+        self._state: _State | None = None
+        self._reading = asyncio.Lock()
         self.built = 0
         """Number of overviews computed for streams since the start."""
 
@@ -98,7 +98,7 @@ class OverviewService:
         """Return the overview, as far as the caller may see it. Raises StoreUnavailable."""
         return await self._cut(await self._look(by.salts), by)
 
-    async def _look(self, salts: frozenset[str] | None = None) -> _Seen:
+    async def _look(self, salts: frozenset[str] | None = None) -> _State:
         """Read the state, with only these tenants if `salts` is given. Raises StoreUnavailable."""
         version, at = self._bus.version, time.monotonic()
         async with self._database.read() as session:
@@ -106,14 +106,14 @@ class OverviewService:
         stats = self._fleet.stats()
         known = await known_tenants(self._database, stats, salts)
         tenants = await asyncio.to_thread(sorted, known, key=lambda answer: (-answer.bytes, answer.tenant))
-        return _Seen(version, at, stats, tenants, policy_row)
+        return _State(version, at, stats, tenants, policy_row)
 
-    async def _cut(self, seen: _Seen, by: Principal) -> Overview:
+    async def _cut(self, state: _State, by: Principal) -> Overview:
         """Return the overview of a caller, derived from the state. Raises StoreUnavailable."""
         async with self._database.read() as session:
             pin_page = await pins.page(session, PageRequest(MAX_ROWS), PinFilters(), by.salts)
-        stats, policy_row = seen.stats, seen.policy
-        tenants = [tenant for tenant in seen.tenants if by.sees_shown(tenant.tenant)]
+        stats, policy_row = state.stats, state.policy
+        tenants = [tenant for tenant in state.tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()
         refused: dict[str, int] = {}
         for node in stats:
@@ -151,21 +151,21 @@ class OverviewService:
         """Return the version of the event bus, and the overview as JSON for all callers who are limited to these
         tenants. It is rebuilt soon after a change, and when it is old, because rates fall without a change. Concurrent
         callers share one build."""
-        held = self._held.setdefault(salts, _Held())
-        async with held.lock:
-            if not self._is_fresh(held.version, held.at):
-                seen = await self._shared()
+        shared = self._overviews.setdefault(salts, _SharedOverview())
+        async with shared.lock:
+            if not self._is_fresh(shared.version, shared.at):
+                state = await self._shared()
                 self.built += 1
-                held.encoded = msgspec.json.encode(await self._cut(seen, Principal(salts=salts)))
-                held.version, held.at = seen.version, seen.at
-            return held.version, held.encoded
+                shared.encoded = msgspec.json.encode(await self._cut(state, Principal(salts=salts)))
+                shared.version, shared.at = state.version, state.at
+            return shared.version, shared.encoded
 
-    async def _shared(self) -> _Seen:
+    async def _shared(self) -> _State:
         """Return the state, read a moment ago if it is fresh enough. Raises StoreUnavailable."""
-        async with self._seeing:
-            if self._seen is None or not self._is_fresh(self._seen.version, self._seen.at):
-                self._seen = await self._look()
-            return self._seen
+        async with self._reading:
+            if self._state is None or not self._is_fresh(self._state.version, self._state.at):
+                self._state = await self._look()
+            return self._state
 
     def _is_fresh(self, version: int, at: float) -> bool:
         age_s = time.monotonic() - at
