@@ -467,7 +467,7 @@ def test_a_finding_leads_to_its_panel(open_state: OpenState):
     expect(panel(page, "Nodes")).to_be_in_viewport()
 
 
-def test_the_facts_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
+def test_the_events_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
     one = open_state("busy")
     events = panel(one.page, "Recent events")
     events.get_by_role("button", name="Hide traffic").click()
@@ -475,7 +475,7 @@ def test_the_facts_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
     events.get_by_role("button", name="Pause").click()
     one.play.events.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"name": "late-pin"}})  # fmt: skip
-    # The overview that comes after the fact is the signal that the fact was heard.
+    # The overview that comes after the event is the signal that the event was heard.
     one.play.overview = {**one.play.overview, "ready": False}
     expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
     expect(events).not_to_contain_text("late-pin")

@@ -17,7 +17,7 @@ class Source extends EventTarget {
 
 function make() {
   const sources: Source[] = [];
-  const handlers = { overview: vi.fn(), fact: vi.fn(), broken: vi.fn() };
+  const handlers = { overview: vi.fn(), event: vi.fn(), broken: vi.fn() };
   const stream = new Stream(handlers, {
     open: () => {
       const source = new Source();
@@ -34,13 +34,13 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 describe('the stream', () => {
-  it('hands on overviews and facts', () => {
+  it('hands on overviews and events', () => {
     const { stream, handlers, last } = make();
     stream.open();
     last().send('overview', { at: 1 });
     last().send('event', { name: 'pin.expired' });
     expect(handlers.overview).toHaveBeenCalledWith({ at: 1 });
-    expect(handlers.fact).toHaveBeenCalledWith({ name: 'pin.expired' });
+    expect(handlers.event).toHaveBeenCalledWith({ name: 'pin.expired' });
   });
 
   it('opens again after an error, later each time, at most every half minute', () => {
@@ -71,7 +71,7 @@ describe('the stream', () => {
     expect(handlers.broken).toHaveBeenLastCalledWith(FIRST_RETRY_MS);
   });
 
-  it('takes silence for a break, even when facts still come', () => {
+  it('takes silence for a break, even when events still come', () => {
     const { stream, handlers, sources, last } = make();
     stream.open();
     last().send('overview', {});

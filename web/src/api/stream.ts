@@ -13,7 +13,7 @@ export const SILENCE_MS = 12_000;
 
 export interface StreamHandlers {
   overview(overview: Overview): void;
-  fact(fact: LarderEvent): void;
+  event(event: LarderEvent): void;
   /** The stream is broken; the next attempt is made in `retryMs`. */
   broken(retryMs: number): void;
 }
@@ -55,7 +55,7 @@ export class Stream {
       this.#take(event, (data) => this.#handlers.overview(data as Overview));
     });
     source.addEventListener('event', (event) => {
-      this.#take(event, (data) => this.#handlers.fact(data as LarderEvent));
+      this.#take(event, (data) => this.#handlers.event(data as LarderEvent));
     });
     source.addEventListener('error', () => this.#break());
   }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Overview, Pin } from '../api/types';
 import { state } from '../fixtures/states';
-import { factSentence } from './facts';
+import { eventSentence } from './events';
 import { conditions } from './nodes';
 import { poolState, gpuCopyState, gpuCopiesByNode, troubled, waiting, whyNowhere } from './gpu_copies';
 import { judge } from './verdict';
@@ -92,9 +92,9 @@ describe('pools of GPU copies', () => {
     expect(finding?.detail).toContain('out of memory');
   });
 
-  it('come and fail as facts that can be read', () => {
-    const fact = (name: string, fields: Record<string, unknown>) => factSentence({ name, at: 1, seq: 1, node: 'gpu-a1', fields });
-    expect(fact('gpu_copy_pool.made', { device: 'GPU-1', name: 'H200', capacity_bytes: 1 << 30 })).toBe('H200 GPU-1 keeps GPU copies, up to 1 GiB');
-    expect(fact('gpu_copy_pool.failed', { device: 'GPU-1', problem: 'out of memory' })).toBe('GPU-1: out of memory');
+  it('come and fail as events that can be read', () => {
+    const event = (name: string, fields: Record<string, unknown>) => eventSentence({ name, at: 1, seq: 1, node: 'gpu-a1', fields });
+    expect(event('gpu_copy_pool.made', { device: 'GPU-1', name: 'H200', capacity_bytes: 1 << 30 })).toBe('H200 GPU-1 keeps GPU copies, up to 1 GiB');
+    expect(event('gpu_copy_pool.failed', { device: 'GPU-1', problem: 'out of memory' })).toBe('GPU-1: out of memory');
   });
 });

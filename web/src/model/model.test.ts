@@ -3,7 +3,7 @@ import type { Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { changes } from './audit';
 import { pinPrefix } from './commands';
-import { factSentence, factTone, merged } from './facts';
+import { eventSentence, eventTone, merged } from './events';
 import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
 import { applied, cacheStart, conditions, lostAtStart } from './nodes';
 import { pinOrder, pinState } from './pins';
@@ -150,7 +150,7 @@ describe('refusals of the last minute', () => {
     expect(window.lastMinute()).toEqual({});
   });
 
-  it('are taken from the recent facts for the time before the page was opened', () => {
+  it('are taken from the recent events for the time before the page was opened', () => {
     const window = new RefusalWindow();
     const { overview } = state('over-limit');
     window.add(overview, overview.at);
@@ -269,44 +269,44 @@ it('a node shows each type that it should have or has', () => {
   ]);
 });
 
-describe('facts', () => {
-  const fact = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', fields });
+describe('events', () => {
+  const event = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', fields });
 
   it('are sentences', () => {
-    expect(factSentence(fact('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2 KiB, for room');
-    expect(factSentence(fact('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
+    expect(eventSentence(event('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2 KiB, for room');
+    expect(eventSentence(event('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
   });
 
   it('tell of the data plane that ended', () => {
-    const exited = fact('dataplane.exited', { code: -9, restart_in_s: 0 });
-    expect(factSentence(exited)).toBe('killed by signal 9, started again at once');
-    expect(factTone(exited)).toBe('bad');
-    expect(factSentence(fact('dataplane.exited', { code: 1, restart_in_s: 5 }))).toBe('exit code 1, started again in 5 s');
+    const exited = event('dataplane.exited', { code: -9, restart_in_s: 0 });
+    expect(eventSentence(exited)).toBe('killed by signal 9, started again at once');
+    expect(eventTone(exited)).toBe('bad');
+    expect(eventSentence(event('dataplane.exited', { code: 1, restart_in_s: 5 }))).toBe('exit code 1, started again in 5 s');
   });
 
   it('tell of lost caches and pins, and of memory that was released on purpose without a warning', () => {
-    const lost = fact('cache.cold', { reason: 'the memory was gone', released: false, lost_blocks: 4, lost_bytes: 4096 });
-    expect([factSentence(lost), factTone(lost)]).toEqual(['4 blocks, 4 KiB lost: the memory was gone', 'warn']);
-    const released = fact('cache.cold', { reason: 'released by larder down', released: true, lost_blocks: 4, lost_bytes: 4096 });
-    expect([factSentence(released), factTone(released)]).toEqual(['the cache began empty: released by larder down', 'plain']);
-    const emptied = fact('pin.emptied', { name: 'p', tenant: 'acme', strength: 'guaranteed', blocks: 4 });
-    expect([factSentence(emptied), factTone(emptied)]).toEqual(['p: none of its 4 blocks is cached any more', 'warn']);
-    expect(factSentence({ ...emptied, fields: { name: 'p', blocks: 1 } })).toBe('p: its only block is not cached any more');
+    const lost = event('cache.cold', { reason: 'the memory was gone', released: false, lost_blocks: 4, lost_bytes: 4096 });
+    expect([eventSentence(lost), eventTone(lost)]).toEqual(['4 blocks, 4 KiB lost: the memory was gone', 'warn']);
+    const released = event('cache.cold', { reason: 'released by larder down', released: true, lost_blocks: 4, lost_bytes: 4096 });
+    expect([eventSentence(released), eventTone(released)]).toEqual(['the cache began empty: released by larder down', 'plain']);
+    const emptied = event('pin.emptied', { name: 'p', tenant: 'acme', strength: 'guaranteed', blocks: 4 });
+    expect([eventSentence(emptied), eventTone(emptied)]).toEqual(['p: none of its 4 blocks is cached any more', 'warn']);
+    expect(eventSentence({ ...emptied, fields: { name: 'p', blocks: 1 } })).toBe('p: its only block is not cached any more');
   });
 
   it('leave an empty name out, and a goodbye is no warning', () => {
-    expect(factSentence(fact('engine.attached', { engine: '', pid: 7, group: 'g' }))).toBe('pid 7, group g');
-    expect(factSentence(fact('engine.attached', { engine: 'e', pid: 7, group: 'g' }))).toBe('e, pid 7, group g');
-    expect(factTone(fact('engine.detached', { reason: 'goodbye' }))).toBe('plain');
-    expect(factTone(fact('engine.detached', { reason: 'died' }))).toBe('warn');
+    expect(eventSentence(event('engine.attached', { engine: '', pid: 7, group: 'g' }))).toBe('pid 7, group g');
+    expect(eventSentence(event('engine.attached', { engine: 'e', pid: 7, group: 'g' }))).toBe('e, pid 7, group g');
+    expect(eventTone(event('engine.detached', { reason: 'goodbye' }))).toBe('plain');
+    expect(eventTone(event('engine.detached', { reason: 'died' }))).toBe('warn');
   });
 
   it('that are new to the page are shown with their fields', () => {
-    expect(factSentence(fact('moon.rose', { over: 'hill', times: [1, 2] }))).toBe('over hill, times [1,2]');
+    expect(eventSentence(event('moon.rose', { over: 'hill', times: [1, 2] }))).toBe('over hill, times [1,2]');
   });
 
   it('are kept up to a bound', () => {
-    const many = Array.from({ length: 300 }, (_, i) => ({ ...fact('x', {}), seq: i, at: i }));
+    const many = Array.from({ length: 300 }, (_, i) => ({ ...event('x', {}), seq: i, at: i }));
     expect(merged([], many)).toHaveLength(200);
     expect(merged([], many)[0]?.seq).toBe(299);
   });

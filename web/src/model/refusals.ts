@@ -1,6 +1,6 @@
 /**
  * How many blocks were refused in the last minute: the growth of counters, which only grow while a node lives; and for
- * the time before the page was opened, the refusals among the recent facts.
+ * the time before the page was opened, the refusals among the recent events.
  */
 
 import type { Overview } from '../api/types';
@@ -49,8 +49,8 @@ export class RefusalWindow {
 
 function told(overview: Overview): { at: number; code: string; blocks: number }[] {
   return overview.recent
-    .filter((fact) => fact.name === 'blocks.refused')
-    .map((fact) => ({ at: fact.at, code: String(fact.fields.code), blocks: Number(fact.fields.blocks) || 0 }));
+    .filter((event) => event.name === 'blocks.refused')
+    .map((event) => ({ at: event.at, code: String(event.fields.code), blocks: Number(event.fields.blocks) || 0 }));
 }
 
 /** What each code says, for the operator. The full list is in the documentation of errors. */

@@ -6,7 +6,7 @@
 import { ApiError, getHistory, getOverview } from '../api/client';
 import { Stream, type StreamHandlers } from '../api/stream';
 import type { LarderEvent, History, Overview, Problem } from '../api/types';
-import { merged } from '../model/facts';
+import { merged } from '../model/events';
 import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
 import { RefusalWindow } from '../model/refusals';
 
@@ -34,7 +34,7 @@ const BROWSER: LiveDeps = {
 export class Live {
   overview = $state.raw<Overview | null>(null);
   history = $state.raw<History>(NO_HISTORY);
-  facts = $state.raw<LarderEvent[]>([]);
+  events = $state.raw<LarderEvent[]>([]);
   /** Refused blocks of the last minute by code, as far as is known. */
   refusedLastMinute = $state.raw<Record<string, number>>({});
   /** A whole minute was watched. */
@@ -82,8 +82,8 @@ export class Live {
         this.#take(overview);
         if (recovered) void this.#loadHistory();
       },
-      fact: (fact) => {
-        this.facts = merged(this.facts, [fact]);
+      event: (event) => {
+        this.events = merged(this.events, [event]);
       },
       broken: () => {
         this.connection = 'reconnecting';
@@ -109,7 +109,7 @@ export class Live {
     this.#stream.close();
     this.overview = null;
     this.history = NO_HISTORY;
-    this.facts = [];
+    this.events = [];
     this.connection = 'connecting';
     this.problem = null;
   }
@@ -170,7 +170,7 @@ export class Live {
     this.#aheadS = Math.max(this.#aheadS, overview.at - this.#receivedMs / 1000);
     this.overview = overview;
     this.#chart(overview);
-    this.facts = merged(this.facts, overview.recent);
+    this.events = merged(this.events, overview.recent);
     this.#refusals.add(overview, this.receivedAt);
     this.refusedLastMinute = this.#refusals.lastMinute();
     this.minuteWatched = this.#refusals.covered;

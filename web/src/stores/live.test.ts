@@ -87,7 +87,7 @@ describe('starting', () => {
     await settled();
     live.forget();
     await settled();
-    expect([live.overview, live.history.at.length, live.facts.length]).toEqual([null, 0, 0]);
+    expect([live.overview, live.history.at.length, live.events.length]).toEqual([null, 0, 0]);
     expect(stream.now).toHaveBeenCalledOnce();
   });
 
@@ -223,14 +223,14 @@ it('asks everything again at once when told to', async () => {
   expect(live.overview).not.toBeNull();
 });
 
-describe('facts', () => {
+describe('events', () => {
   it('are shown once each, newest first', () => {
     const live = make();
     const newer = { name: 'pin.expired', at: recorded.at + 1, seq: 99, node: 'gpu-a1', fields: { name: 'x' } };
     handlers.overview(at(0));
-    handlers.fact(newer);
+    handlers.event(newer);
     handlers.overview({ ...at(1), recent: [...recorded.recent, newer] });
-    expect(live.facts[0]).toEqual(newer);
-    expect(live.facts).toHaveLength(recorded.recent.length + 1);
+    expect(live.events[0]).toEqual(newer);
+    expect(live.events).toHaveLength(recorded.recent.length + 1);
   });
 });

@@ -1,24 +1,24 @@
-/** Facts as one line each, newest first. */
+/** Events as one line each, newest first. */
 
 import type { LarderEvent } from '../api/types';
 import { bytes, duration, plural, whole } from '../format';
 
-export const FACTS_KEPT = 200;
+export const MAX_EVENTS = 200;
 
-export function factKey(fact: LarderEvent): string {
-  return `${fact.node}/${fact.seq}/${fact.at}`;
+export function eventKey(event: LarderEvent): string {
+  return `${event.node}/${event.seq}/${event.at}`;
 }
 
-/** Both lists in one, each fact once, newest first. */
+/** Both lists in one, each event once, newest first. */
 export function merged(known: LarderEvent[], news: LarderEvent[]): LarderEvent[] {
-  const byKey = new Map(known.map((fact) => [factKey(fact), fact]));
-  for (const fact of news) byKey.set(factKey(fact), fact);
-  return [...byKey.values()].sort((a, b) => b.at - a.at || b.seq - a.seq).slice(0, FACTS_KEPT);
+  const byKey = new Map(known.map((event) => [eventKey(event), event]));
+  for (const event of news) byKey.set(eventKey(event), event);
+  return [...byKey.values()].sort((a, b) => b.at - a.at || b.seq - a.seq).slice(0, MAX_EVENTS);
 }
 
-export type FactTone = 'good' | 'warn' | 'bad' | 'plain';
+export type EventTone = 'good' | 'warn' | 'bad' | 'plain';
 
-const TONE: Record<string, FactTone> = {
+const TONE: Record<string, EventTone> = {
   'node.joined': 'good',
   'node.lost': 'bad',
   'dataplane.started': 'good',
@@ -57,15 +57,15 @@ const TONE: Record<string, FactTone> = {
   'gateway.name_restored': 'good',
 };
 
-export function factTone(fact: LarderEvent): FactTone {
-  if (fact.name === 'engine.detached' && fact.fields.reason === 'goodbye') return 'plain';
-  if (fact.name === 'cache.cold' && fact.fields.released === true) return 'plain';
-  return TONE[fact.name] ?? (fact.name.startsWith('push.') ? 'warn' : 'plain');
+export function eventTone(event: LarderEvent): EventTone {
+  if (event.name === 'engine.detached' && event.fields.reason === 'goodbye') return 'plain';
+  if (event.name === 'cache.cold' && event.fields.released === true) return 'plain';
+  return TONE[event.name] ?? (event.name.startsWith('push.') ? 'warn' : 'plain');
 }
 
 /** The traffic of blocks: what fills the list on a busy node and is rarely what one looks for. */
-export function isTraffic(fact: LarderEvent): boolean {
-  return fact.name === 'blocks.stored' || fact.name === 'blocks.evicted' || fact.name.startsWith('segment.');
+export function isTraffic(event: LarderEvent): boolean {
+  return event.name === 'blocks.stored' || event.name === 'blocks.evicted' || event.name.startsWith('segment.');
 }
 
 type Fields = Record<string, unknown>;
@@ -143,12 +143,12 @@ function pushSentence(f: Fields): string {
   return `${text(f, 'type')} generation ${text(f, 'generation')}` + (faults ? `: ${plural(faults, 'fault')}` : '');
 }
 
-/** A fact that this page does not know yet is shown with its fields. */
-export function factSentence(fact: LarderEvent): string {
-  const known = SENTENCE[fact.name];
-  if (known) return known(fact.fields);
-  if (fact.name.startsWith('push.')) return pushSentence(fact.fields);
-  return Object.entries(fact.fields)
+/** A event that this page does not know yet is shown with its fields. */
+export function eventSentence(event: LarderEvent): string {
+  const known = SENTENCE[event.name];
+  if (known) return known(event.fields);
+  if (event.name.startsWith('push.')) return pushSentence(event.fields);
+  return Object.entries(event.fields)
     .filter(([key]) => key !== 'at')
     .map(([key, value]) => `${key} ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`)
     .join(', ');
