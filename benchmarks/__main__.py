@@ -10,13 +10,13 @@ from statistics import median
 import click
 from rich.console import Console
 
-from benchmarks import machine
-from benchmarks.memory import MiB
-from benchmarks.report import RESULTS, table, write
-from benchmarks.result import Report, Result
-from benchmarks.setting import FULL, QUICK, Setting
+from benchmarks.harness import machine
+from benchmarks.harness.memory import MiB
+from benchmarks.harness.report import RESULTS, table, write
+from benchmarks.harness.result import Report, Result
+from benchmarks.harness.setting import FULL, QUICK, Setting
+from benchmarks.harness.timing import once_ns
 from benchmarks.suite import BENCHMARKS, BY_NAME
-from benchmarks.timing import once_ns
 
 _COPY_BYTES = 32 * MiB
 _COPIES = 11

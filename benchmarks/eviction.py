@@ -21,9 +21,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine
 from benchmarks.expected_hits import expected_hit_ratio
-from benchmarks.plot import Curve, line_plot
+from benchmarks.harness import machine
+from benchmarks.harness.plot import Curve, line_plot
 from dataplane.protocol.control import ALGORITHMS
 from dataplane.replay.trace import TraceError, TraceRequest, read_trace
 

@@ -2,24 +2,22 @@
 
 from collections.abc import Callable
 
-from benchmarks import (
-    apply,
+from benchmarks.data_plane import (
     first_touch,
     fresh_pool,
-    gpu,
     integrity,
     leases,
     lookups,
     policies,
     readers,
     reservations,
-    rest,
     transfers,
-    uptime,
     views,
 )
-from benchmarks.result import Result
-from benchmarks.setting import Setting
+from benchmarks.gpu import paged_copies
+from benchmarks.harness.result import Result
+from benchmarks.harness.setting import Setting
+from benchmarks.management_plane import apply, rest, uptime
 
 BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "lookups": lookups.run,
@@ -37,5 +35,5 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Result]]] = {
     "uptime": uptime.run,
 }
 
-BY_NAME: dict[str, Callable[[Setting], list[Result]]] = {"gpu": gpu.run}
+BY_NAME: dict[str, Callable[[Setting], list[Result]]] = {"gpu": paged_copies.run}
 """Those that run when they are asked for alone: what they need, few machines have."""

@@ -12,14 +12,14 @@ from statistics import median
 import click
 from rich.console import Console
 
-from benchmarks import machine
-from benchmarks.memory import Memcpy, MiB
+from benchmarks.harness import machine
+from benchmarks.harness.memory import Memcpy, MiB
+from benchmarks.harness.report import RESULTS, table, write
+from benchmarks.harness.result import Report, Result
+from benchmarks.harness.timing import once_ns
 from benchmarks.peers import abandoned, burst, lookups, servers, transfers
 from benchmarks.peers.effort import FULL, QUICK, Effort
 from benchmarks.peers.peer import Peer
-from benchmarks.report import RESULTS, table, write
-from benchmarks.result import Report, Result
-from benchmarks.timing import once_ns
 
 BENCHMARKS: dict[str, Callable[[Peer, Peer, Effort], list[Result]]] = {
     "lookups": lookups.run,

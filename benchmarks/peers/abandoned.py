@@ -1,9 +1,9 @@
 """Look-ups whose result nobody fetches, as of schedulers that died: what they leave in the server's memory."""
 
+from benchmarks.harness.result import Result, at_most
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import SMALL_CHUNK_BYTES, Peer, prompt
 from benchmarks.peers.wire import LOOKUP, ONE, Key
-from benchmarks.result import Result, at_most
 
 MODEL = "bench/abandoned"
 AT_ONCE = 64

@@ -2,11 +2,11 @@
 
 from time import perf_counter
 
-from benchmarks.memory import MiB
+from benchmarks.harness.memory import MiB
+from benchmarks.harness.result import Result, at_most
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import NO_BYTES, Peer, prompt
 from benchmarks.peers.wire import CHUNK_TOKENS, COMMIT_STORE, END_SESSION, PREPARE_STORE, Key, named
-from benchmarks.result import Result, at_most
 
 CHUNK_BYTES = 2 * MiB
 BATCH = 16

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from benchmarks.memory import MiB
+from benchmarks.harness.memory import MiB
 
 
 class Effort(msgspec.Struct, frozen=True):

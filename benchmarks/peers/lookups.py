@@ -7,6 +7,8 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
+from benchmarks.harness.result import Result, at_least, at_most
+from benchmarks.harness.timing import time_ns
 from benchmarks.peers import floor
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import SMALL_CHUNK_BYTES, Peer, prompt
@@ -22,8 +24,6 @@ from benchmarks.peers.wire import (
     Wire,
     named,
 )
-from benchmarks.result import Result, at_least, at_most
-from benchmarks.timing import time_ns
 
 IN_FLIGHT = 16
 SIZES = {"1k": 1024, "16k": 16_384}

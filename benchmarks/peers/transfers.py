@@ -7,7 +7,9 @@ import ctypes
 from functools import partial
 from statistics import median
 
-from benchmarks.memory import Memcpy, MiB
+from benchmarks.harness.memory import Memcpy, MiB
+from benchmarks.harness.result import Result, at_least
+from benchmarks.harness.timing import once_ns
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import NO_BYTES, Peer, prompt
 from benchmarks.peers.wire import (
@@ -22,8 +24,6 @@ from benchmarks.peers.wire import (
     Key,
     named,
 )
-from benchmarks.result import Result, at_least
-from benchmarks.timing import once_ns
 
 SIZES = {"2MiB": 2 * MiB, "32MiB": 32 * MiB}
 OVER_LMCACHE = 1.3

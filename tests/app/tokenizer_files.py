@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from tests.app.plane import Plane
 
 WORDS = 5000
 BOS, UNKNOWN, USER, END = WORDS, WORDS + 1, WORDS + 2, WORDS + 3
@@ -34,3 +37,14 @@ def words(*, bos: bool = False, cut: int = 0) -> str:
 def text(tokens: list[int]) -> str:
     """The text that these tokens stand for."""
     return " ".join(f"w{token}" for token in tokens)
+
+
+T = "/api/v1/tokenizers/llama"
+PUT: dict[str, Any] = {"model": "m", "tokenizer": words()}
+
+
+async def put(plane: Plane, path: str = T, **fields: Any) -> dict[str, Any]:
+    """Put a tokenizer, and return the answer."""
+    response = await plane.http.put(path, json={**PUT, **fields})
+    assert response.is_success, response.text
+    return response.json()

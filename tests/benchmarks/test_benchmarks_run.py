@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.result import at_least, at_most
+from benchmarks.harness.result import at_least, at_most
 from benchmarks.suite import BENCHMARKS
 
 OF_BOTH_PLANES = {

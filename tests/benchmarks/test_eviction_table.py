@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.expected_hits import CONVERSATION_BLOCKS, expected_hit_ratio
-from benchmarks.plot import Curve, line_plot
+from benchmarks.harness.plot import Curve, line_plot
 from tests.replay.reference import ExactLru
 from tests.replay.traces import make_trace, write_trace
 

@@ -1,0 +1,1 @@
+"""Figures of the data plane, as an engine sees it."""

@@ -1,0 +1,1 @@
+"""Figures of a GPU, or of the emulated device: copies between pages and the pool."""

@@ -1,0 +1,157 @@
+"""What the benchmarks of a GPU run on: its runtime, or the twin on host memory, pool memory that is registered with it,
+and a loop of matrix products that stands for decoding."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.memory import MiB
+from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
+from dataplane.devices.find import find
+from dataplane.devices.pinning import PinnedMemory
+from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle, OpenedMemory
+from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
+
+WAIT_S = 60.0
+BATCH_BYTES, TWIN_BATCH_BYTES = 512 * MiB, 64 * MiB
+PRODUCT_SIZE = 8192
+"""Of the matrices on a GPU; the twin has a smaller one."""
+
+
+def runtime_of(*, twin: bool) -> DeviceRuntime:
+    """RuntimeError where there is none."""
+    if twin:
+        return EmulatedDevice(device_bytes=8 << 30)
+    try:
+        return find()
+    except DeviceError as error:
+        raise RuntimeError(f"{error}; or measure the twin with --twin") from None
+
+
+@contextmanager
+def pool_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[PinnedMemory]:
+    """A segment as the data plane makes it, mapped, with its pages, and registered."""
+    fd = os.memfd_create("larder-bench", os.MFD_CLOEXEC)
+    os.ftruncate(fd, nbytes)
+    address = map_shared(fd, nbytes, writable=True)
+    os.close(fd)
+    advise(address, nbytes, MADV_POPULATE_WRITE)
+    pinned = PinnedMemory(runtime, address, nbytes, read_only=False)
+    if not pinned.cover(0, nbytes):
+        raise RuntimeError(f"the pool cannot be registered: {pinned.refused}")
+    try:
+        yield pinned
+    finally:
+        pinned.close()
+        unmap(address, nbytes)
+
+
+@contextmanager
+def foreign_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[OpenedMemory]:
+    """Device memory of another process, opened by its handle."""
+    command = [sys.executable, "-m", "benchmarks.gpu.device", runtime.name, str(nbytes)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process that was to export memory ended")
+        told = json.loads(line)
+        opened = runtime.open(Handle(bytes.fromhex(told["body"]), 0, nbytes, told["uuid"]))
+        try:
+            yield opened
+        finally:
+            opened.close()
+            process.stdin.close()
+
+
+class Products:
+    """A loop of matrix products on the device."""
+
+    def __init__(self, runtime: DeviceRuntime, device: Device) -> None:
+        """RuntimeError without torch's CUDA build."""
+        self._torch: Any = None
+        if runtime.name == "cuda":
+            torch: Any = import_module("torch")
+            if not torch.cuda.is_available():
+                raise RuntimeError("the matrix products need a CUDA build of torch")
+            self._torch = torch
+            where = f"cuda:{device.index}"
+            size = (PRODUCT_SIZE, PRODUCT_SIZE)
+            self._factors = [torch.randn(size, dtype=torch.bfloat16, device=where) for _ in range(2)]
+        else:
+            self._host = np.random.default_rng(0).random((256, 256), np.float32)
+
+    def time_s(self, count: int) -> float:
+        """How long so many take on the device."""
+        if self._torch is None:
+            began = time.perf_counter()
+            for _ in range(count):
+                np.matmul(self._host, self._host)
+            return time.perf_counter() - began
+        torch = self._torch
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(count):
+            torch.matmul(*self._factors)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+@contextmanager
+def meanwhile(action: Callable[[], object]) -> Iterator[None]:
+    """Do something again and again on another thread. What it raises is raised at the end."""
+    stop, begun, failed = threading.Event(), threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                action()
+                begun.set()
+        except DeviceError as error:
+            failed.append(error)
+            begun.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(WAIT_S)
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(WAIT_S)
+    if thread.is_alive():
+        raise RuntimeError(f"the copies beside the measurement did not end in {WAIT_S:g} s")
+    if failed:
+        raise RuntimeError(f"copying failed: {failed[0]}")
+
+
+def _export(kind: str, nbytes: int) -> None:
+    """The other process: export some memory, and keep it until the input ends."""
+    runtime = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "twin" else find()
+    device = runtime.devices()[0]
+    address = runtime.allocate(device, nbytes)
+    handle = runtime.export(address, nbytes)
+    sys.stdout.write(json.dumps({"body": handle.body.hex(), "uuid": device.uuid}) + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _export(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""What every benchmark uses: settings, clocks, baselines, results and reports."""

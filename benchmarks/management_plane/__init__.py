@@ -1,0 +1,1 @@
+"""Figures of the API and of `larder up`."""

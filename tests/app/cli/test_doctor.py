@@ -1,0 +1,334 @@
+"""`larder doctor` says what is wrong with a machine; and nothing ever prints a password."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import resource
+import socket
+import sqlite3
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import larder
+from app.cli.commands.machine.doctor import doctor
+from app.cli.commands.machine.up import up
+from app.cli.support import checkup, gpus
+from app.settings import AppSettings, Settings, without_secrets
+from dataplane.base.settings import Common, with_defaults, without_password
+from docs.settings_table import SECRETS, TABLES, texts
+from tests.app.doctor import examined
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(state))
+    monkeypatch.setenv("LARDER_HTTP_PORT", "0")
+    monkeypatch.setenv("LARDER_POOL_BYTES", "4MiB")
+    return state
+
+
+def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
+    code, found = examined()
+    assert (code, {n for n, c in found.items() if c["state"] == "failure"}) == (0, set())
+    assert set(found) >= {
+        "settings", "kernel", "versions", "open files", "memory", "/dev/shm", "huge pages", "locked memory", "port",
+        "state directory", "clock", "GPU", "database",
+    }  # fmt: skip
+    assert list(folder.iterdir()) == [], "it changes nothing"
+
+
+def test_a_name_of_the_gateways_memory_that_is_gone_or_taken_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARDER_LMCACHE_PORT", "5555")
+    assert "LMCache memory" not in examined()[1]
+    shared = folder.parent / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
+    monkeypatch.setenv("LARDER_DATAPLANE__LMCACHE_SHM_NAME", "kv")
+    path, spare = shared / "lmcache_l1_pool_kv", shared / ".larder-lmcache_l1_pool_kv"
+    spare.touch()
+    code, found = examined()
+    assert (code, found["LMCache memory"]["state"]) == (1, "failure")
+    assert f"{path} was removed" in found["LMCache memory"]["message"]
+    path.touch()
+    assert f"{path} is another file" in examined()[1]["LMCache memory"]["message"]
+    path.unlink()
+    path.hardlink_to(spare)
+    assert "LMCache memory" not in examined()[1]
+    path.unlink()
+    spare.unlink()
+    assert "LMCache memory" not in examined()[1], "nothing runs"
+    with (folder / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert f"{path} does not exist" in examined()[1]["LMCache memory"]["message"]
+
+
+def test_a_user_whose_logout_removes_the_gateways_memory_is_warned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd, logind, linger = folder.parent / "run", folder.parent / "logind.conf", folder.parent / "linger"
+    (systemd / "system").mkdir(parents=True)
+    linger.mkdir()
+    for name, path in (("SYSTEMD", systemd), ("LOGIND", logind), ("LINGER", linger)):
+        monkeypatch.setattr(checkup, name, path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ada", "", 1000, 1000, "", "", "")))
+
+    def warned() -> bool:
+        found = checkup.checks(_settings(folder), {"lmcache_shm_name": "x"}, 0, runs=False)
+        return any(each.name == "LMCache memory" and "RemoveIPC" in each.message for each in found)
+
+    assert warned()
+    logind.write_text("[Login]\nRemoveIPC=no\n")
+    assert not warned()
+    logind.write_text("[Login]\n#RemoveIPC=no\n")
+    assert warned()
+    (linger / "ada").touch()
+    assert not warned()
+    (linger / "ada").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 999)
+    assert not warned(), "a system user"
+
+
+def _settings(folder: Path) -> Settings:
+    return Settings(common=Common(state_dir=str(folder)), app=AppSettings())
+
+
+def test_the_table_names_what_fails_and_how_to_mend_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_POOL_BYTES", "1000TiB")
+    result = CliRunner().invoke(doctor, catch_exceptions=False)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.output.splitlines() if "FAILURE" in line]
+    assert "memory" in line
+    assert "LARDER_POOL_BYTES=" in line
+
+
+def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_DATAPLANE__SEGMENT_BYTES", "5")
+    code, found = examined()
+    assert code == 1
+    assert "segment_bytes" in found["settings"]["message"]
+    monkeypatch.setenv("LARDER_HTTP_PORT", "many")
+    code, found = examined()
+    assert code == 1
+    assert list(found) == ["settings"]
+
+
+def test_a_port_that_another_program_has_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("LARDER_HTTP_PORT", str(taken.getsockname()[1]))
+        code, found = examined()
+        assert (code, found["port"]["state"]) == (1, "failure")
+        lock = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, found = examined()
+        os.close(lock)
+        assert (code, found["port"]["state"]) == (0, "ok"), "a Larder runs here and has it"
+
+
+def test_a_state_directory_that_others_can_reach_fails(folder: Path) -> None:
+    folder.chmod(0o755)
+    code, found = examined()
+    assert code == 1
+    assert found["state directory"]["fix"] == f"chmod 700 {folder}"
+
+
+def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "file").touch()
+    monkeypatch.setenv("LARDER_STATE_DIR", str(folder / "file" / "state"))
+    code, found = examined()
+    assert (code, found["state directory"]["state"]) == (1, "failure")
+
+
+def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
+    size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    assert checkup._shared_memory().state == checkup._shared_memory(min(size, 1 << 20)).state
+    found = checkup._shared_memory(1 << 50)
+    assert (found.state, "--shm-size=1048576g" in found.fix) == ("warning", True)
+    assert "LARDER_LMCACHE_PORT=0" in found.fix
+    assert checkup._shared_memory(1 << 50, asked=True).state == "failure"
+
+
+def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checkup._huge_pages(1 << 50, wanted=True, runs=False)
+    assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    assert checkup._locked_memory(1 << 30, wanted=True).state == "failure"
+    assert checkup._files(1024).state == "ok"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert checkup._files(1024).state == "warning"
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(metadata, "version", lambda _: "2.13.0+cpu")
+    found = checkup._gpu()
+    assert (found.state, "H200" in found.message) == ("warning", True)
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'; exit 9\n")
+    assert checkup._gpu().state == "warning"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert checkup._gpu().state == "ok"
+
+
+def test_memory_for_gpu_copies_that_gpus_do_not_have_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpus.gpu_copies(0) == []
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    for wanted, state, said in (
+        (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
+        (80 << 30, "warning", "80 GiB are more than GPU 1 has (79.6 GiB)"),
+        (
+            (79 << 30) + (512 << 20),
+            "warning",
+            "GPU 1 has 79.1 GiB free now, and GPU copies may take 79.5 GiB of it",
+        ),
+        (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
+    ):
+        (found,) = gpus.gpu_copies(wanted)
+        assert (found.state, said in found.message) == (state, True), found
+    for name in ("GPU", "CUDA"):
+        (found,) = gpus.gpu_copies(8 << 30, [checkup.CheckResult(name, "warning", "of no use", "mend it")])
+        assert (found.state, found.message, found.fix) == (
+            "warning",
+            f"pins of the tier gpu have no GPU copies: see {name}",
+            "mend it",
+        )
+    for text in ("echo 'Failed to initialize NVML'; exit 9", "echo '[N/A], 1'", "echo 5", "exit 0"):
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        assert [found.state for found in gpus.gpu_copies(8 << 30)] == ["warning"], text
+    monkeypatch.setenv("PATH", "/nowhere")
+    (found,) = gpus.gpu_copies(8 << 30)
+    assert (found.state, "no GPU is seen" in found.message) == ("warning", True)
+
+
+def test_what_gpu_copies_may_take_is_looked_at_where_it_is_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "GPU copies" not in examined()[1]
+    monkeypatch.setenv("LARDER_DATAPLANE__GPU_POOL_BYTES", "1PiB")
+    assert examined()[1]["GPU copies"]["state"] == "warning"
+
+
+def test_a_database_that_is_away_or_old_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "larder.db").touch()
+    code, found = examined()
+    assert code == 1
+    assert "larder db upgrade" in found["database"]["message"]
+    with contextlib.closing(sqlite3.connect(folder / "larder.db")) as newer:
+        newer.executescript(
+            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')"
+        )
+    code, found = examined()
+    assert (code, "a newer Larder wrote it" in found["database"]["message"]) == (1, True)
+    assert found["database"]["fix"] == "start that release, or restore a backup that this one made"
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
+    code, found = examined()
+    assert code == 1
+    assert "sesame" not in json.dumps(found)
+    assert "user:***@127.0.0.1:1/larder" in found["database"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:sesame@host:5432/larder", "postgresql://user:***@host:5432/larder"),
+        ("postgresql://user:se@s:ame@host/larder", "postgresql://user:***@host/larder"),
+        ("postgresql://user@host/larder", "postgresql://user@host/larder"),
+        (
+            "postgresql:///larder?host=/run/pg&password=sesame&sslpassword=sesame",
+            "postgresql:///larder?host=/run/pg&password=***&sslpassword=***",
+        ),
+        ("sqlite+aiosqlite:////var/lib/larder.db", "sqlite+aiosqlite:////var/lib/larder.db"),
+        ("sesame", "***"),
+        ("", ""),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = with_defaults(Common(database_url="postgresql://u:sesame@h/d"), {})
+    told = without_secrets(Settings(common=common, app=AppSettings(admin_token="sesame" * 8)))
+    assert "sesame" not in repr(told)
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://u:sesame@h/d")
+    monkeypatch.setenv("LARDER_APP__ADMIN_TOKEN", "sesame" * 8)
+    plane = CliRunner().invoke(up, ["--print-config"])
+    data = subprocess.run(
+        [sys.executable, "-m", "dataplane", "--print-config"], capture_output=True, text=True, check=True
+    )
+    for output in (plane.output, data.stdout + data.stderr):
+        assert "database_url" in output
+        assert "sesame" not in output
+
+
+def test_a_larder_that_cannot_start_says_so_without_its_secrets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {**os.environ, "LARDER_DATABASE_URL": "postgresql://u:sesame@127.0.0.1:1/d"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "up"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "sesame" not in done.stdout + done.stderr
+
+
+def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
+    names = set()
+    for section, _, kind in TABLES:
+        described = texts(kind)
+        assert set(described) == set(kind.__struct_fields__), kind
+        names |= {f"{section}.{name}" if section else name for name in described}
+    assert names >= SECRETS
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:///{folder}/x.db?foo=1", "expected no parameters but none, got foo"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?foo=1", "got foo"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?sslmode=require", "write ssl=require"),
+        ("postgresql://u:sesame@127.0.0.1:1/x?ssl=perhaps", "expected ssl to be one of"),
+        ("postgresql://u:sesame@127.0.0.1:99999/x", "expected a port from 1 to 65535, got 99999"),
+        ("sqlite://user@host/x", "got a host"),
+        ("sqlite://", "expected the path of a file"),
+        ("sqlite:///:memory:", "expected the path of a file"),
+        ("postgresql://u:sesame@/x?host=/nowhere", "nothing listens at its address"),
+    ],
+)
+def test_a_database_url_that_cannot_be_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, told: str
+) -> None:
+    monkeypatch.setenv("LARDER_DATABASE_URL", url.format(folder=folder))
+    code, found = examined()
+    assert code == 1
+    assert told in found["database"]["message"]
+    checked = CliRunner().invoke(larder, ["db", "check"])
+    assert checked.exit_code == 1
+    assert checked.output.startswith("Error: ")
+    assert (checked.output.count("\n"), told in checked.output) == (1, True)
+    assert "sesame" not in checked.output + json.dumps(found)

@@ -1,0 +1,350 @@
+"""`larder up` and the command line as people use them: real processes, the real data plane."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.openapi import document
+from dataplane.client import Space, attach
+from tests.app.up import Up, until
+from tests.free_port import free_port
+from tests.golden_file import Golden
+
+LARDER = (sys.executable, "-m", "app")
+
+
+def is_running(pid: int) -> bool:
+    """A zombie that nobody collected yet does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def up(socket_dir: Path) -> Iterator[Up]:
+    running = Up(socket_dir)
+    try:
+        running.until_ready()
+        yield running
+    finally:
+        running.end()
+
+
+def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: Up) -> None:
+    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial").stdout == (
+        "acme: limit 8 MiB, floor -, weight 1, evict_self, enforce; applied\n"
+    )
+    pin = up.cli(
+        "pin", "set", "p", "--model", "m", "--tokens", "1 2 3 4", "--chunk-tokens", "2", "--ttl", "1h"
+    )
+    assert pin.stdout.startswith("p: 2 chunks of m for _default"), pin.stderr
+    first = up.node()
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 20)
+    assert up.node()["observed"]["quotas"]["generation"] == 1
+    told = {event["name"]: event["fields"] for event in up.get("/api/v1/overview").json()["recent"]}
+    assert told["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
+    assert told["dataplane.started"] == {"pid": up.node()["pid"]}
+    status = json.loads(up.cli("status", "--json").stdout)
+    limits = {tenant["tenant"]: tenant["limit_bytes"] for tenant in status["tenants"]}
+    assert limits == {"acme": 8 << 20, "_default": None}
+    assert "acme" in up.cli("status").stdout
+    missing = up.cli("quota", "get", "nobody")
+    assert (missing.returncode, missing.stderr) == (1, "Error: there is no quota for tenant 'nobody'\n")
+    assert up.cli("pin", "set", "p", "--model", "m").returncode == 2
+    assert up.cli("quota", "delete", "acme").returncode == 0
+    second = up.cli("up")
+    assert second.returncode == 1
+    assert second.stderr.startswith("Error: another Larder runs with the state directory")
+
+
+def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
+    database = f"sqlite:///{socket_dir / 'other.db'}"
+    up = Up(
+        socket_dir,
+        LARDER_DATABASE_URL=database,
+        LARDER_APP__ADMIN_TOKEN="an-admin-token-that-is-long-enough-0123456789",
+        LARDER_SETUP_TOKEN="hunter2",
+        LARDER_TOKEN="hunter2",
+        PGPASSWORD="hunter2",
+        HF_TOKEN="hunter2",
+        MYSQL_PWD="hunter2",
+        GH_PAT="hunter2",
+        SENTRY_DSN="https://hunter2@sentry.invalid/1",
+        SLACK_WEBHOOK="https://hooks.invalid/hunter2",
+        DATABASE_URL="postgresql://u:hunter2@db.invalid/x",
+        HTTPS_PROXY="http://u:hunter2@proxy.invalid:3128",
+        PIP_INDEX_URL="https://u:hunter2@pypi.invalid/simple",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=hunter2",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://u:hunter2@otel.invalid",
+        OTEL_SERVICE_NAME="cache",
+        CUDA_VISIBLE_DEVICES="0",
+        LARDER_DATAPLANE__NODE="one",
+    )
+    try:
+        up.until_ready()
+        children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
+        told = [Path(f"/proc/{child}/environ").read_bytes() for child in children]
+        assert told
+        for environ in told:
+            names = {line.partition(b"=")[0] for line in environ.split(b"\0")}
+            assert {b"LARDER_STATE_DIR", b"LARDER_DATAPLANE__NODE", b"PATH"} <= names
+            assert {b"OTEL_SERVICE_NAME", b"CUDA_VISIBLE_DEVICES"} <= names
+            assert b"LARDER_DATABASE_URL" not in names
+            assert not any(name.startswith((b"LARDER_APP__", b"PG")) for name in names)
+            assert b"hunter2" not in environ
+            assert b"other.db" not in environ
+    finally:
+        up.end()
+
+
+def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -> None:
+    pid = up.node()["pid"]
+    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False) as stream:
+        next(stream.iter_bytes())
+        up.process.terminate()
+        errors = up.end()
+    assert up.process.returncode == 0, errors
+    assert not is_running(pid)
+    assert "Traceback" not in errors
+
+
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: Up, socket_dir: Path) -> None:
+    pid = up.node()["pid"]
+    with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=5) as client:
+        chain = [bytes([number]) * 32 for number in range(4)]
+        with client.reserve(chain, 4096) as reservation:
+            assert reservation.commit().blocks == 4
+        up.process.kill()
+        up.process.wait(30)
+        assert is_running(pid)
+        with client.reserve([b"x" * 32], 4096) as reservation:
+            assert reservation.commit().blocks == 1, "it is served without a management plane"
+        second = Up(socket_dir)
+        try:
+            second.until_ready()
+            assert second.node()["pid"] == pid
+            assert client.lookup(chain) == 4
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 20)
+            assert client.lookup(chain) == 4, "who met it holds its memory, too"
+            with client.acquire(chain) as lease:
+                assert len(lease) == 4
+            pid = second.node()["pid"]
+        finally:
+            errors = second.end()
+    assert second.process.returncode == 0, errors
+    until(lambda: not is_running(pid), 10)
+
+
+def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_dir: Path) -> None:
+    up = Up(socket_dir, LARDER_APP__DATA_PLANE_SURVIVES="false")
+    try:
+        up.until_ready()
+        pid = up.node()["pid"]
+        os.kill(pid, signal.SIGSTOP)  # SIGTERM would wait in it
+        up.process.kill()
+        up.process.wait(30)
+        until(lambda: not is_running(pid), 10)
+    finally:
+        up.end()
+
+
+def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
+    up.process.terminate()
+    errors = up.end()
+    told = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
+    assert [json.loads(line)["code"] for line in told] == [0]
+    assert "dataplane.killed" not in errors
+
+
+def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: Path) -> None:
+    """The node is stopped, so that the answer to the PUT is all that the first process ever does about it."""
+    first = Up(socket_dir)
+    second = None
+    try:
+        first.until_ready()
+        pid = first.node()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        put = httpx.put(first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False)
+        assert put.json()["status"]["applied"] is False
+        first.process.kill()
+        first.process.wait(30)
+        second = Up(socket_dir)
+        os.kill(pid, signal.SIGCONT)
+        second.until_ready()
+        assert second.node()["pid"] == pid
+        assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
+    finally:
+        if second is not None:
+            second.end()
+        first.end()
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"LARDER_APP__NO_SUCH": "1"}, "LARDER_APP__NO_SUCH"),
+        ({"LARDER_APP__NODE_LOST_S": "-1"}, "app.node_lost_s: expected 0.1 to 3600, got -1.0"),
+        ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, "app.push_timeout_s: expected 0.05 to 600, got nan"),
+        ({"LARDER_HTTP_PORT": "65536"}, "http_port: expected 0 to 65535, got 65536"),
+        ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
+        ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not work with mysql"),
+        ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_code_1(
+    socket_dir: Path, environ: dict[str, str], sentence: str
+) -> None:
+    failing = Up(socket_dir, **environ)
+    errors = failing.end() if failing.process.wait(20) is None else failing.process.communicate(timeout=30)[1]
+    assert failing.process.returncode == 1
+    assert errors.count("\n") == 1
+    assert sentence in errors
+
+
+def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_dir: Path) -> None:
+    refused = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
+    refused.process.wait(20)
+    *log, sentence = refused.process.communicate(timeout=30)[1].splitlines()
+    assert refused.process.returncode == 1
+    assert "can be reached from other machines" in sentence
+    assert "LARDER_APP__ADMIN_TOKEN_FILE" in sentence
+    assert not any("started" in line for line in log)
+    gone = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0", LARDER_APP__ALLOW_OPEN_BIND="true")
+    gone.process.wait(20)
+    errors = gone.process.communicate(timeout=30)[1]
+    assert (gone.process.returncode, "allow_open_bind is gone" in errors) == (1, True)
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@127.0.0.1:1/larder",
+        "postgres://u@127.0.0.1:1/l",
+        "sqlite:////proc/nowhere/l.db",
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: Path, url: str) -> None:
+    failing = Up(socket_dir, LARDER_DATABASE_URL=url)
+    failing.process.wait(20)
+    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
+    assert failing.process.returncode == 1
+    assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
+    assert sentence.startswith("Error: the database ")
+    assert sentence.endswith("; see LARDER_DATABASE_URL")
+    assert "secret" not in sentence
+
+
+def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_it_is(
+    socket_dir: Path,
+) -> None:
+    file = socket_dir / "newer.db"
+    with contextlib.closing(sqlite3.connect(file)) as newer:
+        newer.executescript(
+            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')"
+        )
+    failing = Up(socket_dir, LARDER_DATABASE_URL=f"sqlite:///{file}")
+    failing.process.wait(20)
+    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
+    assert failing.process.returncode == 1
+    assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
+    assert sentence.startswith("Error: the database ")
+    assert "the schema is at revision 9999, which this release does not know" in sentence
+    assert sentence.endswith("; start that release, or restore a backup that this one made")
+    with contextlib.closing(sqlite3.connect(file)) as newer:
+        assert newer.execute("SELECT name FROM sqlite_master").fetchall() == [("alembic_version",)]
+
+
+def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failing = Up(socket_dir, LARDER_HTTP_PORT=str(port))
+        failing.process.wait(20)
+        errors = failing.process.communicate(timeout=30)[1]
+    assert failing.process.returncode == 1
+    assert errors == (
+        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; set LARDER_HTTP_PORT to another port\n"
+    )
+
+
+def test_a_command_without_a_larder_says_so() -> None:
+    done = subprocess.run(
+        [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "start one with 'larder up'" in done.stderr
+
+
+def test_print_config_starts_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
+    done = subprocess.run(
+        [*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=30
+    )
+    assert json.loads(done.stdout)["common"]["pool_bytes"] == 4 << 30
+    assert not (tmp_path / "state").exists()
+
+
+def test_help_is_fast_because_it_imports_nothing_heavy() -> None:
+    script = "import app.cli, sys; print([m for m in ('litestar', 'sqlalchemy', 'zmq', 'httpx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n"
+
+
+def test_the_description_of_the_api_is_what_was_published(golden: Golden) -> None:
+    golden("openapi.json", document())
+
+
+def test_the_loop_is_not_needed_to_describe_the_api() -> None:
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+    assert json.loads(document())["openapi"].startswith("3.1")
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
+    environ |= {"LARDER_LMCACHE_PORT": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True
+    ) as up:
+        assert up.stderr is not None
+        url = next(json.loads(line)["url"] for line in up.stderr if '"larder.started"' in line)
+        up.stderr.close()
+        with httpx.Client(base_url=url, timeout=10, trust_env=False) as api:
+            for number in range(3):
+                answer = api.put(f"/api/v1/quotas/t{number}?wait=10s", json={"limit_bytes": 1 << 20})
+                assert answer.json()["status"]["applied"] is True
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(timeout=15) == 0
+
+
+def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path) -> None:
+    environ = {**os.environ, "LARDER_STATE_DIR": str(socket_dir), "LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "up"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pin_budget_ratio" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,180 @@
+"""What is of use to who asked alone ends when they are gone; what was asked to be kept is kept."""
+
+import asyncio
+import itertools
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.pool import QueuePool
+
+from app.services.base.yielding import WorkAbandoned, awaited, giving_way, in_thread
+from tests.app.callers import asked, guarding
+from tests.app.plane import Plane
+from tests.app.tokenizer_files import put
+
+pytestmark = pytest.mark.anyio
+APPLY = "/api/v1/apply"
+ENDLESS = "{% for x in range(99999) %}{% for y in range(99999) %}{% set z = 1 %}{% endfor %}{% endfor %}"
+
+
+def large(records: int) -> str:
+    """A document that takes seconds to read."""
+    return "apiVersion: larder/v1\nquotas:\n" + "".join(
+        f"  - tenant: t{number}\n    limit_bytes: {number + 1}\n    note: some words for people\n"
+        for number in range(records)
+    )
+
+
+async def until(holds: Any, timeout_s: float = 60.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def given_up(plane: Plane) -> int:
+    ended = plane.app.parts.requests.ended
+    return sum(count for (_, status), count in ended.items() if status == 499)
+
+
+async def leave(task: "asyncio.Task[httpx.Response]") -> None:
+    """Close the connection on which it waits."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            for _ in giving_way(itertools.count(), 1):
+                began.set()
+        except WorkAbandoned:
+            ended.set()
+            raise
+
+    task = asyncio.create_task(in_thread(work))
+    await until(began.is_set)
+    task.cancel()
+    await asyncio.wait({task})
+    assert (task.cancelled(), ended.is_set()) == (True, True), "it is waited for"
+    assert await in_thread(lambda: sum(giving_way(range(10), 2))) == 45
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+
+
+async def test_what_a_thread_waits_for_is_given_up_with_it() -> None:
+    loop, waits, gone = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    def work() -> None:
+        future = asyncio.run_coroutine_threadsafe(never(), loop)
+        waits.set()
+        awaited(future)
+
+    task = asyncio.create_task(in_thread(work))
+    await until(waits.is_set)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    async with asyncio.timeout(10):
+        await gone.wait()
+
+
+async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        body = {"document": large(60_000), "dry_run": True}
+        turns = plane.app.parts.apply._turns[True]
+        first = asyncio.create_task(plane.http.post(APPLY, json=body))
+        await until(turns._running.total)
+        second = asyncio.create_task(plane.http.post(APPLY, json=body))
+        await until(lambda: turns.waiting)
+        for task, count in ((second, 1), (first, 2)):  # one that waits for its turn, and one that has it
+            await leave(task)
+            await until(lambda wanted=count: given_up(plane) == wanted)
+        assert turns._running.total() == 0
+        small = await plane.http.post(APPLY, json={"document": large(1), "dry_run": True})
+        assert (small.status_code, small.json()["created"]) == (200, 1)
+
+
+async def test_what_is_to_be_kept_is_kept_although_nobody_waits(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        task = asyncio.create_task(plane.http.post(APPLY, json={"document": large(2_000)}))
+        await until(plane.app.parts.apply._turns[False]._running.total)
+        await leave(task)
+        await until(lambda: plane.app.parts.requests.ended.get(("POST", 200), 0) == 1)
+        assert (await plane.get("/api/v1/quotas"))["total"] == 2_000
+        assert given_up(plane) == 0
+
+
+async def test_a_text_that_nobody_waits_for_any_more_costs_nothing_more(plane: Plane) -> None:
+    await put(plane, chat_template=ENDLESS)
+    turns = plane.app.parts.tokenizers._tokenizing._turns
+    message = [{"role": "user", "content": "w1"}]
+    lookup = {"model": "m", "messages": message}
+    documents = {"apiVersion": "larder/v1", "pins": {"p": {"model": "m", "messages": message}}}
+    for number, (path, body) in enumerate(
+        (
+            ("/api/v1/actions/lookup", lookup),
+            ("/api/v1/actions/locate", lookup),
+            ("/api/v1/actions/dry-run", {"pins": {"p": lookup}}),
+            (APPLY, {"document": documents, "dry_run": True}),
+        ),
+        1,
+    ):
+        task = asyncio.create_task(asked(plane, "", "POST", path, json=body))
+        await until(lambda: turns._running.total() == 1)
+        await leave(task)
+        await until(lambda wanted=number: given_up(plane) == wanted)
+        await until(lambda: turns._running.total() == 0)
+
+
+async def test_a_wait_that_was_left_gives_its_place_back(plane: Plane) -> None:
+    index = (await plane.get("/api/v1/snapshot"))["index"]
+    places = plane.app.parts.places
+    task = asyncio.create_task(asked(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
+    await until(lambda: places.held)
+    await leave(task)
+    await until(lambda: not places.held)
+
+
+async def test_a_body_that_never_ends_is_given_up_with_its_connection(plane: Plane) -> None:
+    host, port = plane.http.base_url.host, plane.http.base_url.port
+    reader, writer = await asyncio.open_connection(host, port)
+    head = "POST /api/v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99"
+    writer.write(f"{head}\r\nexpect: 100-continue\r\n\r\n".encode())
+    await reader.readuntil(b"100 Continue\r\n\r\n")  # it is being read
+    writer.write(b'{"document"')
+    writer.close()
+    await until(lambda: given_up(plane) == 1)
+
+
+async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, database_url: str) -> None:
+    chance = random.Random(7)
+    async with guarding(socket_dir, database_url) as plane:
+        pool = plane.app.parts.database.engine.pool
+        assert isinstance(pool, QueuePool)
+        for _ in range(60):
+            kind = chance.randrange(3)
+            if kind == 0:
+                asking = plane.http.post(APPLY, json={"document": large(200), "dry_run": True})
+            elif kind == 1:
+                asking = plane.http.get("/api/v1/snapshot?index=1&wait=1s")
+            else:
+                asking = plane.http.post("/api/v1/actions/dry-run", json={"quotas": {"a": {"weight": 2}}})
+            task = asyncio.create_task(asking)
+            await asyncio.wait({task}, timeout=chance.random() * 0.03)
+            await leave(task)
+        await until(lambda: pool.checkedout() == 0)
+        assert not any(turns._running.total() for turns in plane.app.parts.apply._turns.values())
+        assert (await plane.http.post(APPLY, json={"document": large(3)})).json()["created"] == 3
+        assert plane.app.parts.requests.ended.get(("POST", 500), 0) == 0

@@ -1,0 +1,81 @@
+"""A `larder up` as people start it, for the tests of the management plane."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from tests.app.command import run
+from tests.forked import Forked
+from tests.free_port import free_port
+
+
+class Up:
+    """A `larder up` in a process of its own."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+            "LARDER_STATE_DIR": str(folder),
+            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+            "LARDER_APP__STANDBY": "false",
+            "LARDER_LMCACHE_PORT": "0",
+            "LARDER_HTTP_PORT": str(free_port()),
+            "LARDER_POOL_BYTES": "16MiB",
+            **environ,
+        }
+        self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
+        self.process = Forked("app", "up", env=self.environ, stderr=subprocess.PIPE, text=True)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, trust_env=False)
+
+    def until_ready(self, timeout_s: float = 20.0) -> None:
+        def ready() -> bool:
+            try:
+                return self.get("/readyz").status_code == 200
+            except httpx.TransportError:
+                assert self.process.poll() is None, "larder up ended"
+                return False
+
+        until(ready, timeout_s)
+
+    def node(self) -> dict:
+        return self.get("/api/v1/nodes").json()["items"][0]
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, env=self.environ, timeout=30)
+
+    def end(self) -> str:
+        """Stop it, and what a `kill -9` has left of it."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        if self.process.wait(timeout=20) == -signal.SIGKILL:
+            _end_data_planes(self.environ["LARDER_STATE_DIR"])
+        _, errors = self.process.communicate(timeout=20)
+        sys.stderr.write(errors)  # shown when the test fails
+        return errors
+
+
+def _end_data_planes(state_dir: str) -> None:
+    """Kill what a killed Larder left serving in a folder of ours."""
+    wanted = f"LARDER_STATE_DIR={state_dir}".encode()
+    for folder in Path("/proc").iterdir():
+        try:
+            ours = folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0")
+            if ours and b"dataplane" in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+
+
+def until(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
