@@ -115,7 +115,7 @@ class Parts:
         self.tenants = Tenants(database, changes, fleet, self.quotas)
         self.apply = Apply(database, changes, self.progress, fleet, self.tokenizers, shares)
         self.export = Export(database)
-        self.boot = StartupDocument(
+        self.startup_document = StartupDocument(
             app.apply_file, app.apply_prune, app.apply_limit_bytes, self.apply, database, bus
         )
 
@@ -201,9 +201,9 @@ class Parts:
                 (metrics.STREAMS, self.bus.listeners),
                 (metrics.STREAM_EVENTS_DROPPED, self.bus.dropped),
                 (metrics.EVENTS_UNKEPT, self.events.dropped),
-                (metrics.AUDIT_LEFT_OUT, self.auth.unrecorded),
-                (metrics.APPLY_FILE, self.boot.in_force),
-                (metrics.APPLY_FILE_REFUSED, self.boot.refused),
+                (metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
+                (metrics.APPLY_FILE, self.startup_document.in_force),
+                (metrics.APPLY_FILE_REFUSED, self.startup_document.refused),
                 (metrics.MANAGER_PUSHING, self.lead.pushing),
                 (metrics.DATABASE_UP, not self.database.watch.away),
                 (metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
@@ -219,7 +219,7 @@ def _may_open(settings: Settings) -> bool:
 
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
-        fleet.left(settings.common.control_url)
+        fleet.process_exited(settings.common.control_url)
         bus.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
 
     return Supervisor(

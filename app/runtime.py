@@ -59,7 +59,7 @@ class BackgroundTasks:
                 raise
             self._log.warning("database.takes_no_changes", reason=error.message)
             self._keep("setup", self._authenticate_later)
-        await parts.boot.start()
+        await parts.startup_document.start()
         await parts.desired.refresh()
         await self._ledger.load(parts.fleet, time.monotonic())
         await parts.cache_watch.load()
@@ -82,7 +82,7 @@ class BackgroundTasks:
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage_ledger.run)
         self._keep("retention", parts.retention.run)
-        self._keep("apply_file", parts.boot.run)
+        self._keep("apply_file", parts.startup_document.run)
         self._keep("history", parts.events.run)
         self._keep("caches", parts.cache_watch.run)
         if parts.supervisor is not None:
@@ -101,7 +101,7 @@ class BackgroundTasks:
             await self._node_sessions.close()
         await self._leave()
         if parts.supervisor is not None:
-            if parts.restarts.begun:
+            if parts.restarts.is_replacing:
                 await parts.supervisor.leave()
             else:
                 await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)

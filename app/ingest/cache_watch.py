@@ -40,7 +40,7 @@ class CacheWatch:
         self._pending: dict[str, NodeStats] = {}
         """Stats with a difference that `run` has yet to handle, by node."""
         self._unwritten: dict[tuple[str, str], str | None] = {}
-        self._came = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def load(self) -> None:
         """Read the state that the previous process recorded. Raises StoreUnavailable."""
@@ -52,7 +52,7 @@ class CacheWatch:
         """Compare a node's stats with its known state."""
         if self._is_news(node, stats):
             self._pending[node] = stats
-            self._came.set()
+            self._wake.set()
 
     def _is_news(self, node: str, stats: NodeStats) -> bool:
         if stats.start.kind == "cold" and self._starts.get(node) != stats.start.at:
@@ -73,8 +73,8 @@ class CacheWatch:
         while True:
             await self._write()
             if not self._pending:
-                await self._came.wait()
-            self._came.clear()
+                await self._wake.wait()
+            self._wake.clear()
             for node, stats in list(self._pending.items()):
                 await self._settle(node, stats)
                 if self._pending.get(node) is stats:
@@ -82,7 +82,7 @@ class CacheWatch:
 
     async def _settle(self, node: str, stats: NodeStats) -> None:
         if stats.start.kind == "cold" and self._starts.get(node) != stats.start.at:
-            await self._tell_cold(node, stats.start)
+            await self._publish_cold(node, stats.start)
         applied = stats.observed.get("pins")
         if applied is None:
             return
@@ -91,7 +91,7 @@ class CacheWatch:
         self._generations[node] = applied.generation
         self._compare(node, stats, strong, applied.generation)
 
-    async def _tell_cold(self, node: str, start: CacheStart) -> None:
+    async def _publish_cold(self, node: str, start: CacheStart) -> None:
         """Publish a cold start, unless the previous manager process did."""
         known = False
         if self._keeps():

@@ -79,7 +79,7 @@ class FleetNode:
     """Pins of `stats`, by name."""
     offsets: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
     """Seconds by which the node's clock was ahead of the manager's in recent stats; transit time makes them smaller."""
-    clock_told_off: bool = False
+    clock_is_off: bool = False
     pin_ends: dict[str, float] = field(default_factory=dict)
     """Unix seconds at which pins end, by name, as last reported by the process: hits may have moved them.
 
@@ -241,7 +241,7 @@ class Fleet:
             node.observed[kind] = observed
         self.change_signal.notify()
 
-    def left(self, control_url: str) -> None:
+    def process_exited(self, control_url: str) -> None:
         """Record that the process behind a URL of this machine has ended: its successor must be greeted."""
         node = self.at((control_url, ""))
         if node is not None:

@@ -118,10 +118,10 @@ class Subscriber:
     def _tell_clock(self) -> None:
         """Publish when the node's clock becomes wrong and when it is right again, but not how it drifts in between."""
         node = self._fleet.nodes.get(self._node)
-        if node is None or node.clock_told_off == bool(node.clock_offset_s):
+        if node is None or node.clock_is_off == bool(node.clock_offset_s):
             return
-        node.clock_told_off = not node.clock_told_off
-        name = "node.clock_off" if node.clock_told_off else "node.clock_right"
+        node.clock_is_off = not node.clock_is_off
+        name = "node.clock_off" if node.clock_is_off else "node.clock_right"
         self._log.warning(name, ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
         self._bus.publish(name, self._node, ahead_s=node.clock_offset_s)
 

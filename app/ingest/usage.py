@@ -69,14 +69,14 @@ class PendingUsage:
             oldest = self._pending.pop(first)
             self._pending[second] = oldest | self._pending[second]
 
-    def out(self) -> list[tuple[int, ReportedUsage]]:
-        """Remove and return all pending reports, oldest first. Use `back` if they cannot be written."""
+    def take_all(self) -> list[tuple[int, ReportedUsage]]:
+        """Remove and return all pending reports, oldest first. Use `put_back` if they cannot be written."""
         reports = [(hour, each) for hour in sorted(self._pending) for each in self._pending[hour].values()]
         reports.sort(key=lambda pair: pair[1].at)
         self._pending.clear()
         return reports
 
-    def back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
+    def put_back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
         """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
         for hour, each in reports:
             self._pending.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number), each)

@@ -298,7 +298,7 @@ CONNECTIONS_ENDED = MetricDeclaration(
     "Connections that were refused (all: too many) or given up (slow_head, slow_body).",
     ("reason",),
 )
-AUDIT_LEFT_OUT = MetricDeclaration(
+AUDIT_SUPPRESSED = MetricDeclaration(
     "larder_audit_suppressed", C, "Refusals that came too fast for the audit to keep each of them."
 )
 APPLY_FILE = MetricDeclaration(

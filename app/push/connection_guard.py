@@ -26,7 +26,7 @@ MAX_S = 6.0
 MAX_BYTES = 2 * MAX_JOIN_BYTES
 """Maximum number of bytes received on a connection: a handshake and a message."""
 LOOK_MS = 200
-TELL_INTERVAL_S = 10.0
+LOG_INTERVAL_S = 10.0
 _RECEIVED = struct.Struct("=128xQ")
 """Location of `tcpi_bytes_received` in Linux's `struct tcp_info`."""
 log = structlog.get_logger()
@@ -41,8 +41,8 @@ class ConnectionGuard:
         """Port or path of the socket."""
         self._since: dict[int, float] = {}
         """Time at which each descriptor was accepted (monotonic seconds), oldest first."""
-        self._sent_away = 0
-        self._logged_at = -TELL_INTERVAL_S
+        self._ended = 0
+        self._logged_at = -LOG_INTERVAL_S
         self._events: zmq.asyncio.Socket = bound.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         )
@@ -73,11 +73,11 @@ class ConnectionGuard:
                 if connection is None:
                     del self._since[descriptor]
                 elif number < too_many:
-                    self._send_away(connection, now, f"more than {MAX} are connected")
+                    self._end(connection, now, f"more than {MAX} are connected")
                 elif now - since > MAX_S:
-                    self._send_away(connection, now, f"connected for more than {MAX_S:g} s")
+                    self._end(connection, now, f"connected for more than {MAX_S:g} s")
                 elif self._received(connection) > MAX_BYTES:
-                    self._send_away(connection, now, f"sent more than {MAX_BYTES} bytes")
+                    self._end(connection, now, f"sent more than {MAX_BYTES} bytes")
 
     @contextmanager
     def _connection(self, descriptor: int) -> Iterator[socket.socket | None]:
@@ -108,15 +108,15 @@ class ConnectionGuard:
             return 0
         return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
 
-    def _send_away(self, connection: socket.socket, now: float, why: str) -> None:
+    def _end(self, connection: socket.socket, now: float, why: str) -> None:
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:  # it was closed already
             return
-        self._sent_away += 1
-        if now - self._logged_at >= TELL_INTERVAL_S:
+        self._ended += 1
+        if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
-            log.warning("join.sent_away", reason=why, sent_away=self._sent_away, connected=len(self._since))
+            log.warning("join.sent_away", reason=why, sent_away=self._ended, connected=len(self._since))
 
     def close(self) -> None:
         self._events.close()

@@ -45,7 +45,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: deque[_Entry] = deque()
-        self._came = asyncio.Event()
+        self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._doubtful = False
         """Whether the last attempt to write the queue may have succeeded."""
@@ -55,7 +55,7 @@ class Ledger:
         """Load the nodes of earlier runs. They are joining until they answer, and lost if they do not."""
         async with self._database.read() as session:
             for row in await nodes.all_nodes(session):
-                fleet.nodes[row.name] = known_node(row, now)
+                fleet.nodes[row.name] = stored_node(row, now)
             for seen in await nodes.all_observations(session):
                 node = fleet.nodes[seen.node]
                 if seen.store:
@@ -74,10 +74,10 @@ class Ledger:
             if node is None or node.public_key != row.public_key:
                 if not row.public_key:
                     continue
-                fleet.nodes[name] = known_node(row, now)
+                fleet.nodes[name] = stored_node(row, now)
                 changed = True
                 continue
-            changed |= follow(node, row)
+            changed |= apply_row(node, row)
         for node in [node for node in fleet.nodes.values() if node.public_key and node.name not in rows]:
             del fleet.nodes[node.name]
             changed = True
@@ -91,11 +91,11 @@ class Ledger:
         """
         while True:
             if not self._waiting:
-                await self._came.wait()
-            self._came.clear()
+                await self._wake.wait()
+            self._wake.clear()
             await self.flush()
 
-    def joined(self, node: FleetNode) -> None:
+    def record_join(self, node: FleetNode) -> None:
         """Queue the answer to a hello, with the node's observed state."""
         self._add(_Entry(node, SNAPSHOT_TYPES))
 
@@ -104,7 +104,9 @@ class Ledger:
         async with self._database.read() as session:
             return await nodes.wanted_capacity(session, name)
 
-    def ended(self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification) -> None:
+    def record_push(
+        self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification
+    ) -> None:
         """Queue the end of a push and the resulting state. The other managers are notified with the event `event`."""
         self._add(_Entry(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
 
@@ -113,7 +115,7 @@ class Ledger:
         if len(self._waiting) > MAX_WAITING:
             lost = self._waiting.popleft()
             self._log.warning("push.forgotten", node=lost.node.name, waiting=MAX_WAITING)
-        self._came.set()
+        self._wake.set()
 
     async def flush(self) -> None:
         """Write all queued answers. Raise StoreUnavailable; nothing is lost."""
@@ -230,7 +232,7 @@ def _node_row(node: FleetNode) -> nodes.NodeRow:
     )
 
 
-def known_node(row: nodes.NodeRow, now: float) -> FleetNode:
+def stored_node(row: nodes.NodeRow, now: float) -> FleetNode:
     """Return a node as recorded in the database."""
     node = FleetNode(
         name=row.name,
@@ -247,11 +249,11 @@ def known_node(row: nodes.NodeRow, now: float) -> FleetNode:
         joined_by=row.joined_by,
         told_labels=dict(row.told_labels or {}),
     )
-    follow(node, row)
+    apply_row(node, row)
     return node
 
 
-def follow(node: FleetNode, row: nodes.NodeRow) -> bool:
+def apply_row(node: FleetNode, row: nodes.NodeRow) -> bool:
     """Apply other managers' changes of a node. Return whether anything changed."""
     before = (node.address, node.events_url, node.own_labels, node.draining)
     if row.public_key:

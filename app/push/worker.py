@@ -125,7 +125,7 @@ class Worker:
         """Start to push to a node that has joined."""
         term = self._lead.term
         self._memory = {kind: PushMemory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
-        self._ledger.joined(node)
+        self._ledger.record_join(node)
         await self._grow(node)
         self._term = term
 
@@ -283,7 +283,7 @@ class Worker:
         fields = {"type": kind, "generation": row.generation, "reason": reason, "faults": row.faults}
         event = Notification(f"push.{row.state}", time.time(), fields, node.name)
         self._bus.publish(event.name, event.node, at=event.at, **event.fields)
-        self._ledger.ended(node, kind, row, event)
+        self._ledger.record_push(node, kind, row, event)
 
     async def _deliver(
         self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, row: PushRow

@@ -79,7 +79,7 @@ class Auth:
         self._hasher: Hasher | None = None
         self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_KEPT)
         self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_KEPT)
-        self._any = LoadingCache(self._load_any, FRESH_S, 1)
+        self._tokens_exist = LoadingCache(self._load_tokens_exist, FRESH_S, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {
             status: RefusalAudit(share) for status, share in SHARES.items()
@@ -105,7 +105,7 @@ class Auth:
     @property
     def unrecorded(self) -> int:
         """Number of failures and refusals since the start that have no audit entry."""
-        return sum(refusals.left_out_ever for refusals in self._refusals.values())
+        return sum(refusals.suppressed_total for refusals in self._refusals.values())
 
     async def start(self) -> str:
         """Return the one-time setup token if it was created now, else an empty string. Raises StoreUnavailable."""
@@ -160,20 +160,20 @@ class Auth:
 
     async def _has_tokens(self) -> bool:
         """Return whether a token exists. Raises StoreUnavailable."""
-        return self._closed or await self._any.get("")
+        return self._closed or await self._tokens_exist.get("")
 
     async def is_open(self) -> bool:
         """Return whether requests need no token. Once a token exists, they need one until the next start."""
         if self._closed or not self._may_open:
             return False
-        if await self._any.get(""):
+        if await self._tokens_exist.get(""):
             self._closed = True
         return not self._closed
 
     def forget(self, token_id: str) -> None:
         """Drop a token from the cache after a change by this manager, so that the change takes effect at once."""
         self._tokens.forget(token_id)
-        self._any.forget("")
+        self._tokens_exist.forget("")
 
     def forget_session(self, digest: str) -> None:
         self._sessions.forget(digest)
@@ -261,13 +261,13 @@ class Auth:
         who = by.token_id if status == 403 and by.token_id else source
         if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
             return
-        left_out, refusals.left_out = refusals.left_out, 0
-        await self._write_down(refused, {"left_out_before": left_out} if left_out else None)
+        suppressed, refusals.suppressed = refusals.suppressed, 0
+        await self._write_down(refused, {"left_out_before": suppressed} if suppressed else None)
 
     async def keep_repeated(self, now: float, *, all_of_them: bool = False) -> None:
         """Audit how often refusals of past minutes (at Unix time `now`) were repeated."""
         for refusals in self._refusals.values():
-            for refused, again in refusals.ended(now, all_of_them=all_of_them):
+            for refused, again in refusals.take_repeated(now, all_of_them=all_of_them):
                 await self._write_down(refused, {"again": again})
 
     async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
@@ -286,7 +286,7 @@ class Auth:
         async with self._database.read() as session:
             return await session.get(SessionRow, digest)
 
-    async def _load_any(self, _: str) -> bool:
+    async def _load_tokens_exist(self, _: str) -> bool:
         async with self._database.read() as session:
             return await tokens.exist(session)
 

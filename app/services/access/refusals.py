@@ -36,32 +36,32 @@ class _Minute(Generic[T]):
 
 
 class RefusalAudit(Generic[T]):
-    """Call `take` for each refusal, and `ended` periodically. Times are Unix seconds."""
+    """Call `take` for each refusal, and `take_repeated` periodically. Times are Unix seconds."""
 
     def __init__(self, share: MinuteShare) -> None:
         self._share = share
         self._minute: _Minute[T] = _Minute()
         self._ended: list[tuple[T, int]] = []
-        self.left_out = 0
+        self.suppressed = 0
         """Number of refusals left out since the last one that was kept."""
-        self.left_out_ever = 0
+        self.suppressed_total = 0
 
     def take(self, who: str, what: Hashable, entry: T, now: float) -> bool:
-        """Return whether to keep this refusal. If it is repeated within the minute, `ended` returns `entry`."""
+        """Return whether to keep this refusal. If it is repeated within the minute, `take_repeated` returns `entry`."""
         self._turn(now)
         minute = self._minute
         if (known := minute.again.get((who, what))) is not None:
             minute.again[who, what] = (known[0], known[1] + 1)
             return False
         if not self._has_room(who):
-            self.left_out += 1
-            self.left_out_ever += 1
+            self.suppressed += 1
+            self.suppressed_total += 1
             return False
         minute.by_whom[who] += 1
         minute.again[who, what] = (entry, 0)
         return True
 
-    def ended(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
+    def take_repeated(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
         """Return what was repeated in past minutes, and how often; each is returned once."""
         self._turn(now, force=all_of_them)
         ended, self._ended = self._ended, []

@@ -155,7 +155,7 @@ class Changes:
             await notify.post(session, events)
         self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
         self._fleet.change_signal.notify()
-        self._tell(events)
+        self._publish(events)
 
     async def _weighed(self, change: Change, kind: SnapshotType) -> SnapshotSize:
         """Return the size of all records of the type after the change. Raises Conflict if it exceeds the limits."""
@@ -192,9 +192,9 @@ class Changes:
         async with self._database.write() as session:
             await audit.append(session, [row])
             await notify.post(session, events)
-        self._tell(events)
+        self._publish(events)
 
-    def _tell(self, events: Sequence[Notification]) -> None:
+    def _publish(self, events: Sequence[Notification]) -> None:
         for event in events:
             self._bus.publish(event.name, event.node, at=event.at, **event.fields)
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from app.errors import Conflict, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.push.keys import ManagerKeyPair
-from app.push.ledger import follow, known_node
+from app.push.ledger import apply_row, stored_node
 from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
@@ -88,7 +88,7 @@ class Enrolment:
         self._addresses = addresses
         self._next_key = next_key
         self._throttle = Throttle()
-        self._shut: dict[str, float] = {}
+        self._ignored_until: dict[str, float] = {}
         """Addresses that are ignored until this monotonic time; at most those that failed in the last second."""
         self.url = ""
         """URL of the enrolment socket, once it is bound; "" if there is none."""
@@ -130,7 +130,7 @@ class Enrolment:
             )
             change.session.add(row)
             change.noted("create", "join_token", row.id, None, _audited(row))
-        token = JoinToken(row.id, secret, self._keys().public, request.addresses or self._reached_at())
+        token = JoinToken(row.id, secret, self._keys().public, request.addresses or self._default_addresses())
         return NewJoinToken(token_text(token), _answer(row, []))
 
     async def page(self) -> JoinTokenList:
@@ -149,7 +149,7 @@ class Enrolment:
             change.noted("delete", "join_token", ident, _audited(row), None)
             await change.session.delete(row)
 
-    def _reached_at(self) -> list[str]:
+    def _default_addresses(self) -> list[str]:
         if self._addresses:
             return list(self._addresses)
         if host_of(self.url) in WILDCARD_HOSTS:
@@ -160,7 +160,9 @@ class Enrolment:
 
     async def decide(self, message: Join, key: str, address: str) -> JoinReply:
         """Return the reply to the holder of a key."""
-        if (wait_s := self._shut.get(address, 0.0) - time.monotonic()) > 0:  # no transaction and no log line
+        if (
+            wait_s := self._ignored_until.get(address, 0.0) - time.monotonic()
+        ) > 0:  # no transaction and no log line
             return _rate_limited(wait_s)
         try:
             try:
@@ -197,19 +199,19 @@ class Enrolment:
             if not new and before != (control_url, events_url):
                 urls = {"control_url": control_url, "events_url": events_url}
                 change.noted("moved", "node", row.name, dict(zip(urls, before, strict=True)), urls)
-        self._meet(row)
-        return self._welcomed(row)
+        self._add_to_fleet(row)
+        return self._reply(row)
 
-    def _welcomed(self, row: NodeRow) -> Joined:
+    def _reply(self, row: NodeRow) -> Joined:
         managers = [self._keys().public]
         try:
-            coming = self._next_key()
+            next_key = self._next_key()
         except SettingsError as error:  # must not prevent a node from joining
             log.warning("keys.next_unreadable", reason=str(error))
-            coming = ""
-        if coming:
-            managers.append(coming)
-        return Joined(row.name, managers, row.control_url, row.events_url, next_key=coming)
+            next_key = ""
+        if next_key:
+            managers.append(next_key)
+        return Joined(row.name, managers, row.control_url, row.events_url, next_key=next_key)
 
     async def _admit(self, change: Change, message: Join, key: str) -> NodeRow:
         """Enrol an unknown node by its token. Raises _Refusal."""
@@ -256,13 +258,13 @@ class Enrolment:
         change.noted("join", "node", row.name, None, after)
         return row
 
-    def _meet(self, row: NodeRow) -> None:
+    def _add_to_fleet(self, row: NodeRow) -> None:
         """Add the node to the fleet at once; its session starts by itself."""
         node = self._fleet.nodes.get(row.name)
         if node is None or node.public_key != row.public_key:
-            self._fleet.nodes[row.name] = known_node(row, time.monotonic())
+            self._fleet.nodes[row.name] = stored_node(row, time.monotonic())
         else:
-            follow(node, row)
+            apply_row(node, row)
             node.told_labels = dict(row.told_labels or {})
         self._fleet.change_signal.notify()
 
@@ -286,8 +288,10 @@ class Enrolment:
         now = time.monotonic()
         wait_s = self._throttle.failed(address, now)
         if wait_s:
-            self._shut = {other: until for other, until in self._shut.items() if until > now}
-            self._shut[address] = now + wait_s
+            self._ignored_until = {
+                other: until for other, until in self._ignored_until.items() if until > now
+            }
+            self._ignored_until[address] = now + wait_s
         return wait_s
 
 

@@ -52,7 +52,7 @@ class Restarts:
         self._instance = instance
         self._lock = asyncio.Lock()
         self.begin: Callable[[], bool] | None = None
-        self.begun = False
+        self.is_replacing = False
         """Whether this process is ending to replace itself, while the data plane stays."""
 
     async def restart(self, request: RestartPost, by: Principal) -> RestartAnswer:
@@ -61,7 +61,7 @@ class Restarts:
         by.check_whole("a restart")
         if self.begin is None:
             raise Conflict("this management plane was not started by `larder up`, and cannot restart itself")
-        if self._lock.locked() or self.begun:
+        if self._lock.locked() or self.is_replacing:
             raise Conflict("a restart is under way")
         async with self._lock:
             return await self._restart(request, by, self.begin)
@@ -103,8 +103,8 @@ class Restarts:
             start = None if after is None or after.stats is None else after.stats.start
             if start is not None and start.kind == "cold" and not reason:
                 reason = start.reason
-        self.begun = begin()
-        if not self.begun:
+        self.is_replacing = begin()
+        if not self.is_replacing:
             raise Conflict("Larder is stopping: the data plane was replaced, the management plane is not")
         return self._answer(blocks, nbytes, reason, pid, seconds)
 

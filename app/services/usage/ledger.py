@@ -147,7 +147,7 @@ class UsageLedger:
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
-        whole, reports = dict(self._whole), self._waiting.out()
+        whole, reports = dict(self._whole), self._waiting.take_all()
         written = False
         try:
             if reports:
@@ -161,7 +161,7 @@ class UsageLedger:
             self._log.warning("usage.waits", accounts=len(reports), reason=error.message)
         finally:
             if not written:
-                self._waiting.back(reports)
+                self._waiting.put_back(reports)
         if written:
             self._noted = whole
             if reports:

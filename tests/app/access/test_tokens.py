@@ -319,7 +319,7 @@ def test_each_who_is_refused_has_a_share_of_the_audit_and_newcomers_a_reserve() 
     taken = [refusals.take(who, what, who + what, 0.0) for who in "abc" for what in "123"]
     assert taken == [True, True, False, True, True, False, True, False, False]
     assert not refusals.take("d", "1", "d1", 0.0), "the reserve is used up"
-    assert (refusals.left_out, refusals.left_out_ever) == (5, 5)
+    assert (refusals.suppressed, refusals.suppressed_total) == (5, 5)
     assert refusals.take("d", "1", "d1", 60.0)
 
 
@@ -328,11 +328,11 @@ def test_the_same_refusal_is_given_back_once_with_how_often_it_came_again() -> N
     taken = [refusals.take(who, "x", f"{who}{at}", at) for at in range(5) for who in "ab"]
     assert (taken.count(True), taken[:2]) == (2, [True, True])
     assert refusals.take("a", "y", "other", 5.0)
-    assert (refusals.ended(59.0), refusals.left_out_ever) == ([], 0)
-    assert refusals.ended(60.0) == [("a0", 4), ("b0", 4)]
-    assert refusals.ended(61.0) == []
+    assert (refusals.take_repeated(59.0), refusals.suppressed_total) == ([], 0)
+    assert refusals.take_repeated(60.0) == [("a0", 4), ("b0", 4)]
+    assert refusals.take_repeated(61.0) == []
     assert [refusals.take("a", "x", "again", 62.0) for _ in range(2)] == [True, False]
-    assert refusals.ended(63.0, all_of_them=True) == [("again", 1)]
+    assert refusals.take_repeated(63.0, all_of_them=True) == [("again", 1)]
 
 
 async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(

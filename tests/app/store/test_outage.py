@@ -279,7 +279,7 @@ async def test_more_answers_than_there_is_room_for_are_forgotten_oldest_first(
             type="quotas", node="n", generation=number, digest="", state="acked", reason="change", attempt=1,
             size_bytes=0, bodies=0, sent_at=float(number), answered_at=None, applied_s=None, faults=[],
         )  # fmt: skip
-        ledger.ended(node, "quotas", row, Notification("push.acked", 0.0, {}))
+        ledger.record_push(node, "quotas", row, Notification("push.acked", 0.0, {}))
     await ledger.flush()
     await ledger.load(Fleet(), 0.0)
     async with database.read() as session:

@@ -79,25 +79,25 @@ def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> Non
         waiting.begin("node")
         waiting.take("node", "one", [counters(served=served)], at)
         waiting.end("node")
-    out = waiting.out()
+    out = waiting.take_all()
     assert [(hour - NOON, served_of(each.counts)) for hour, each in out] == [(0, 2), (HOUR_S, 3)]
-    assert waiting.out() == []
+    assert waiting.take_all() == []
 
 
 def test_what_could_not_be_written_waits_behind_what_is_newer() -> None:
     waiting = PendingUsage()
     waiting.take("node", "one", [counters(served=1)], NOON)
-    failed = waiting.out()
+    failed = waiting.take_all()
     waiting.take("node", "one", [counters(served=4)], NOON + 5)
-    waiting.back(failed)
-    assert [served_of(each.counts) for _, each in waiting.out()] == [4]
+    waiting.put_back(failed)
+    assert [served_of(each.counts) for _, each in waiting.take_all()] == [4]
 
 
 def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
     waiting = PendingUsage(most=3)
     for hour in range(4):
         waiting.take("node", "one", [counters(n, served=hour + n) for n in (1, 2)], NOON + hour * HOUR_S)
-    out = waiting.out()
+    out = waiting.take_all()
     assert len(out) <= 4
     assert {served_of(each.counts) for hour, each in out if hour == NOON + 3 * HOUR_S} == {4, 5}
 
@@ -118,7 +118,7 @@ def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
 def test_numbers_and_names_that_cannot_be_are_left_out(wrong: UsageCounters) -> None:
     waiting = PendingUsage()
     assert waiting.take("node", "one", [wrong, counters(2, "_default", 1), counters(3, OTHERS, 1)], NOON) == 1
-    assert [each.tenant for _, each in waiting.out()] == ["", OTHERS]
+    assert [each.tenant for _, each in waiting.take_all()] == ["", OTHERS]
 
 
 async def rows_of(database: Database) -> dict[tuple[str, str, int], dict[str, int]]:
@@ -173,9 +173,9 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
         elif last and rng.random() < 0.5:
             numbers[node, tenant] = next(fresh)
         if rng.random() < 0.3 or step == 299:
-            out = waiting.out()
+            out = waiting.take_all()
             if rng.random() < 0.3 and step != 299:  # the database is away
-                waiting.back(out)
+                waiting.put_back(out)
                 continue
             kept = kept + out
             async with database.write() as session:

@@ -357,7 +357,7 @@ async def _apply_file(parts: "Parts") -> None:
     from app.services.documents.startup_document import StartupDocumentError
 
     try:
-        await parts.boot.start()
+        await parts.startup_document.start()
     except StartupDocumentError as error:
         await parts.database.close()
         raise click.ClickException(str(error)) from None
@@ -446,7 +446,7 @@ async def _run(
     )  # signals that were pending in the replaced process
     await _prepare(app.parts.database)
     await _apply_file(app.parts)
-    loop.add_signal_handler(signal.SIGHUP, app.parts.boot.trigger)
+    loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
     await _check_bind(settings, app.parts.database)
     await server.serve(sockets=[listener])
     if not server.started:
