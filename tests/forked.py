@@ -31,6 +31,7 @@ PRELOADED = {
         "uvloop",
     ),
     "tests.driven.roles": ("tests.driven.engines", "dataplane.compose", "dataplane.observe.log"),
+    "tests.gpu.paged_engine": ("tests.gpu.machines", "dataplane.client.gpu"),
     "tests.gpu.roles": (
         "tests.gpu.machines",
         "tests.lmcache.client",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from dataplane.client import Code, Space, attach
 from dataplane.client.driven import Copy, chunk_layout, exported
 from dataplane.devices.runtime import DeviceEvent, DeviceStream
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
-from tests.gpu.machines import Bytes, Machine, Other, start_role
+from tests.gpu.machines import Bytes, Machine, Other, start_process
 
 WAIT_S = 30.0
 PER_CHUNK = CHUNK // TOKENS
@@ -110,4 +111,4 @@ class Process(Other):
     """Another process, of `tests.driven.roles`."""
 
     def __init__(self, role: str, arguments: dict[str, Any]) -> None:
-        self.process = start_role("tests.driven.roles", role, arguments)
+        self.process = start_process("tests.driven.roles", role, json.dumps(arguments))

@@ -81,11 +81,10 @@ class Machine:
             self.runtime.free_host(address)
 
 
-def start_role(module: str, role: str, arguments: dict[str, Any]) -> Forked:
+def start_process(module: str, *arguments: str) -> Forked:
     return Forked(
         module,
-        role,
-        json.dumps(arguments),
+        *arguments,
         env=dict(os.environ),
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -98,7 +97,7 @@ class Other:
     """One other process. It says a JSON line whenever it came so far, and goes on when it is told to."""
 
     def __init__(self, role: str, arguments: dict[str, Any]) -> None:
-        self.process = start_role("tests.gpu.roles", role, arguments)
+        self.process = start_process("tests.gpu.roles", role, json.dumps(arguments))
 
     @property
     def pid(self) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,7 +15,7 @@ from dataplane.client import Client, Space, attach
 from dataplane.client.gpu import PagedCache
 from tests.dataplane.plane import wait_for
 from tests.gpu.layouts import TOKENS, Layout, layout
-from tests.gpu.machines import ROOT, Bytes, Machine, Other, array_at
+from tests.gpu.machines import Bytes, Machine, Other, array_at, start_process
 
 KIND = "keys and values first, NHD"
 PAGE_BYTES = 16 << 10
@@ -112,13 +111,7 @@ class Process(Other):
 
     def __init__(self, machine: Machine, socket: str, **arguments: Any) -> None:
         told = {"kind": machine.kind, "uuid": machine.uuid, "socket": socket, **arguments}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.paged_engine", json.dumps(told)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start_process("tests.gpu.paged_engine", json.dumps(told))
         assert self.hear() == {"ready": True}
 
 
