@@ -28,7 +28,7 @@ LOOKUPS = 20
 TOKENS = 1_000_000
 WAIT_S = 300.0
 MAX_CPU_S = 0.1
-"""CPU time of this process while it answers one other request: how long that request waits on an idle machine."""
+"""CPU time of the event loop's thread while it answers one other request."""
 MAX_KEPT_BYTES = 50 << 20
 
 
@@ -67,9 +67,9 @@ async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_
                 asking = [asyncio.create_task(looked_up(plane, body)) for _ in range(LOOKUPS)]
                 spent = []
                 while not all(task.done() for task in asking):
-                    started = time.process_time()
+                    started = time.thread_time()
                     assert (await plane.http.get("/healthz")).status_code == 200
-                    spent.append(time.process_time() - started)
+                    spent.append(time.thread_time() - started)
                     await asyncio.sleep(0.005)
                 # No node is connected: the look-up fails after its tokens were hashed.
                 assert {task.result() for task in asking} == {503}
