@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from dataplane.core.journal.id_journal import (
@@ -191,8 +189,7 @@ def test_a_refusal_costs_no_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     while engine.store([make.key(number)], PAGE, tenant=salt(number)).written:
         number += 1
     names = before.node.pool.table.names
-    image, begin = bytes(names._bytes), time.process_time()
+    image = bytes(names._bytes)
     for more in range(500):
         assert engine.store([make.key(("no", more))], PAGE, tenant=salt(5000 + more)).refused
     assert bytes(names._bytes) == image, "nothing was written"
-    assert time.process_time() - begin < 5.0
