@@ -452,11 +452,11 @@ def test_a_flood_of_answers_to_nothing_ends_the_wait(broken: Broken) -> None:
     engine = Engine(broken(flood=encode(wire.Aborted(0))), timeout_s=0.3)
     started = time.monotonic()
     assert engine.client.reserve(KEYS, NBYTES).writable == []
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4
     started = time.monotonic()
     for _ in range(20):
         engine.client.lookup(KEYS)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4
 
 
 def test_a_flood_of_large_late_answers_does_not_hold_up_a_lookup(broken: Broken) -> None:

@@ -123,9 +123,8 @@ def test_a_stopped_data_plane_costs_one_time_out_and_then_nothing(plane: Plane) 
             waited = time.monotonic() - started
             assert reservation.refused == {Code.TIMEOUT: 2}
             assert 0.25 <= waited < 3
-            started = time.monotonic()
+            # A reservation that waited would be refused with TIMEOUT.
             assert client.reserve(make.keys(2, "later"), PAGE).refused == {Code.UNAVAILABLE: 2}
-            assert time.monotonic() - started < 0.2, "refused at once"
             assert client.lookup(chain) == 2, "reading does not depend on it"
             with client.acquire(chain) as lease:
                 assert len(lease) == 2
