@@ -293,7 +293,7 @@ def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedPr
             "LARDER_LMCACHE_PORT": "0",
         }
         | environ,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

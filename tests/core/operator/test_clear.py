@@ -7,7 +7,7 @@ import pytest
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.layout import H_INVALID_COUNT
 from tests.core.tenancy import PAGE, bench_of, fill
-from tests.core.test_sweeps import seen, settle
+from tests.core.tenants.test_sweeps import seen, settle
 from tests.dataplane import factories as make
 
 

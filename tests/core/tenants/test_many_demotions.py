@@ -8,7 +8,7 @@ from dataplane.core.pool import sweeps
 from dataplane.protocol.control import Scope
 from dataplane.protocol.events import SweepDone
 from tests.core.tenancy import PAGE, bench_of
-from tests.core.test_sweeps import seen
+from tests.core.tenants.test_sweeps import seen
 from tests.dataplane import factories as make
 
 ALL = Scope(model=make.MODEL)

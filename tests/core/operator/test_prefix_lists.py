@@ -7,8 +7,8 @@ import pytest
 from dataplane.core.engines.prefixes import KEPT_AFTER, WINDOW_S, PrefixSketches
 from dataplane.core.operator import scopes
 from dataplane.protocol.codes import Code, ProtocolError
+from tests.core.operator.test_prefixes import chain_of
 from tests.core.tenancy import PAGE, bench_of, fill
-from tests.core.test_prefixes import chain_of
 from tests.dataplane import factories as make
 
 

@@ -13,7 +13,7 @@ from dataplane.protocol.control import Scope
 from dataplane.protocol.engine import Reserve
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of
-from tests.core.test_sweeps import seen, settle
+from tests.core.tenants.test_sweeps import seen, settle
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
 

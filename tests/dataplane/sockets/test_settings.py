@@ -218,7 +218,7 @@ def dataplane(*arguments: str, **environ: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-m", "dataplane", *arguments],
         env={**clean, **environ},
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

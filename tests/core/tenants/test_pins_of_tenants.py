@@ -7,7 +7,7 @@ import pytest
 from dataplane.core.operator import intent as intent_module
 from dataplane.protocol.control import ListBlocks, QuotaSpec, Scope, Strength
 from tests.core.tenancy import PAGE, bench_of, fill
-from tests.core.test_sweeps import seen, settle
+from tests.core.tenants.test_sweeps import seen, settle
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
