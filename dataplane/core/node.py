@@ -15,7 +15,7 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.counts import Counts
-from dataplane.core.engines.accesses import AccessQueues
+from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.engines import (
     Engine,
     OpenReservation,
@@ -153,7 +153,7 @@ class Node:
         self.cache_start = CacheStart()
         """How the cache of this process started."""
         self.prefixes = PrefixSketches()
-        self.accesses = AccessQueues(now, options.trace_blocks)
+        self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
         self.storing.on_asked = self.uses.asked
         self._gate_closed = False

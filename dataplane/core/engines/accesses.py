@@ -40,7 +40,7 @@ _ROW = np.dtype(
 a longer record of the same request follows."""
 
 
-class AccessQueue(msgspec.Struct):
+class AccessRecord(msgspec.Struct):
     """One exported request. The first four fields are those of Mooncake's trace format."""
 
     timestamp: int
@@ -54,7 +54,7 @@ class AccessQueue(msgspec.Struct):
     hit_blocks: int
 
 
-class AccessQueues:
+class AccessTrace:
     """A ring of requests and a ring of their blocks. Requests are numbered from 0."""
 
     def __init__(self, started_at: float, capacity_blocks: int, capacity_records: int = MAX_RECORDS) -> None:
@@ -173,9 +173,9 @@ class AccessQueues:
             size += len(line) + 1
         return b"\n".join([*lines, b""]), 0
 
-    def _line(self, row: np.void, model_of: dict[int, str]) -> AccessQueue:
+    def _line(self, row: np.void, model_of: dict[int, str]) -> AccessRecord:
         blocks = int(row["blocks"])
-        return AccessQueue(
+        return AccessRecord(
             timestamp=int((row["at"] - self._started_at) * 1000),
             input_length=blocks * DEFAULT_CHUNK_TOKENS,
             output_length=0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from dataplane.core.blocks.blocks import Block
-from dataplane.core.engines.accesses import AccessQueues
+from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.engines import Engine
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import DrainBudget, drain
@@ -33,7 +33,7 @@ class AccessReports:
     """Credit the accesses that engines report."""
 
     def __init__(
-        self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessQueues
+        self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace
     ) -> None:
         self._pool = pool
         self._engines = engines

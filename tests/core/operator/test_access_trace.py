@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dataplane.core.engines.accesses import AccessQueues
+from dataplane.core.engines.accesses import AccessTrace
 from dataplane.protocol.control import MAX_TRACE_PART_BYTES
 from dataplane.protocol.layout import pack_keys
 from dataplane.replay.chains import DerivedChains
@@ -129,7 +129,7 @@ def test_only_what_is_younger_is_told_when_asked_so() -> None:
 def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
     bench, _ = bench_of(64)
     tenant = bench.node.pool.tenants.get("a")
-    trace = AccessQueues(bench.now, 100)
+    trace = AccessTrace(bench.now, 100)
     sent: list[list[int]] = []
     for number in range(50):
         words = pack_keys(make.keys(1 + number % 7, number))[:, 0]

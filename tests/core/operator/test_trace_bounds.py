@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from dataplane.core.engines.accesses import MAX_RECORDS, AccessQueues
+from dataplane.core.engines.accesses import MAX_RECORDS, AccessTrace
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.work import lines_run
 
 
-def full() -> tuple[AccessQueues, float]:
+def full() -> tuple[AccessTrace, float]:
     bench, _ = bench_of(64)
-    trace = AccessQueues(bench.now, 2 * MAX_RECORDS)
+    trace = AccessTrace(bench.now, 2 * MAX_RECORDS)
     words = pack_keys(make.keys(1))[:, 0]
     tenant = bench.node.pool.tenants.get("a")
     for _ in range(50_000):
