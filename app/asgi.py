@@ -50,7 +50,7 @@ SERVICES = (
     "prefixes",
     "nodes",
     "node_intent",
-    "joins",
+    "enrolment",
     "pushes",
     "audit",
     "managers",

@@ -86,8 +86,8 @@ class Parts:
         self.desired = DesiredState(database)
         self.progress = RecordProgress(fleet, self.desired)
         changes = Changes(database, fleet, bus)
-        self.lead = lead = LeaderElection(claim_of(database, database.origin))
-        self.managers = Managers(database, lead, fleet, bus)
+        self.leader_election = leader_election = LeaderElection(claim_of(database, database.origin))
+        self.managers = Managers(database, leader_election, fleet, bus)
         self.operations = NodeRequests(fleet, app.push_timeout_s)
         targets = Targets(self.operations, fleet)
         self.large_work = LargeWork()
@@ -124,7 +124,7 @@ class Parts:
             lambda: key_pair(settings.state_dir, app.curve_key_file)
         )
         """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
-        self.joins = Enrolment(
+        self.enrolment = Enrolment(
             database,
             changes,
             fleet,
@@ -145,7 +145,7 @@ class Parts:
         self.lookups = Lookups(targets, self.tokenizers, self.large_work)
         self.dry_runs = DryRuns(targets, self.desired, self.prefixes, self.tokenizers)
         self.traces = Traces(self.operations, fleet)
-        self.cache_watch = CacheWatch(database, bus, lambda: lead.latest)
+        self.cache_watch = CacheWatch(database, bus, lambda: leader_election.latest)
         self.lmcache = LmcacheObjects(
             targets, changes, self.blocks, self.actions, self.lookups, self.large_work
         )
@@ -159,14 +159,14 @@ class Parts:
             database,
             app.usage_poll_interval_s,
             app.usage_write_interval_s,
-            lambda: lead.pushing,
+            lambda: leader_election.pushing,
         )
         self.retention = Retention(
             database,
             app.events_retention_days,
             app.max_kept_pushes,
             app.usage_retention_days,
-            lambda: lead.pushing,
+            lambda: leader_election.pushing,
         )
 
         self.overview = OverviewService(
@@ -177,7 +177,9 @@ class Parts:
         self.rollup = Rollup(bus)
         self.events = Events(database)
         # Every manager receives the events of nodes; only one stores them.
-        bus.keep = lambda event: self.events.offer(event) if not event.node or lead.latest else None
+        bus.keep = lambda event: (
+            self.events.offer(event) if not event.node or leader_election.latest else None
+        )
         self.registry = metrics.registry_of(self._metric_sources())
 
     def _metric_sources(self) -> metrics.MetricSources:
@@ -204,7 +206,7 @@ class Parts:
                 (metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
                 (metrics.APPLY_FILE, self.startup_document.in_force),
                 (metrics.APPLY_FILE_REFUSED, self.startup_document.refused),
-                (metrics.MANAGER_PUSHING, self.lead.pushing),
+                (metrics.MANAGER_PUSHING, self.leader_election.pushing),
                 (metrics.DATABASE_UP, not self.database.watch.away),
                 (metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
             ],

@@ -65,12 +65,12 @@ class BackgroundTasks:
         await parts.cache_watch.load()
         with suppress(StoreUnavailable):  # the task tries again
             await parts.managers.notify()
-        await parts.lead.step()
+        await parts.leader_election.step()
         self._zmq = zmq.asyncio.Context()
         self._node_sessions = self._make_node_sessions(self._zmq)
         if parts.settings.app.join_url:
             self._open_joining(parts.settings.app.join_url)
-        self._keep("lead", parts.lead.run)
+        self._keep("leader_election", parts.leader_election.run)
         self._keep("ledger", self._ledger.run)
         self._keep("managers", parts.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
@@ -123,7 +123,7 @@ class BackgroundTasks:
                 await self._ledger.flush()
         except (StoreUnavailable, TimeoutError) as error:
             self._log.warning("ledger.not_written", reason=str(error))
-        await parts.lead.stop()
+        await parts.leader_election.stop()
         await parts.managers.leave()
 
     async def _authenticate(self) -> None:
@@ -150,7 +150,7 @@ class BackgroundTasks:
                 parts.bus,
                 parts.push,
                 timeout_s,
-                parts.lead,
+                parts.leader_election,
             )
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
@@ -182,10 +182,10 @@ class BackgroundTasks:
         """Open the enrolment socket. Raises SettingsError."""
         parts = self.parts
         try:
-            joining = self._joining = EnrolmentServer(url, parts.keys(), parts.joins.decide)
+            joining = self._joining = EnrolmentServer(url, parts.keys(), parts.enrolment.decide)
         except zmq.ZMQError as error:
             raise not_bound(url, error) from None
-        parts.joins.url = joining.url
+        parts.enrolment.url = joining.url
         self._log.info("join.listening", url=joining.url, public_key=parts.keys().public)
         self._keep("join keys", joining.greet)
         self._keep("join visitors", joining.watch)

@@ -480,12 +480,12 @@ async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stay
     settings: Settings,
 ) -> None:
     async with serving(settings) as plane:
-        joins = plane.app.parts.joins
+        enrolment = plane.app.parts.enrolment
         ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
-        codes = [(await joins.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
+        codes = [(await enrolment.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
         assert codes[0] == "bad_token"
         assert "rate_limited" in codes
-        assert (await joins.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
+        assert (await enrolment.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
         refused = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
         assert len(refused) == codes.count("bad_token") + 1
 
@@ -504,12 +504,12 @@ async def test_what_is_no_text_is_refused_and_written_down_harmless(
     settings: Settings, field: str, value: str
 ) -> None:
     async with serving(settings) as plane:
-        joins = plane.app.parts.joins
+        enrolment = plane.app.parts.enrolment
         token = parse_token(await token_of(plane))
         ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
         ask = msgspec.structs.replace(ask, **{field: value})
         for number in range(5):
-            answer = await joins.decide(ask, "k" * 40, f"10.0.0.{number}")
+            answer = await enrolment.decide(ask, "k" * 40, f"10.0.0.{number}")
             assert answer.code in ("bad_field", "bad_token")
         entries = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
         assert len(entries) == 5
@@ -550,12 +550,12 @@ async def test_a_node_cannot_send_the_management_plane_to_sockets_of_its_own_mac
     settings: Settings, url: str, address: str, good: bool
 ) -> None:
     async with serving(settings) as plane:
-        joins = plane.app.parts.joins
+        enrolment = plane.app.parts.enrolment
         token = parse_token(await token_of(plane))
         ask = Join(
             1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret
         )
-        answer = await joins.decide(ask, "k" * 40, address)
+        answer = await enrolment.decide(ask, "k" * 40, address)
         if good:
             assert isinstance(answer, Joined)
             expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(

@@ -167,7 +167,7 @@ async def fill(plane, node) -> dict[str, str]:
     ask = Join(
         1, "node-b", "0", {"rack": "7"}, "tcp://127.0.0.1:9", "tcp://127.0.0.1:10", token.id, token.secret
     )
-    answer = await plane.app.parts.joins.decide(ask, "k" * 40, "127.0.0.1")
+    answer = await plane.app.parts.enrolment.decide(ask, "k" * 40, "127.0.0.1")
     assert not getattr(answer, "code", ""), answer
     await send("PATCH", "nodes/node-a", {"labels": {"zone": "a"}})
     await send("POST", "nodes/node-a/resize", {"pool_bytes": "2GiB"})

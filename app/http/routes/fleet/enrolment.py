@@ -18,8 +18,8 @@ from app.services.fleet.enrolment import Enrolment
     opt={"role": "admin"},
     responses=declared(),
 )
-async def list_join_tokens(joins: NamedDependency[Enrolment]) -> JoinTokenList:
-    return await joins.page()
+async def list_join_tokens(enrolment: NamedDependency[Enrolment]) -> JoinTokenList:
+    return await enrolment.page()
 
 
 @post(
@@ -29,9 +29,11 @@ async def list_join_tokens(joins: NamedDependency[Enrolment]) -> JoinTokenList:
     opt={"body": JoinTokenPost, "role": "admin"},
     responses=declared("malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
 )
-async def create_join_token(joins: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]) -> NewJoinToken:
+async def create_join_token(
+    enrolment: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]
+) -> NewJoinToken:
     with span("join_tokens.create"):
-        return await joins.create(data, caller())
+        return await enrolment.create(data, caller())
 
 
 @delete(
@@ -41,9 +43,9 @@ async def create_join_token(joins: NamedDependency[Enrolment], data: JSONBody[Jo
     opt={"role": "admin"},
     responses=declared("not-found"),
 )
-async def delete_join_token(joins: NamedDependency[Enrolment], ident: FromPath[str]) -> None:
+async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: FromPath[str]) -> None:
     with span("join_tokens.delete"):
-        await joins.delete(ident, caller())
+        await enrolment.delete(ident, caller())
 
 
 router = Router(
