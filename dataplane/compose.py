@@ -227,7 +227,7 @@ class DataPlane:
         """Begin to announce this node to the fleet's management plane, if it joins or has joined a fleet."""
         if self._membership is None:
             return
-        self.node.lets_in = self._membership.managers
+        self.node.admitted_managers = self._membership.managers
         self._loop.register_zmq(self._membership.gate.socket, self._membership.gate.on_readable)
         self._membership.begin(
             self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
@@ -238,7 +238,7 @@ class DataPlane:
     def _joined(self, joined: Joined) -> None:
         self._control.introduction = replace(self._control.introduction, events_url=joined.events_url)
         assert self._membership is not None
-        self.node.lets_in = self._membership.managers
+        self.node.admitted_managers = self._membership.managers
 
     def _not_joined(self, error: JoinFailed) -> None:
         self._join_failed = error

@@ -61,7 +61,7 @@ class FleetNode:
     """Public key in Z85; empty for a node on this machine's own sockets."""
     joined_by: str = ""
     """Join token with which the node was admitted."""
-    told_labels: dict[str, str] = field(default_factory=dict)
+    reported_labels: dict[str, str] = field(default_factory=dict)
     """Labels that the node reports."""
     own_labels: dict[str, str] = field(default_factory=dict)
     """Labels that operators set; they override the reported ones."""
@@ -95,7 +95,7 @@ class FleetNode:
 
     @property
     def labels(self) -> dict[str, str]:
-        return {**self.told_labels, **self.own_labels}
+        return {**self.reported_labels, **self.own_labels}
 
     @property
     def address(self) -> Address:
@@ -158,7 +158,7 @@ class Fleet:
         node.control_url = control_url
         if not node.public_key:  # for a node that joined, its enrolment determines the URL
             node.events_url = message.events_url
-        node.told_labels = dict(message.labels)
+        node.reported_labels = dict(message.labels)
         node.epoch = message.epoch
         node.pid = message.pid
         node.release = message.release

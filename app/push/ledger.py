@@ -226,7 +226,7 @@ def _node_row(node: FleetNode) -> nodes.NodeRow:
         capacity_bytes=node.capacity_bytes,
         first_seen_at=node.seen_at,
         seen_at=node.seen_at,
-        told_labels=node.told_labels or None,
+        reported_labels=node.reported_labels or None,
         public_key=node.public_key,
         joined_by=node.joined_by,
     )
@@ -247,7 +247,7 @@ def stored_node(row: nodes.NodeRow, now: float) -> FleetNode:
         seen_at=row.seen_at,
         public_key=row.public_key,
         joined_by=row.joined_by,
-        told_labels=dict(row.told_labels or {}),
+        reported_labels=dict(row.reported_labels or {}),
     )
     apply_row(node, row)
     return node

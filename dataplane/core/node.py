@@ -146,7 +146,7 @@ class Node:
         self.engines: dict[int, Engine] = {}
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
-        self.lets_in: list[str] = []
+        self.admitted_managers: list[str] = []
         """Public keys of the managers that may connect; reported in the statistics."""
         self.adopted_blocks = 0
         """Number of blocks that this process took over at its start."""

@@ -23,7 +23,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         adopted_blocks=node.adopted_blocks,
         start=node.cache_start,
         draining=node.storing.draining,
-        lets_in=node.lets_in,
+        admitted_managers=node.admitted_managers,
         uptime_s=now - node.started_at,
         armed=node.intent.armed,
         pool=pool.stats(),

@@ -366,7 +366,7 @@ class NodeStats(msgspec.Struct, tag_field="event", tag="node.stats"):
     """Blocks taken over from the previous data plane process."""
     draining: bool = False
     """The node accepts no new engines and stores no new blocks."""
-    lets_in: list[str] = []
+    admitted_managers: list[str] = []
     """Public keys (Z85) of the managers that may connect; empty on a node that has not joined a fleet."""
     gateway: GatewayStats | None = None
     """None if there is no gateway, or it is off."""

@@ -133,7 +133,7 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     old = key_pair(app.folder / "manager.key")
     new = app.cli("manager-key", "next").splitlines()[0].rpartition(" ")[2]
     until(
-        lambda: app.nodes()["here"]["lets_in"] == [old.public, new],
+        lambda: app.nodes()["here"]["admitted_managers"] == [old.public, new],
         "it is told while everything runs",
         WAIT_S,
     )
@@ -141,22 +141,22 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     assert (refused.returncode, "not known yet to: away;" in refused.stderr) == (1, True)
     app.cli("manager-key", "switch", "--force")
     for pair in (old, key_pair(app.folder / "manager.key")):
-        assert lets_in(here, pair, WAIT_S)
+        assert admits(here, pair, WAIT_S)
     app.stop()
     app.start()
     app.until_states(here="in_sync", away="lost")
     app.put_quota("acme", PAGE, wait="5s")
     assert stored(here, "acme", 3) == 1
-    until(lambda: app.nodes()["here"]["lets_in"] == [new], "the key before is dropped", WAIT_S)
+    until(lambda: app.nodes()["here"]["admitted_managers"] == [new], "the key before is dropped", WAIT_S)
     kept = json.loads((here.folder / "joined.json").read_text())
     assert (kept["key"], kept["managers"], kept["next_key"]) == (new, [new], "")
-    assert not lets_in(here, old, QUIET_MS / 1000)
+    assert not admits(here, old, QUIET_MS / 1000)
     away.token_file.write_text(fleet.token(away.machine))
     away.start()
     app.until_states(here="in_sync", away="in_sync")
 
 
-def lets_in(node: DataPlane, pair: NodeKeyPair, wait_s: float) -> bool:
+def admits(node: DataPlane, pair: NodeKeyPair, wait_s: float) -> bool:
     """Whether who has this key is answered on a node's control socket within so long."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:

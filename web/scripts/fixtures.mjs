@@ -137,7 +137,7 @@ const node = (name, of = {}) => ({
   name, state: 'in_sync', epoch: 'b7e1f0c2a94d4be6', pid: 4121, release: '0.1.0',
   engine_socket: '/run/user/1000/larder/engine.sock', control_url: `tcp://${name}:8472`, events_url: `tcp://${name}:8473`,
   public_key: 'rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7', joined_by: '323d00ecc9bfad63', labels: { gpu: 'h200', zone: 'a' },
-  told_labels: { gpu: 'h200', zone: 'a' }, own_labels: {}, draining: false, lets_in: ['u9}Tm2b!6V1k#Fh.xQ?s0ZpR(c7Lw@8DyEoGaJn^'], clock_offset_s: 0, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
+  reported_labels: { gpu: 'h200', zone: 'a' }, own_labels: {}, draining: false, admitted_managers: ['u9}Tm2b!6V1k#Fh.xQ?s0ZpR(c7Lw@8DyEoGaJn^'], clock_offset_s: 0, capacity_bytes: 32 * GiB, seen_at: AT - 0.3, desired: desired(14, 9),
   observed: observed({ quotas: 14, pins: 9, policies: 1 }), faults: [], stats: null, ...of,
 });
 
@@ -409,8 +409,8 @@ function tenantsOwn() {
   const sum = (key) => mine.reduce((total, each) => total + each[key], 0);
   const used = Math.round(sum('bytes'));
   const nothing = {
-    epoch: '', pid: 0, release: '', engine_socket: '', control_url: '', events_url: '', public_key: '', joined_by: '', labels: {}, told_labels: {},
-    own_labels: {}, lets_in: [], clock_offset_s: 0, desired: {}, observed: {}, faults: [], stats: null,
+    epoch: '', pid: 0, release: '', engine_socket: '', control_url: '', events_url: '', public_key: '', joined_by: '', labels: {}, reported_labels: {},
+    own_labels: {}, admitted_managers: [], clock_offset_s: 0, desired: {}, observed: {}, faults: [], stats: null,
   };
   return {
     ...o, tenants: mine, tenants_total: mine.length, pins: o.pins.filter((each) => each.tenant === 'rag-support'), pins_total: 1,

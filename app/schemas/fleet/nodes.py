@@ -127,12 +127,13 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     """Id of the join token that it enrolled with; empty for a node on this machine's own sockets."""
     labels: dict[str, str]
     """Labels that selectors match: those that the node reports, overridden by those that operators set."""
-    told_labels: dict[str, str]
+    reported_labels: dict[str, str]
+    """Labels that the node reports."""
     own_labels: dict[str, str]
     """Labels that operators set."""
     draining: bool
     """Whether the node was asked to accept no new engines and no stores."""
-    lets_in: list[str]
+    admitted_managers: list[str]
     """Public keys of the managers that the node accepts, as it last reported."""
     clock_offset_s: float
     """Seconds by which its clock is ahead of the manager's; 0 within the tolerance. Pins end by the node's clock."""

@@ -67,8 +67,8 @@ def name_of(node: NodeAnswer) -> NodeAnswer:
     nothing: dict[str, Any] = {
         **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
         **dict.fromkeys(("public_key", "joined_by"), ""),
-        **{name: {} for name in ("labels", "told_labels", "own_labels", "desired", "observed")},
-        **{name: [] for name in ("lets_in", "faults")},
+        **{name: {} for name in ("labels", "reported_labels", "own_labels", "desired", "observed")},
+        **{name: [] for name in ("admitted_managers", "faults")},
     }
     return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
 

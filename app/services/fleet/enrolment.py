@@ -195,7 +195,7 @@ class Enrolment:
                 )
             before = (row.control_url, row.events_url)
             row.control_url, row.events_url = control_url, events_url
-            row.told_labels, row.release = message.labels or None, message.release[:128]
+            row.reported_labels, row.release = message.labels or None, message.release[:128]
             if not new and before != (control_url, events_url):
                 urls = {"control_url": control_url, "events_url": events_url}
                 change.noted("moved", "node", row.name, dict(zip(urls, before, strict=True)), urls)
@@ -265,7 +265,7 @@ class Enrolment:
             self._fleet.nodes[row.name] = stored_node(row, time.monotonic())
         else:
             apply_row(node, row)
-            node.told_labels = dict(row.told_labels or {})
+            node.reported_labels = dict(row.reported_labels or {})
         self._fleet.change_signal.notify()
 
     async def _refused(self, message: Join, key: str, address: str, refusal: _Refusal) -> JoinRefused:

@@ -51,7 +51,7 @@ class NodeIntent:
             after = {key: value for key, value in {**before, **patch}.items() if value is not None}
             faults = checks.Faults()
             faults.check("labels", lambda: checks.labels(after))
-            faults.check("labels", lambda: checks.labels({**node.told_labels, **after}))
+            faults.check("labels", lambda: checks.labels({**node.reported_labels, **after}))
             faults.stop()
             if before != after:
                 row.labels = dict(sorted(after.items())) or None
@@ -88,6 +88,6 @@ def _audited(row: NodeRow) -> dict[str, object]:
         "control_url": row.control_url,
         "public_key": row.public_key,
         "joined_by": row.joined_by,
-        "labels": {**(row.told_labels or {}), **(row.labels or {})},
+        "labels": {**(row.reported_labels or {}), **(row.labels or {})},
         "draining": row.draining,
     }

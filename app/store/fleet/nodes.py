@@ -24,7 +24,7 @@ class NodeRow(Base):
     capacity_bytes: Mapped[Whole]
     wanted_capacity_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
     """Capacity in bytes that was last requested. Requested again if the node comes back with less."""
-    told_labels: Mapped[Labels]
+    reported_labels: Mapped[Labels]
     """Labels that the node reports."""
     labels: Mapped[Labels]
     """Labels that operators set; they override the reported ones."""

@@ -118,7 +118,7 @@ async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
         await until_states(plane, a="in_sync")
         told = await plane.node()
         assert told["labels"] == {"zone": "x", "rack": "7"}
-        assert told["told_labels"] == {"zone": "x"}
+        assert told["reported_labels"] == {"zone": "x"}
         assert told["own_labels"] == {"rack": "7"}
         assert len(told["public_key"]) == 40
         with attach(node.socket, [make.space()]) as client:

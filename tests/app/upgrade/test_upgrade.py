@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 FIXTURE = Path(__file__).parent / "before_the_renames"
 REVISION = "0006"
 """The schema of the fixture."""
-RENAMED = {"replicas": "managers"}
-"""Tables and paths."""
+RENAMED = {"replicas": "managers", "lets_in": "admitted_managers", "told_labels": "reported_labels"}
+"""Tables, paths and fields."""
 FROM_NODES = {
     "ceilings": (),
     "rates": (),
@@ -141,7 +141,9 @@ async def test_the_api_shows_what_it_showed_before(upgraded: Plane, before: Any)
     for path, without in FROM_NODES.items():
         answer = await upgraded.get(f"/api/v1/{RENAMED.get(path, path)}")
         shown = before["answers"][path]["items"]
-        known = [{key: item[key] for key in item if key not in without} for item in shown]
+        known = [
+            {RENAMED.get(key, key): item[key] for key in item if key not in without} for item in shown
+        ]
         now = [{key: item[key] for key in known[0] if key in item} for item in answer["items"]]
         missing = [item for item in known if item not in now]
         assert not missing, path

@@ -1857,6 +1857,7 @@ export interface components {
         };
         /** NodeAnswer */
         NodeAnswer: {
+            admitted_managers: string[];
             capacity_bytes: number;
             clock_offset_s: number;
             control_url: string;
@@ -1872,7 +1873,6 @@ export interface components {
             labels: {
                 [key: string]: string;
             };
-            lets_in: string[];
             name: string;
             observed: {
                 [key: string]: components["schemas"]["ObservedState"];
@@ -1883,13 +1883,13 @@ export interface components {
             pid: number;
             public_key: string;
             release: string;
+            reported_labels: {
+                [key: string]: string;
+            };
             seen_at: number;
             /** @enum {string} */
             state: "joining" | "in_sync" | "behind" | "nacked" | "lost";
             stats: components["schemas"]["NodeNumbers"] | null;
-            told_labels: {
-                [key: string]: string;
-            };
         };
         /** NodeError */
         NodeError: {

@@ -113,4 +113,4 @@ def _checked(path: Path) -> str:
 def _missing(url: str | None, coming: str) -> list[str]:
     """Return the names of enrolled nodes that would refuse this management plane with the key `coming`."""
     nodes = call(url, "GET", "/api/v1/nodes")["items"]
-    return [node["name"] for node in nodes if node["public_key"] and coming not in node["lets_in"]]
+    return [node["name"] for node in nodes if node["public_key"] and coming not in node["admitted_managers"]]
