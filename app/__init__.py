@@ -1,10 +1,11 @@
-"""The management plane: operators' intent, its way to the nodes, and what the nodes tell.
+"""The management plane: it records the intent of operators, pushes it to nodes, and shows what nodes report.
 
-Records live in SQLite or Postgres (`store`), are changed by `services`, are pushed as whole snapshots by `push`, and
-what nodes publish comes in by `ingest`. `http` and `cli` are how people reach it. Owns no bytes of any cache.
+Records are stored in SQLite or Postgres (`store`) and changed by `services`. `push` sends them to nodes as whole
+snapshots, `ingest` receives the events of nodes, and `supervisor` runs the data plane of this machine as a separate
+process. Users reach the management plane through `http` and `cli`. It owns no bytes of any cache.
 
-Layers, imports one way: `cli` > `asgi` > `runtime` > `compose` > `http` > `services` > `store` > `schemas`. Of the data
-plane it knows `dataplane.protocol` alone, and starts it as a child process.
+Imports go one way: `cli` > `asgi` > `runtime` > `compose` > `http` > `services` > `store` > `schemas`. Of the data
+plane, this package imports only `dataplane.protocol` and `dataplane.base`.
 """
 
 __version__ = "0.1.0"

@@ -4,6 +4,9 @@ A policy sees descriptor numbers, 64-bit fingerprints of keys, sizes and times, 
 blocks that may be evicted: blocks that are under a guaranteed pin, being written or quarantined are not in it.
 A descriptor number identifies a block only while the block is in the order, and may be reused later. A fingerprint
 stays with its key, so policies that remember evicted blocks (ghosts) store fingerprints.
+
+To add a policy, implement the protocol in a new module here, register it in `registry.POLICIES`, and add its name to
+`Algorithm` and `ALGORITHMS` of `dataplane.protocol.control`. Test it in `tests/eviction`, and describe it in `docs/eviction.md`.
 """
 
 from collections.abc import Iterator
