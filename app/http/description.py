@@ -26,38 +26,39 @@ from app.http.routes.views.snapshot import INDEX_HEADER
 Json = dict[str, Any]
 API = "/api/"
 
-ABOUT = """Quotas, pins, policies and the state of a KV cache. Times are Unix seconds, sizes are bytes.
+DESCRIPTION = """Quotas, pins, policies and the state of a KV cache. Times are Unix seconds, sizes are bytes.
 
-- **Who asks**: until there is a token, requests from the machine itself need none. From then on every request has one.
-- **Changing what is there**: `PUT`, `PATCH` and `DELETE` of a record need `If-Match` with its ETag, or `*`; creating
-  needs nothing. A `PATCH` is a JSON merge patch (RFC 7396).
+- **Authentication**: until the first token is created, requests from the same machine need none. After that, every
+  request needs one.
+- **Changes**: `PUT`, `PATCH` and `DELETE` of an existing record need `If-Match` with its ETag, or `*`; creating a
+  record needs no header. A `PATCH` is a JSON merge patch (RFC 7396).
 - **Lists** have `items`, `total` and `next_cursor`, which is the `cursor` of the next page.
-- **Refusals** are problem details (RFC 9457); `errors` names the fields at fault.
-- Every `GET` has a `HEAD`, and every path answers `OPTIONS`.
+- **Errors** are problem details (RFC 9457); `errors` names the invalid fields.
+- Every path with `GET` also supports `HEAD`, and every path supports `OPTIONS`.
 """
 TAGS = {
     "quotas": "A tenant's share of every node's pool.",
     "tenants": "Tenants with cached blocks or a quota.",
     "pins": "Manage pinned prefixes.",
-    "policies": "How victims are chosen, and on which nodes.",
+    "policies": "Eviction policies, and the nodes to which they apply.",
     "prefixes": "List the most served prefixes of the last hour.",
     "blocks": "List cached blocks.",
-    "actions": "Things that are done to blocks now.",
-    "tokenizers": "Tokenizers of models, so that text can be pinned and looked up.",
-    "nodes": "Data planes: what they should hold and what they hold.",
-    "pushes": "What was sent to nodes, and what they answered.",
-    "events": "Facts as they happen, and those that were kept.",
-    "snapshot": "The whole state for agents and controllers, with waiting for the next one.",
-    "overview": "The dashboard's whole state.",
-    "usage": "What tenants used, by the hour, and what it was worth.",
-    "audit": "Who did what, or was refused it.",
-    "tokens": "Who may call the API.",
-    "ceilings": "The most that quotas may give.",
-    "session": "Browsers that logged in.",
-    "managers": "Management planes that share the database.",
-    "joins": "Tokens with which nodes join.",
-    "as code": "Records in files: apply and export.",
-    "health": "Whether Larder works, for whatever looks after it.",
+    "actions": "Actions on cached blocks, such as look-ups and invalidation.",
+    "tokenizers": "Tokenizers of models, for pins and look-ups by text.",
+    "nodes": "Data planes, with their desired and observed state.",
+    "pushes": "Snapshots that were sent to nodes, and the answers of the nodes.",
+    "events": "Events as they happen, and stored events.",
+    "snapshot": "The complete state for agents and controllers, which can wait for the next state.",
+    "overview": "The state that the dashboard shows.",
+    "usage": "Usage of tenants per hour, and the prefill time that it saved.",
+    "audit": "The audit log: changes, actions and denied requests.",
+    "tokens": "Manage API tokens.",
+    "ceilings": "Bounds within which a tenant's own operators may set quotas and pins.",
+    "session": "Login sessions of browsers.",
+    "managers": "Managers that share the database.",
+    "joins": "Tokens with which nodes join the fleet.",
+    "as code": "Apply and export records as documents.",
+    "health": "Health checks.",
 }
 _SCHEMES: Json = {
     "bearer": {
@@ -69,19 +70,19 @@ _SCHEMES: Json = {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": f"A browser that logged in at `/api/v1/session`; over HTTPS the cookie is `{SECURE_COOKIE}`.",
+        "description": f"A browser session from `/api/v1/session`; over HTTPS the cookie is `{SECURE_COOKIE}`.",
     },
     "csrf": {
         "type": "apiKey",
         "in": "header",
         "name": CSRF_HEADER,
-        "description": "Changes with a session need it; `GET /api/v1/session` tells it.",
+        "description": "CSRF token that changes with a session need; `GET /api/v1/session` returns it.",
     },
 }
 _BEARER: Json = {"bearer": []}
 _SESSION: Json = {"session": []}
-_TO_READ = [_BEARER, _SESSION]
-_TO_CHANGE = [_BEARER, {**_SESSION, "csrf": []}]
+_READ_SECURITY = [_BEARER, _SESSION]
+_CHANGE_SECURITY = [_BEARER, {**_SESSION, "csrf": []}]
 _UNSAFE = frozenset({"put", "patch", "post", "delete"})
 
 
@@ -90,14 +91,18 @@ def _header(description: str, kind: str = "string", *, always: bool = True, **mo
 
 
 _HEADERS: Json = {
-    "X-Request-Id": _header("Of this request, as the log and the audit have it."),
-    "ETag": _header("Names this state: for `If-None-Match`, and of a record for `If-Match`."),
-    "Location": _header("Where the new record is.", format="uri-reference"),
-    "Retry-After": _header("Seconds after which it makes sense to try again.", "integer"),
+    "X-Request-Id": _header("Id of this request in the log and in the audit log."),
+    "ETag": _header(
+        "Identifies this state, for `If-None-Match`; the ETag of a record is also for `If-Match`."
+    ),
+    "Location": _header("URL of the new record.", format="uri-reference"),
+    "Retry-After": _header("Seconds to wait before the next attempt.", "integer"),
     "WWW-Authenticate": _header('`Bearer realm="larder"`.'),
     "Set-Cookie": _header("The session's cookie, which scripts cannot read."),
-    "Content-Disposition": _header("Of `text/csv`: a name for the file.", always=False),
-    CSRF_HEADER: _header("What changes with the session's cookie must send; empty without a session."),
+    "Content-Disposition": _header("File name, for `text/csv`.", always=False),
+    CSRF_HEADER: _header(
+        "CSRF token to send with changes that use the session cookie; empty without a session."
+    ),
     INDEX_HEADER: _header("`index` of the snapshot.", "integer"),
 }
 _OWN_HEADERS = {
@@ -118,17 +123,17 @@ class DescribedOperation(JsonRenderPlugin):
 
     def __init__(self, path: str) -> None:
         super().__init__(path=path)
-        self._making = asyncio.Lock()
-        self._made = b""
+        self._lock = asyncio.Lock()
+        self._encoded = b""
 
     async def prepare(self, app: Litestar) -> None:
         """Build the document. Await this before `render` is called."""
-        async with self._making:
-            if not self._made:
-                self._made = await asyncio.to_thread(_encoded, app)
+        async with self._lock:
+            if not self._encoded:
+                self._encoded = await asyncio.to_thread(_encoded, app)
 
     def render(self, request: Any, openapi_schema: Json) -> bytes:
-        return self._made
+        return self._encoded
 
 
 def _encoded(app: Litestar) -> bytes:
@@ -139,18 +144,18 @@ def document(app: Litestar) -> Json:
     """Return the complete OpenAPI document."""
     made = app.openapi_schema.to_schema()
     schemas: Json = made["components"]["schemas"]
-    made["info"]["description"] = ABOUT
+    made["info"]["description"] = DESCRIPTION
     made["components"]["securitySchemes"] = _SCHEMES
     made["components"]["headers"] = _HEADERS
-    made["security"] = _TO_CHANGE
+    made["security"] = _CHANGE_SECURITY
     handlers = _handlers(app)
-    made["paths"] = paths = _apart(made["paths"], handlers)
+    made["paths"] = paths = _with_suffixes(made["paths"], handlers)
     for path, item in paths.items():
         for method, operation in item.items():
             handler = handlers[operation["operationId"]]
             _parameters(operation)
             _patch_body(method, operation, item, schemas, handler.opt)
-            _kinds(operation, handler)
+            _media_types(operation, handler)
             _responses(path, method, operation, handler)
             _headers(path, method, operation, handler)
             _access(method, operation, handler)
@@ -162,14 +167,14 @@ def document(app: Litestar) -> Json:
     return made
 
 
-def _apart(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
+def _with_suffixes(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
     """Give an operation with `opt["suffix"]` a path of its own: the path of its route followed by the suffix."""
-    apart: Json = {}
+    suffixed: Json = {}
     for path, item in paths.items():
         for method, operation in item.items():
             suffix = handlers[operation["operationId"]].opt.get("suffix", "")
-            apart.setdefault(path + suffix, {})[method] = operation
-    return apart
+            suffixed.setdefault(path + suffix, {})[method] = operation
+    return suffixed
 
 
 def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
@@ -185,20 +190,20 @@ def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
 def _parameters(operation: Json) -> None:
     """Remove null from the schemas of optional parameters: a header or a query parameter cannot be null."""
     for parameter in operation.get("parameters", ()):
-        said: Json = parameter["schema"]
-        choices = [choice for choice in said.get("oneOf", ()) if choice != {"type": "null"}]
+        schema: Json = parameter["schema"]
+        choices = [choice for choice in schema.get("oneOf", ()) if choice != {"type": "null"}]
         if len(choices) == 1:
-            del said["oneOf"]
-            said.update(choices[0])
-        if "null" in said.get("type", ()):
-            said["type"] = next(kind for kind in said["type"] if kind != "null")
-            said["enum"] = [value for value in said["enum"] if value is not None]
+            del schema["oneOf"]
+            schema.update(choices[0])
+        if "null" in schema.get("type", ()):
+            schema["type"] = next(kind for kind in schema["type"] if kind != "null")
+            schema["enum"] = [value for value in schema["enum"] if value is not None]
 
 
 def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Json) -> None:
     """Describe the body of a merge patch: the fields of the record's PUT, all of them optional; null resets a field to
-    its default. A route names the struct whose fields a patch may not change as `kept` in `opt`, or,
-    if there is no PUT, the struct of the patch as `patch`."""
+    its default. In `opt`, `kept` is a struct whose fields a patch may not change. A route without a PUT gives
+    the struct of the patch as `patch`."""
     content = operation.get("requestBody", {}).get("content", {}).get(MERGE_PATCH)
     if method != "patch" or content is None or "$ref" in content["schema"]:
         return
@@ -216,24 +221,26 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
         "title": name,
         "type": "object",
         "additionalProperties": False,
-        "description": "Fields to change; what is left out stays, null takes a field back to its default.",
+        "description": "Fields to change; omitted fields keep their values, and null resets a field to its default.",
         "properties": {field: _nullable(schema) for field, schema in fields.items()},
     }
     content["schema"] = {"$ref": f"#/components/schemas/{name}"}
 
 
 def _nullable(schema: Json) -> Json:
-    choices = schema.get("oneOf") or [{name: value for name, value in schema.items() if name not in _SAID}]
+    choices = schema.get("oneOf") or [
+        {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    ]
     if {"type": "null"} in choices:
         return {name: value for name, value in schema.items() if name != "default"}
-    said = {name: schema[name] for name in ("description",) if name in schema}
-    return {**said, "oneOf": [*choices, {"type": "null"}]}
+    kept = {name: schema[name] for name in ("description",) if name in schema}
+    return {**kept, "oneOf": [*choices, {"type": "null"}]}
 
 
-_SAID = ("default", "description", "examples")
+_ANNOTATIONS = ("default", "description", "examples")
 
 
-def _kinds(operation: Json, handler: HTTPRouteHandler) -> None:
+def _media_types(operation: Json, handler: HTTPRouteHandler) -> None:
     """Add the other media types of the answer, all of them text."""
     for kind in handler.opt.get("produces", ()):
         operation["responses"]["200"]["content"][kind] = {"schema": {"type": "string"}}
@@ -251,23 +258,23 @@ def _responses(path: str, method: str, operation: Json, handler: HTTPRouteHandle
     if "requestBody" in operation:
         codes += ["too-large", "unsupported-media-type"]
     for code in codes:
-        _refused(operation["responses"], code)
+        _add_problem(operation["responses"], code)
     if _has_etag(path, method, handler):
         operation["responses"]["304"] = {
-            "description": "The caller has this state already (`If-None-Match`)."
+            "description": "The caller already has this state (`If-None-Match`)."
         }
     operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
-def _refused(responses: Json, code: str) -> None:
+def _add_problem(responses: Json, code: str) -> None:
     kind = KINDS[code]
-    said = f"`{TYPE_PREFIX}{code}`: {kind.title}"
+    problem = f"`{TYPE_PREFIX}{code}`: {kind.title}"
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    held = responses.setdefault(str(kind.status), {"description": "", "content": content})
-    if not held["description"].startswith("`"):  # Litestar's own description of the error
-        held["description"], held["content"] = "", content
-    if said not in held["description"].split("; "):
-        held["description"] = "; ".join(filter(None, (held["description"], said)))
+    response = responses.setdefault(str(kind.status), {"description": "", "content": content})
+    if not response["description"].startswith("`"):  # Litestar's own description of the error
+        response["description"], response["content"] = "", content
+    if problem not in response["description"].split("; "):
+        response["description"] = "; ".join(filter(None, (response["description"], problem)))
 
 
 def _has_etag(path: str, method: str, handler: HTTPRouteHandler) -> bool:
@@ -280,23 +287,23 @@ def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler)
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
     is_tagged = _has_etag(path, method, handler)
     for status, response in operation["responses"].items():
-        said = ["X-Request-Id"]
+        headers = ["X-Request-Id"]
         if status in ("200", "201", "204"):
-            said += _OWN_HEADERS.get(operation["operationId"], ())
+            headers += _OWN_HEADERS.get(operation["operationId"], ())
         if (is_tagged and status in ("200", "304")) or ("If-Match" in names and status in ("200", "201")):
-            said.append("ETag")
+            headers.append("ETag")
         if status in ("429", "503"):
-            said.append("Retry-After")
+            headers.append("Retry-After")
         if status == "401":
-            said.append("WWW-Authenticate")
-        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in said}
+            headers.append("WWW-Authenticate")
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
     if is_tagged:
         operation.setdefault("parameters", []).append(
             {
                 "name": "If-None-Match",
                 "in": "header",
                 "required": False,
-                "description": "ETags of states that the caller has.",
+                "description": "ETags of states that the caller already has.",
                 "schema": {"type": "string"},
             }
         )
@@ -306,16 +313,16 @@ def _access(method: str, operation: Json, handler: HTTPRouteHandler) -> None:
     role = handler.opt.get("role", "admin")
     if role == "anyone":
         operation["security"] = []
-        said = "Needs no token."
+        note = "Needs no token."
     else:
         limited = handler.opt.get("scoped", False)
-        said = f"Needs the role `{role}`" + (
+        note = f"Needs the role `{role}`" + (
             ", which may be limited to tenants." if limited else ", not limited to tenants."
         )
-        operation["security"] = _TO_CHANGE if method in _UNSAFE else _TO_READ
+        operation["security"] = _CHANGE_SECURITY if method in _UNSAFE else _READ_SECURITY
         operation["x-role"], operation["x-limited-to-tenants"] = role, limited
         opened_by = handler.opt.get("opened_by")
         if opened_by:
-            said = f"Open to everybody unless the setting `{opened_by}` is false. Then: {said}"
-            operation["security"] = [{}, *_TO_READ]
-    operation["description"] = "\n\n".join(filter(None, (operation.get("description"), said)))
+            note = f"Needs no token unless the setting `{opened_by}` is false. Then: {note}"
+            operation["security"] = [{}, *_READ_SECURITY]
+    operation["description"] = "\n\n".join(filter(None, (operation.get("description"), note)))

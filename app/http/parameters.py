@@ -8,18 +8,24 @@ from litestar.params import QueryParameter
 from app.errors import FieldError, Invalid
 from app.services.records.progress import MAX_WAIT_S
 
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many items.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of items.")]
 Cursor = Annotated[
     str,
-    QueryParameter(max_length=2048, description="`next_cursor` of the page before; of the first page, none."),
+    QueryParameter(
+        max_length=2048, description="`next_cursor` of the previous page; empty for the first page."
+    ),
 ]
 Sort = Annotated[
-    str, QueryParameter(max_length=64, description="Field to sort by, with `-` in front for descending.")
+    str,
+    QueryParameter(max_length=64, description="Field to sort by; prefix it with `-` for descending order."),
 ]
 Wait = Annotated[
     str,
     QueryParameter(
-        description="Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s."
+        description=(
+            "Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; "
+            "at most 30 s)."
+        )
     ),
 ]
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)

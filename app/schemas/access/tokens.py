@@ -12,25 +12,33 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A token to create."""
 
     name: Annotated[
-        str, Meta(description="Names it in lists and in the audit: 1 to 128 of A-Z a-z 0-9 . _ -")
+        str,
+        Meta(
+            description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -"
+        ),
     ]
     role: Annotated[
         RoleName,
         Meta(
-            description="`viewer` reads; `operator` changes quotas, pins, policies and nodes, too; `admin` does all, "
-            "also tokens, ceilings and the audit."
+            description=(
+                "`viewer` may read; `operator` may also change quotas, pins, policies and nodes; `admin` "
+                "may also manage tokens and ceilings and read the audit log."
+            )
         ),
     ] = "viewer"
     tenants: Annotated[
         Annotated[list[str], Meta(max_length=1000)] | None,
         Meta(
-            description="Tenants as shown (`_default` for the empty salt) that it is limited to; null: all."
+            description=(
+                "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for "
+                "all tenants."
+            )
         ),
     ] = None
-    ttl_s: Annotated[float | None, Meta(description="Ends this many seconds from now.")] = None
+    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
     expires_at: Annotated[
         float | str | None,
-        Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset; null: never."),
+        Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
     ] = None
 
 
@@ -38,12 +46,12 @@ class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
     """What of a token may change; what is left out stays."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
-    ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Ends this many seconds from now.")] = (
+    ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = (
         msgspec.UNSET
     )
     expires_at: Annotated[
         float | str | msgspec.UnsetType | None,
-        Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset; null: never."),
+        Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
     ] = msgspec.UNSET
 
 
@@ -93,7 +101,7 @@ class Whoami(msgspec.Struct, frozen=True):
 
 
 class SessionPost(msgspec.Struct, forbid_unknown_fields=True):
-    token: Annotated[str, Meta(description="`larder_…`", max_length=512)]
+    token: Annotated[str, Meta(description="A token, `larder_…`.", max_length=512)]
 
 
 class SessionAnswer(Whoami, frozen=True):

@@ -9,14 +9,16 @@ Note = Annotated[str, Meta(description="Free-form note; at most 1,024 characters
 ManagedBy = Annotated[
     str,
     Meta(
-        description="Whose it is among those who apply files (`larder apply`): one file never deletes the records of "
-        "another. Empty: nobody's.",
+        description=(
+            "Owner of the record in `larder apply`: applying one owner's file never deletes another "
+            "owner's records. Empty for no owner."
+        ),
         max_length=128,
     ),
 ]
 Selector = Annotated[
     Annotated[dict[str, str], Meta(max_length=32)] | None,
-    Meta(description="Only for nodes that have all these labels; null: for every node."),
+    Meta(description="Labels that a node must have for the record to apply to it; null for every node."),
 ]
 
 

@@ -17,10 +17,10 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The nodes that the action addresses; all nodes if neither field is given. A node that is not connected answers
     with an error."""
 
-    node: Annotated[str | None, Meta(description="One node, by name.")] = None
+    node: Annotated[str | None, Meta(description="Name of one node.")] = None
     nodes: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=1000)] | None,
-        Meta(description="Some nodes, by name."),
+        Meta(description="Names of several nodes."),
     ] = None
 
 
@@ -28,20 +28,20 @@ class KeySource(TargetedPost, kw_only=True):
     """The prefix that the action addresses, given in one of these forms."""
 
     tokens: Annotated[
-        Sequence[int] | None, Meta(description="Token ids, cut in chunks; only full chunks count.")
+        Sequence[int] | None, Meta(description="Token ids, split into chunks; only full chunks count.")
     ] = None
-    keys: Annotated[list[str] | None, Meta(description="Keys of its chunks, 64 hex digits each.")] = None
+    keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
     text: Annotated[
-        str | None, Meta(description="Text; tokens are made of it by the tokenizer registered for the model.")
+        str | None, Meta(description="Text, which the tokenizer registered for the model turns into tokens.")
     ] = None
     messages: Annotated[
         list[dict[str, Any]] | None,
-        Meta(description="Messages of a chat; the tokenizer's chat template makes a text of them."),
+        Meta(description="Messages of a chat, rendered with the tokenizer's chat template."),
     ] = None
     add_generation_prompt: Annotated[
-        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+        bool, Meta(description="Append the template's generation prompt after the messages.")
     ] = False
-    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
+    chunk_tokens: Annotated[int, Meta(description="Tokens per chunk, as configured in the engines.")] = (
         DEFAULT_CHUNK_TOKENS
     )
 
@@ -50,16 +50,16 @@ class ScopePost(KeySource, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    tenant: Annotated[str | None, Meta(description="Tenant as shown; `_default` for the empty salt.")] = None
-    model: Annotated[str | None, Meta(description="All spaces of a model.")] = None
-    space: Annotated[str | None, Meta(description="One space, by its 32 hex digits; nodes list them.")] = None
+    tenant: Annotated[str | None, Meta(description="Tenant, as shown; `_default` is the empty salt.")] = None
+    model: Annotated[str | None, Meta(description="Model, with all of its spaces.")] = None
+    space: Annotated[str | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
 
 
 class SweepPost(ScopePost, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
+    dry_run: Annotated[bool, Meta(description="Only count the blocks, without changing them.")] = False
 
 
 class VerifyPost(ScopePost, kw_only=True):
@@ -69,19 +69,25 @@ class VerifyPost(ScopePost, kw_only=True):
 class ClearPost(TargetedPost, kw_only=True):
     """Drop all cached blocks."""
 
-    confirm: Annotated[bool, Meta(description="True: yes, really everything.")]
+    confirm: Annotated[bool, Meta(description="Must be true to confirm that everything is dropped.")]
     permanent: Annotated[
-        bool, Meta(description="Also what permanent pins hold; the pins stay and hold what is stored anew.")
+        bool,
+        Meta(
+            description=(
+                "Also drop blocks under permanent pins. The pins remain, and hold the blocks again once "
+                "they are stored again."
+            )
+        ),
     ] = False
-    dry_run: Annotated[bool, Meta(description="Only count the blocks; nothing is done to them.")] = False
+    dry_run: Annotated[bool, Meta(description="Only count the blocks, without changing them.")] = False
 
 
 class LookupPost(KeySource, kw_only=True):
     """A prefix in one tenant and one model."""
 
-    model: Annotated[str, Meta(description="Model name, as engines attach with it.")]
+    model: Annotated[str, Meta(description="Model name with which engines attach.")]
     tenant: Annotated[
-        str | None, Meta(description="Tenant as shown; `_default` (also when left out) for the empty salt.")
+        str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")
     ] = None
 
 
@@ -89,14 +95,15 @@ class DryRunPost(TargetedPost, kw_only=True):
     """Records to try, in place of the existing ones."""
 
     quotas: Annotated[
-        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None, Meta(description="By tenant, as shown.")
+        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None,
+        Meta(description="Quotas by tenant, as shown."),
     ] = None
     pins: Annotated[
-        Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="By name.")
+        Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")
     ] = None
     policies: Annotated[
         Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
-        Meta(description="By name, at most one; it is tried as if it were in force."),
+        Meta(description="At most one policy, by name; it is checked as if it were in force."),
     ] = None
 
 

@@ -17,23 +17,27 @@ class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     document: Annotated[
         dict[str, Any] | str | list[dict[str, Any] | str],
         Meta(
-            description="`{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON or as "
-            "the text of YAML or JSON, or several of these. Records have the fields of their PUT bodies, and are "
-            "lists with `tenant` or `name`, or maps by these."
+            description=(
+                "One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, "
+                "policies: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its "
+                "PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it."
+            )
         ),
     ]
-    dry_run: Annotated[bool, Meta(description="Say what would be done, and do nothing.")] = False
+    dry_run: Annotated[bool, Meta(description="Report the changes without making them.")] = False
     prune: Annotated[
-        bool, Meta(description="Delete the owner's records, of all types, that are not in the document.")
+        bool, Meta(description="Delete records of this owner, of all types, that are not in the document.")
     ] = False
     managed_by: ManagedBy = ""
     """Owner of the records if the document names none."""
-    take_over: Annotated[
-        bool, Meta(description="Make records of other owners, or of nobody, this owner's.")
-    ] = False
+    take_over: Annotated[bool, Meta(description="Take over records that have another owner or none.")] = False
     expect: Annotated[
         dict[TypeName, int] | None,
-        Meta(description="`generations` of an earlier answer: refuse when something was changed since."),
+        Meta(
+            description=(
+                "`generations` of an earlier answer: refuse the request if a record has changed since then."
+            )
+        ),
     ] = None
 
 

@@ -9,20 +9,29 @@ from msgspec import Meta
 class JoinTokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A join token to create."""
 
-    name: Annotated[str, Meta(description="For people; what it is for. At most 128 characters.")] = ""
+    name: Annotated[str, Meta(description="Free-form purpose of the token; at most 128 characters.")] = ""
     labels: Annotated[
         Annotated[dict[str, str], Meta(max_length=32)],
-        Meta(description="Labels that a node gets by joining with it, over those that it tells itself."),
+        Meta(
+            description=(
+                "Labels for nodes that join with the token; they override the labels that the nodes report."
+            )
+        ),
     ] = {}
     uses: Annotated[
-        int | None, Meta(description="Nodes that may join with it, 1 to 10,000; null for any number.")
+        int | None,
+        Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit."),
     ] = 1
-    ttl_s: Annotated[float | None, Meta(description="Seconds until it ends; null for never.")] = 86_400.0
+    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds; null for no expiry.")] = (
+        86_400.0
+    )
     addresses: Annotated[
         Annotated[list[str], Meta(max_length=8)],
         Meta(
-            description="Where nodes reach the join socket, such as `tcp://10.0.0.1:8471`; left out: as the settings "
-            "say (`app.join_addresses`, else `app.join_url`)."
+            description=(
+                "Addresses at which nodes reach the join socket, such as `tcp://10.0.0.1:8471`. Defaults "
+                "to `app.join_addresses`, or else to `app.join_url`."
+            )
         ),
     ] = []
 

@@ -196,7 +196,7 @@ class NodePatch(msgspec.Struct, forbid_unknown_fields=True):
     labels: Annotated[
         Annotated[dict[str, str | None], Meta(max_length=64)],
         Meta(
-            description="Laid over what the node tells; null takes one of ours back.",
+            description="Labels that override those that the node reports; null removes an override.",
             examples=[{"zone": "b"}],
         ),
     ]
@@ -206,7 +206,7 @@ class ResizePost(msgspec.Struct, forbid_unknown_fields=True):
     """Requested size of the pool."""
 
     pool_bytes: Annotated[
-        int | str, Meta(description="Bytes, or text such as `4GiB`; pools only grow.", examples=["4GiB"])
+        int | str, Meta(description="Bytes, or text such as `4GiB`; pools cannot shrink.", examples=["4GiB"])
     ]
 
 

@@ -13,7 +13,7 @@ class RestartPost(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
         bool, Meta(description="Release the cache: the new data plane process starts with an empty one.")
     ] = False
     dry_run: Annotated[
-        bool, Meta(description="Only say whether the new processes would start and keep the cache.")
+        bool, Meta(description="Only check whether the new processes would start and keep the cache.")
     ] = False
 
 

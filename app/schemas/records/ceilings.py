@@ -30,16 +30,15 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
     max_pin_budget_bytes: _Size = None
     max_store_rate_bytes: _Size = None
     max_ttl_s: Annotated[
-        float | None, Meta(description="Pins must end within this time; null: they may stay for ever.")
+        float | None, Meta(description="Longest time to live of a pin in seconds; null for no limit.")
     ] = None
     strengths: Annotated[
-        list[Strength] | None, Meta(description="Of pins that may be made; null: `soft` and `guaranteed`.")
+        list[Strength] | None,
+        Meta(description="Strengths that pins may have; null for `soft` and `guaranteed`."),
     ] = None
     no_bound: Annotated[
         list[NoBound],
-        Meta(
-            description="Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null."
-        ),
+        Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null."),
     ] = []
     note: Note = ""
 

@@ -19,36 +19,36 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
 
     model: Annotated[
         str | None,
-        Meta(description="Model name; the pin holds in every space of it. A prefix brings its own."),
+        Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`."),
     ] = None
     tenant: Annotated[
         str | None,
-        Meta(
-            description="Tenant as shown; `_default` (also when left out) for the empty salt. A prefix brings its own."
-        ),
+        Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
     ] = None
     tokens: Annotated[
         Sequence[int] | None,
-        Meta(description="Token ids of the prefix, cut in chunks; only full chunks are cached and pinned."),
+        Meta(
+            description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."
+        ),
     ] = None
     keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
-    prefix: Annotated[str | None, Meta(description="Label of a hot prefix, as `/prefixes` lists it now.")] = (
-        None
-    )
+    prefix: Annotated[
+        str | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")
+    ] = None
     text: Annotated[
         str | None,
         Meta(
-            description="Text of the prefix; tokens are made of it by the tokenizer registered for the model."
+            description="Text of the prefix, which the tokenizer registered for the model turns into tokens."
         ),
     ] = None
     messages: Annotated[
         list[dict[str, Any]] | None,
-        Meta(description="The first messages of a chat; the tokenizer's chat template makes a text of them."),
+        Meta(description="First messages of a chat, rendered with the tokenizer's chat template."),
     ] = None
     add_generation_prompt: Annotated[
-        bool, Meta(description="As the template has it: the turn of the model is opened after the messages.")
+        bool, Meta(description="Append the template's generation prompt after the messages.")
     ] = False
-    chunk_tokens: Annotated[int, Meta(description="Tokens in a chunk, as the engines have it.")] = (
+    chunk_tokens: Annotated[int, Meta(description="Tokens per chunk, as configured in the engines.")] = (
         DEFAULT_CHUNK_TOKENS
     )
 
@@ -59,21 +59,26 @@ class PinPut(PinSource, forbid_unknown_fields=True):
     strength: Annotated[
         Strength,
         Meta(
-            description="`soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as "
-            "guaranteed, first in line for the budget, untouched by `invalidate`, without an end."
+            description=(
+                "`soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. "
+                "`permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not "
+                "affected by `invalidate`."
+            )
         ),
     ] = "guaranteed"
     tier: Annotated[
         Tier,
         Meta(
-            description="`host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each "
-            "GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go."
+            description=(
+                "`host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read "
+                "the model, within `dataplane.gpu_pool_bytes` and the tenant's pin budget."
+            )
         ),
     ] = "host"
-    refresh_on_hit: Annotated[bool, Meta(description="Every hit moves the end to `ttl_s` from then.")] = False
-    ttl_s: Annotated[float | None, Meta(description="Ends this many seconds from now.")] = None
+    refresh_on_hit: Annotated[bool, Meta(description="Extend the expiry to `ttl_s` after every hit.")] = False
+    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
     expires_at: Annotated[
-        float | str | None, Meta(description="Ends then: Unix seconds, or RFC 3339 with an offset.")
+        float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")
     ] = None
     note: Note = ""
     managed_by: ManagedBy = ""
@@ -83,9 +88,7 @@ class PinPut(PinSource, forbid_unknown_fields=True):
 class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
     """Extend the life of a pin."""
 
-    ttl_s: Annotated[
-        float, Meta(description="It ends no sooner than this many seconds from now; a later end stays.")
-    ]
+    ttl_s: Annotated[float, Meta(description="Earliest expiry in seconds from now; a later expiry is kept.")]
 
 
 class PinOrigin(msgspec.Struct, frozen=True):

@@ -16,31 +16,42 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
     """A complete policy record; omitted fields get their defaults. At least one field of the policy is required."""
 
     algorithm: Annotated[
-        Algorithm | msgspec.UnsetType, Meta(description="In which order blocks go; `lru` when left out.")
+        Algorithm | msgspec.UnsetType,
+        Meta(description="Order in which blocks are evicted; defaults to `lru`."),
     ] = msgspec.UNSET
     admission: Annotated[
         bool | msgspec.UnsetType,
-        Meta(
-            description="Under pressure, admit a block only when its key was seen before; false when left out."
-        ),
+        Meta(description="Under pressure, admit a block only if its key was seen before; defaults to false."),
     ] = msgspec.UNSET
     admission_idle_s: Annotated[
         float | msgspec.UnsetType,
         Meta(
-            description="Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out.",
+            description=(
+                "The pool is under pressure while victims were idle for less than this many seconds; 1 to "
+                "86,400, defaults to 240."
+            ),
             examples=[60],
         ),
     ] = msgspec.UNSET
     high_watermark: Annotated[
         float | msgspec.UnsetType,
         Meta(
-            description="Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out.",
+            description=(
+                "Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 "
+                "(evict only when needed)."
+            ),
             examples=[0.9],
         ),
     ] = msgspec.UNSET
     low_watermark: Annotated[
         float | msgspec.UnsetType,
-        Meta(description="Down to this share; 0.5 to the high watermark. 1 when left out.", examples=[0.8]),
+        Meta(
+            description=(
+                "Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, "
+                "defaults to 1."
+            ),
+            examples=[0.8],
+        ),
     ] = msgspec.UNSET
     note: Note = ""
     managed_by: ManagedBy = ""
@@ -49,7 +60,10 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
     priority: Annotated[
         int,
         Meta(
-            description="Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0.",
+            description=(
+                "Of several policies that match a node, the one with the highest priority is in force; 0 "
+                "to 1,000, and 0 for `default`."
+            ),
             examples=[10],
         ),
     ] = 0

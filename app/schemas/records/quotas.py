@@ -17,45 +17,52 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
 
     limit_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
-        Meta(description="Hard cap; null for no cap.", examples=["4GiB"]),
+        Meta(description="Most bytes that the tenant may hold; null for no limit.", examples=["4GiB"]),
     ] = msgspec.UNSET
     floor_bytes: Annotated[
         int | str | msgspec.UnsetType,
         Meta(
-            description="Bytes that no other tenant can take; at most the limit. 0 when left out.",
+            description="Bytes that no other tenant's store may evict; at most the limit, defaults to 0.",
             examples=["256MiB"],
         ),
     ] = msgspec.UNSET
     weight: Annotated[
         float | msgspec.UnsetType,
         Meta(
-            description="Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out.",
+            description=(
+                "Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."
+            ),
             examples=[2],
         ),
     ] = msgspec.UNSET
     pin_budget_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
         Meta(
-            description="Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; "
-            "null for the pool's budget alone.",
+            description=(
+                "Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the "
+                "limit; null for no budget other than the pool's."
+            ),
             examples=["128MiB"],
         ),
     ] = msgspec.UNSET
     store_rate_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
         Meta(
-            description="Bytes a second that the tenant may store, at least 1; null for no bound.",
+            description="Bytes per second that the tenant may store, at least 1; null for no limit.",
             examples=["1MiB"],
         ),
     ] = msgspec.UNSET
     on_exceed: Annotated[
         OnExceed | msgspec.UnsetType,
-        Meta(description="At the limit: make room among the tenant's own blocks (the default), or refuse."),
+        Meta(description="At the limit: evict the tenant's own blocks (the default), or refuse the store."),
     ] = msgspec.UNSET
     mode: Annotated[
         Mode | msgspec.UnsetType,
         Meta(
-            description="`enforce` (the default), or `observe`: nothing binds, what would be refused is counted."
+            description=(
+                "`enforce` (the default), or `observe`: nothing is enforced, and stores that would be "
+                "refused are counted."
+            )
         ),
     ] = msgspec.UNSET
     note: Note = ""

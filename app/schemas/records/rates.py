@@ -11,13 +11,24 @@ from app.schemas.base.records import Note
 class RatePut(msgspec.Struct, forbid_unknown_fields=True):
     """A prefill rate: tokens per second that an engine computes, as measured by the operator."""
 
-    model: Annotated[str, Meta(description="The model's name, as engines attach with it.")]
+    model: Annotated[str, Meta(description="Model name with which engines attach.")]
     prefill_tokens_per_s: Annotated[
-        float, Meta(description="Above 0, at most 1,000,000,000; of a whole engine, all its ranks together.")
+        float,
+        Meta(
+            description=(
+                "Prefill tokens per second of a whole engine, with all its ranks: above 0, at most "
+                "1,000,000,000."
+            )
+        ),
     ]
     space: Annotated[
         str,
-        Meta(description="For one space alone, by its identity (32 hex digits); empty for all of the model."),
+        Meta(
+            description=(
+                "Identity of the only space for which the rate holds (32 hex digits); empty for all spaces "
+                "of the model."
+            )
+        ),
     ] = ""
     note: Note = ""
 

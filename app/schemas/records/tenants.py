@@ -54,8 +54,8 @@ class AdoptPost(msgspec.Struct, forbid_unknown_fields=True):
     floor_bytes: Annotated[
         int | str,
         Meta(
-            description="Bytes that no other tenant can take: an integer, or text such as `1GiB`.",
+            description="Bytes that no other tenant's store may evict: an integer, or text such as `1GiB`.",
             examples=[0],
         ),
     ] = 0
-    note: Annotated[str, Meta(description="For people; at most 1,024 characters.")] = ""
+    note: Annotated[str, Meta(description="Free-form note; at most 1,024 characters.")] = ""

@@ -11,7 +11,9 @@ from app.schemas.base.records import Note
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     """The tokenizer of one model, as its engines load it."""
 
-    model: Annotated[str, Meta(description="Model name, as engines attach with it; one tokenizer for each.")]
+    model: Annotated[
+        str, Meta(description="Model name with which engines attach. A model has at most one tokenizer.")
+    ]
     tokenizer: Annotated[
         dict[str, Any] | str,
         Meta(
@@ -21,18 +23,23 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     chat_template: Annotated[
         str | None,
         Meta(
-            description="Jinja, with `messages`, `add_generation_prompt` and the special tokens; for `messages`."
+            description=(
+                "Jinja template that renders `messages`; its variables are `messages`, "
+                "`add_generation_prompt` and the special tokens."
+            )
         ),
     ] = None
     special_tokens: Annotated[
         Annotated[dict[str, str], Meta(max_length=64)] | None,
-        Meta(description="For the template, such as `bos_token` and `eos_token`."),
+        Meta(description="Special tokens for the template, such as `bos_token` and `eos_token`."),
     ] = None
     add_special_tokens: Annotated[
         bool,
         Meta(
-            description="The tokenizer adds its special tokens around a `text`, as engines do for completions; around "
-            "`messages` only the template's stand."
+            description=(
+                "Let the tokenizer add its special tokens to a `text`, as engines do for completions. For "
+                "`messages`, only the template adds special tokens."
+            )
         ),
     ] = True
     note: Note = ""

@@ -141,9 +141,7 @@ async def test_the_api_shows_what_it_showed_before(upgraded: Plane, before: Any)
     for path, without in FROM_NODES.items():
         answer = await upgraded.get(f"/api/v1/{RENAMED.get(path, path)}")
         shown = before["answers"][path]["items"]
-        known = [
-            {RENAMED.get(key, key): item[key] for key in item if key not in without} for item in shown
-        ]
+        known = [{RENAMED.get(key, key): item[key] for key in item if key not in without} for item in shown]
         now = [{key: item[key] for key in known[0] if key in item} for item in answer["items"]]
         missing = [item for item in known if item not in now]
         assert not missing, path

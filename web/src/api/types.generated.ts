@@ -11,7 +11,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Drop everything that is cached; permanent pins keep theirs unless told otherwise
+         * Clear the cache; blocks under permanent pins stay unless the request includes them
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["clear"];
@@ -31,7 +31,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make blocks the first victims until they are used again
+         * Demote blocks: they are evicted first until they are used again
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         post: operations["demote"];
@@ -51,7 +51,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * What nodes would say to records, without applying or keeping them
+         * Validate records on the nodes without applying or storing them
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["dryRun"];
@@ -71,7 +71,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make blocks unreadable at once; permanent pins keep theirs
+         * Invalidate blocks: they become unreadable at once, unless a permanent pin holds them
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         post: operations["invalidate"];
@@ -91,7 +91,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Which nodes hold the start of a prefix, best first, and where engines reach them
+         * Look up the nodes that hold the start of a prefix, best first, and their engine sockets
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         post: operations["locate"];
@@ -111,7 +111,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * How much of a prefix each node would serve now, by tier
+         * Look up how much of a prefix each node would serve now, by tier
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         post: operations["lookup"];
@@ -131,7 +131,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Restart this Larder and keep its cache; refused if the cache would be lost
+         * Restart Larder with its cache; refused if the cache would be lost
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["restart"];
@@ -151,7 +151,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Hold blocks against their checksums in the background; corrupt ones become misses
+         * Verify the checksums of blocks in the background; corrupt blocks become misses
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         post: operations["verify"];
@@ -169,7 +169,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How far a verification is
+         * Get the progress of a verification
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getVerification"];
@@ -191,7 +191,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make records what a document says: everything, or nothing
+         * Apply a document: all of its changes, or none
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         post: operations["applyDocument"];
@@ -209,7 +209,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who did what, and who was refused what, newest first
+         * List audit entries, newest first: changes, actions and denied requests
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["listAudit"];
@@ -229,7 +229,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The whole journal as JSON lines, oldest first
+         * Export the audit log as JSON lines, oldest first
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["exportAudit"];
@@ -249,7 +249,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Whether the journal is what was written: no entry changed, gone, moved or added
+         * Verify that no audit entry was changed, removed, moved or added
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["verifyAudit"];
@@ -269,7 +269,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is cached, block by block, node by node
+         * List cached blocks of each node
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listBlocks"];
@@ -289,7 +289,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One key: its blocks on every node and in every space
+         * Get the blocks of one key on every node and in every space
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getBlock"];
@@ -309,7 +309,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Ceilings, by tenant; callers who are limited to tenants see those that bind them
+         * List ceilings; callers that are limited to tenants see only those of their tenants
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listCeilings"];
@@ -329,25 +329,25 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How far callers that are limited to a tenant may go with its quota and pins
+         * Get a tenant's ceiling: bounds for callers that are limited to the tenant
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getCeiling"];
         /**
-         * Set a tenant's ceiling; quotas that are above it stay until they are changed
+         * Set a tenant's ceiling; quotas above it stay until they are changed
          * @description Needs the role `admin`, not limited to tenants.
          */
         put: operations["putCeiling"];
         post?: never;
         /**
-         * Forget a tenant's ceiling; callers that are limited to the tenant may then not change its quota
+         * Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota
          * @description Needs the role `admin`, not limited to tenants.
          */
         delete: operations["deleteCeiling"];
         options?: never;
         head?: never;
         /**
-         * Change some fields of a tenant's ceiling (JSON merge patch: null takes a field back to its default)
+         * Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)
          * @description Needs the role `admin`, not limited to tenants.
          */
         patch: operations["patchCeiling"];
@@ -361,7 +361,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Server-sent events: `overview` (Overview) and `event` (Fact)
+         * Stream server-sent events: `overview` (Overview) and `event` (LarderEvent)
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["streamEvents"];
@@ -381,7 +381,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Facts that were kept, newest first
+         * List stored events, newest first
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["listEvents"];
@@ -401,7 +401,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Records as a document that can be applied
+         * Export records as a document that can be applied
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["exportDocument"];
@@ -421,13 +421,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Join tokens, newest first, without their secrets
+         * List join tokens, newest first, without their secrets
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["listJoinTokens"];
         put?: never;
         /**
-         * Make a token by which data planes join the fleet; it is shown once
+         * Create a token with which data planes join the fleet; it is shown only once
          * @description Needs the role `admin`, not limited to tenants.
          */
         post: operations["createJoinToken"];
@@ -448,7 +448,7 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Let nobody join with a token any more; nodes that did stay in the fleet
+         * Revoke a join token; nodes that joined with it stay in the fleet
          * @description Needs the role `admin`, not limited to tenants.
          */
         delete: operations["deleteJoinToken"];
@@ -465,7 +465,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Management planes that share the database, and which of them pushes to nodes
+         * List the managers that share the database, and the one that pushes to nodes
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["listManagers"];
@@ -485,7 +485,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All nodes, by name; callers who are limited to tenants see names, states and sizes
+         * List nodes; callers that are limited to tenants see only names, states and sizes
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listNodes"];
@@ -505,21 +505,21 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One node; callers who are limited to tenants see its name, state and size
+         * Get a node; callers that are limited to tenants see only its name, state and size
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getNode"];
         put?: never;
         post?: never;
         /**
-         * Know a node no more: it must join again. Refused while it is connected and not drained
+         * Remove a node, which must then join again; refused while the node is connected and not drained
          * @description Needs the role `admin`, not limited to tenants.
          */
         delete: operations["forgetNode"];
         options?: never;
         head?: never;
         /**
-         * Lay labels over those that the node tells (JSON merge patch: null takes one of ours back)
+         * Override labels that the node reports (JSON merge patch: null removes an override)
          * @description Needs the role `operator`, not limited to tenants.
          */
         patch: operations["patchNode"];
@@ -535,7 +535,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a node take no new engines and store nothing more, or take them again; reads go on
+         * Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, but serves reads
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["drainNode"];
@@ -555,7 +555,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Drop the leases of an engine's process and do not let it attach again, or kill it
+         * Expel an engine's process: drop its leases and bar it from attaching, or kill it
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["expelEngine"];
@@ -575,12 +575,12 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a node's pool grow, now and whenever it comes back smaller
+         * Enlarge a node's pool, now and whenever the node returns with a smaller one
          * @description Needs the role `operator`, not limited to tenants.
          */
         post: operations["resizeNode"];
         /**
-         * Ask a node for no size any more when it comes back; until it stops, its pool stays as it is
+         * Withdraw the requested size of a node's pool; the pool keeps its size until the node stops
          * @description Needs the role `operator`, not limited to tenants.
          */
         delete: operations["forgetSize"];
@@ -597,7 +597,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What engines asked the node for, as JSON lines that `larder replay` reads
+         * Export the access trace of a node as JSON lines that `larder replay` reads
          * @description Needs the role `operator`, not limited to tenants.
          */
         get: operations["getTrace"];
@@ -617,7 +617,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The dashboard's whole state now
+         * Get the current state that the dashboard shows
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getOverview"];
@@ -637,7 +637,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Series for charts, oldest first
+         * Get series for charts, oldest first
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getHistory"];
@@ -657,7 +657,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Pins, by name
+         * List pins
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listPins"];
@@ -677,7 +677,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One pin
+         * Get a pin
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getPin"];
@@ -688,14 +688,14 @@ export interface paths {
         put: operations["putPin"];
         post?: never;
         /**
-         * Forget a pin; its blocks are then like any others
+         * Delete a pin; its blocks may then be evicted like any others
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         delete: operations["deletePin"];
         options?: never;
         head?: never;
         /**
-         * Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays
+         * Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         patch: operations["patchPin"];
@@ -711,7 +711,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a pin end no sooner than `ttl_s` from now
+         * Extend a pin to at least `ttl_s` from now
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         post: operations["extendPin"];
@@ -729,7 +729,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Policies, by name, and what nodes have in force
+         * List policies, and those that nodes have in force
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["listPolicies"];
@@ -749,25 +749,25 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One policy
+         * Get a policy
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getPolicy"];
         /**
-         * Set a policy; live, the cache is kept
+         * Set a policy; running nodes switch to it and keep the cache
          * @description Needs the role `operator`, not limited to tenants.
          */
         put: operations["putPolicy"];
         post?: never;
         /**
-         * Forget a policy; its nodes get another one that matches, or go back to their defaults
+         * Delete a policy; its nodes apply another one that matches, or their defaults
          * @description Needs the role `operator`, not limited to tenants.
          */
         delete: operations["deletePolicy"];
         options?: never;
         head?: never;
         /**
-         * Change some fields of a policy (JSON merge patch: null takes a field back to its default)
+         * Change some fields of a policy (JSON merge patch: null resets a field to its default)
          * @description Needs the role `operator`, not limited to tenants.
          */
         patch: operations["patchPolicy"];
@@ -781,7 +781,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Prefixes that were served most in the last hour, over all connected nodes
+         * List the most served prefixes of the last hour over all connected nodes
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listPrefixes"];
@@ -801,7 +801,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What was sent to nodes, newest first
+         * List pushes to nodes, newest first
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["listPushes"];
@@ -821,7 +821,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Quotas, by tenant
+         * List quotas
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listQuotas"];
@@ -841,7 +841,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One tenant's quota
+         * Get a tenant's quota
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getQuota"];
@@ -852,14 +852,14 @@ export interface paths {
         put: operations["putQuota"];
         post?: never;
         /**
-         * Forget a tenant's quota; the tenant may then use what is free
+         * Delete a tenant's quota; the tenant may then use free memory without a limit or a floor
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         delete: operations["deleteQuota"];
         options?: never;
         head?: never;
         /**
-         * Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default)
+         * Change some fields of a tenant's quota (JSON merge patch: null resets a field to its default)
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         patch: operations["patchQuota"];
@@ -873,7 +873,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Rates of prefill, by name
+         * List prefill rates
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["listRates"];
@@ -893,18 +893,18 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One rate
+         * Get a prefill rate
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getRate"];
         /**
-         * Set how many tokens of prefill a second a model's engines compute
+         * Set a prefill rate: the tokens per second that a model's engines compute
          * @description Needs the role `operator`, not limited to tenants.
          */
         put: operations["putRate"];
         post?: never;
         /**
-         * Forget a rate
+         * Delete a prefill rate
          * @description Needs the role `operator`, not limited to tenants.
          */
         delete: operations["deleteRate"];
@@ -921,13 +921,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who is logged in, and the token that changes need (`X-CSRF-Token`)
+         * Get the identity of the session, and the CSRF token that changes need (`X-CSRF-Token`)
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getSession"];
         put?: never;
         /**
-         * Log in with a token: the answer sets the session's cookie for 12 hours
+         * Log in with a token; the answer sets a session cookie that is valid for 12 hours
          * @description Needs no token.
          */
         post: operations["logIn"];
@@ -949,7 +949,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The whole state: all records, and what nodes have applied; waits for the next state when asked
+         * Get all records and what nodes have applied; optionally wait for the next state
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getSnapshot"];
@@ -969,7 +969,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tenants that keep something, or have a quota or a pin; by name
+         * List tenants that hold blocks or have a quota or a pin
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listTenants"];
@@ -989,7 +989,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How one tenant stands
+         * Get a tenant's usage and limits
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getTenant"];
@@ -1011,7 +1011,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a quota, without a cap, for a tenant that has none
+         * Create a quota without a limit for a tenant that has none
          * @description Needs the role `operator`, which may be limited to tenants.
          */
         post: operations["adoptTenant"];
@@ -1029,7 +1029,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tokenizers, by name, without their files
+         * List tokenizers, without their files
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listTokenizers"];
@@ -1049,18 +1049,18 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One tokenizer, without its file
+         * Get a tokenizer, without its file
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getTokenizer"];
         /**
-         * Register the tokenizer of a model, so that pins and look-ups can be made from text and messages
+         * Register the tokenizer of a model, so that pins and look-ups accept text and messages
          * @description Needs the role `operator`, not limited to tenants.
          */
         put: operations["putTokenizer"];
         post?: never;
         /**
-         * Forget a tokenizer; what was pinned with it stays pinned
+         * Delete a tokenizer; pins that were created with it stay
          * @description Needs the role `operator`, not limited to tenants.
          */
         delete: operations["deleteTokenizer"];
@@ -1077,13 +1077,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tokens without their secrets
+         * List tokens, without their secrets
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["listTokens"];
         put?: never;
         /**
-         * Make a token; the answer is the only one that has its secret
+         * Create a token; only this answer contains its secret
          * @description Needs the role `admin`, not limited to tenants.
          */
         post: operations["createToken"];
@@ -1101,21 +1101,21 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One token, by its id or name, without its secret
+         * Get a token by its id or name, without its secret
          * @description Needs the role `admin`, not limited to tenants.
          */
         get: operations["getToken"];
         put?: never;
         post?: never;
         /**
-         * Revoke a token and end its sessions: within two seconds nobody takes it any more
+         * Revoke a token and end its sessions; every manager rejects it within two seconds
          * @description Needs the role `admin`, not limited to tenants.
          */
         delete: operations["revokeToken"];
         options?: never;
         head?: never;
         /**
-         * Rename a token, or move its end
+         * Rename a token, or change its expiry
          * @description Needs the role `admin`, not limited to tenants.
          */
         patch: operations["patchToken"];
@@ -1129,7 +1129,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What was used, by tenant, model or node, hour by hour or day by day (UTC); JSON or CSV
+         * Get usage by tenant, model or node, per hour or day (UTC), as JSON or CSV
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getUsage"];
@@ -1149,7 +1149,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who the API takes the caller for
+         * Get the identity of the caller
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["whoami"];
@@ -1169,8 +1169,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The process is up and the database answers
-         * @description Open to everybody unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
+         * Check that the process runs and the database answers
+         * @description Needs no token unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getHealth"];
         put?: never;
@@ -1189,8 +1189,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Every living node acknowledged the current generations
-         * @description Open to everybody unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
+         * Check that every living node has acknowledged the current generations
+         * @description Needs no token unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getReady"];
         put?: never;
@@ -1224,13 +1224,13 @@ export interface components {
          */
         AdoptPost: {
             /**
-             * @description Bytes that no other tenant can take: an integer, or text such as `1GiB`.
+             * @description Bytes that no other tenant's store may evict: an integer, or text such as `1GiB`.
              * @default 0
              * @example 0
              */
             floor_bytes: number | string;
             /**
-             * @description For people; at most 1,024 characters.
+             * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
@@ -1267,33 +1267,33 @@ export interface components {
          *     }
          */
         ApplyPut: {
-            /** @description `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON or as the text of YAML or JSON, or several of these. Records have the fields of their PUT bodies, and are lists with `tenant` or `name`, or maps by these. */
+            /** @description One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it. */
             document: {
                 [key: string]: unknown;
             } | string | ({
                 [key: string]: unknown;
             } | string)[];
             /**
-             * @description Say what would be done, and do nothing.
+             * @description Report the changes without making them.
              * @default false
              */
             dry_run: boolean;
-            /** @description `generations` of an earlier answer: refuse when something was changed since. */
+            /** @description `generations` of an earlier answer: refuse the request if a record has changed since then. */
             expect?: {
                 [key: string]: number;
             } | null;
             /**
-             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
              * @default
              */
             managed_by: string;
             /**
-             * @description Delete the owner's records, of all types, that are not in the document.
+             * @description Delete records of this owner, of all types, that are not in the document.
              * @default false
              */
             prune: boolean;
             /**
-             * @description Make records of other owners, or of nobody, this owner's.
+             * @description Take over records that have another owner or none.
              * @default false
              */
             take_over: boolean;
@@ -1421,7 +1421,7 @@ export interface components {
         };
         /**
          * CeilingPatch
-         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
          * @example {
          *       "max_weight": 4
          *     }
@@ -1435,15 +1435,15 @@ export interface components {
             max_pin_budget_bytes?: number | string | null;
             /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_store_rate_bytes?: number | string | null;
-            /** @description Pins must end within this time; null: they may stay for ever. */
+            /** @description Longest time to live of a pin in seconds; null for no limit. */
             max_ttl_s?: number | null;
             /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
             max_weight?: number | null;
-            /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
+            /** @description Fields without any bound; `max_ttl_s` is always one of them if it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[] | null;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
-            /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
+            /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
         /**
@@ -1468,18 +1468,18 @@ export interface components {
             max_pin_budget_bytes?: number | string | null;
             /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
             max_store_rate_bytes?: number | string | null;
-            /** @description Pins must end within this time; null: they may stay for ever. */
+            /** @description Longest time to live of a pin in seconds; null for no limit. */
             max_ttl_s?: number | null;
             /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
             max_weight?: number | null;
-            /** @description Which of these have no bound at all; `max_ttl_s` is one of them whenever it is null. */
+            /** @description Fields without any bound; `max_ttl_s` is always one of them if it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[];
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description Of pins that may be made; null: `soft` and `guaranteed`. */
+            /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
         /**
@@ -1490,19 +1490,19 @@ export interface components {
          *     }
          */
         ClearPost: {
-            /** @description True: yes, really everything. */
+            /** @description Must be true to confirm that everything is dropped. */
             confirm: boolean;
             /**
-             * @description Only count the blocks; nothing is done to them.
+             * @description Only count the blocks, without changing them.
              * @default false
              */
             dry_run: boolean;
-            /** @description One node, by name. */
+            /** @description Name of one node. */
             node?: string | null;
-            /** @description Some nodes, by name. */
+            /** @description Names of several nodes. */
             nodes?: string[] | null;
             /**
-             * @description Also what permanent pins hold; the pins stay and hold what is stored anew.
+             * @description Also drop blocks under permanent pins. The pins remain, and hold the blocks again once they are stored again.
              * @default false
              */
             permanent: boolean;
@@ -1549,19 +1549,19 @@ export interface components {
          *     }
          */
         DryRunPost: {
-            /** @description One node, by name. */
+            /** @description Name of one node. */
             node?: string | null;
-            /** @description Some nodes, by name. */
+            /** @description Names of several nodes. */
             nodes?: string[] | null;
-            /** @description By name. */
+            /** @description Pins by name. */
             pins?: {
                 [key: string]: components["schemas"]["PinPut"];
             } | null;
-            /** @description By name, at most one; it is tried as if it were in force. */
+            /** @description At most one policy, by name; it is checked as if it were in force. */
             policies?: {
                 [key: string]: components["schemas"]["PolicyPut"];
             } | null;
-            /** @description By tenant, as shown. */
+            /** @description Quotas by tenant, as shown. */
             quotas?: {
                 [key: string]: components["schemas"]["QuotaPut"];
             } | null;
@@ -1734,24 +1734,24 @@ export interface components {
          *     }
          */
         JoinTokenPost: {
-            /** @description Where nodes reach the join socket, such as `tcp://10.0.0.1:8471`; left out: as the settings say (`app.join_addresses`, else `app.join_url`). */
+            /** @description Addresses at which nodes reach the join socket, such as `tcp://10.0.0.1:8471`. Defaults to `app.join_addresses`, or else to `app.join_url`. */
             addresses?: string[];
-            /** @description Labels that a node gets by joining with it, over those that it tells itself. */
+            /** @description Labels for nodes that join with the token; they override the labels that the nodes report. */
             labels?: {
                 [key: string]: string;
             };
             /**
-             * @description For people; what it is for. At most 128 characters.
+             * @description Free-form purpose of the token; at most 128 characters.
              * @default
              */
             name: string;
             /**
-             * @description Seconds until it ends; null for never.
+             * @description Time to live in seconds; null for no expiry.
              * @default 86400
              */
             ttl_s: number | null;
             /**
-             * @description Nodes that may join with it, 1 to 10,000; null for any number.
+             * @description Number of nodes that may join with the token, 1 to 10,000; null for no limit.
              * @default 1
              */
             uses: number | null;
@@ -1799,32 +1799,32 @@ export interface components {
          */
         LookupPost: {
             /**
-             * @description As the template has it: the turn of the model is opened after the messages.
+             * @description Append the template's generation prompt after the messages.
              * @default false
              */
             add_generation_prompt: boolean;
             /**
-             * @description Tokens in a chunk, as the engines have it.
+             * @description Tokens per chunk, as configured in the engines.
              * @default 256
              */
             chunk_tokens: number;
-            /** @description Keys of its chunks, 64 hex digits each. */
+            /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
-            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            /** @description Messages of a chat, rendered with the tokenizer's chat template. */
             messages?: {
                 [key: string]: unknown;
             }[] | null;
-            /** @description Model name, as engines attach with it. */
+            /** @description Model name with which engines attach. */
             model: string;
-            /** @description One node, by name. */
+            /** @description Name of one node. */
             node?: string | null;
-            /** @description Some nodes, by name. */
+            /** @description Names of several nodes. */
             nodes?: string[] | null;
-            /** @description Tenant as shown; `_default` (also when left out) for the empty salt. */
+            /** @description Tenant, as shown; defaults to `_default`, the empty salt. */
             tenant?: string | null;
-            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            /** @description Text, which the tokenizer registered for the model turns into tokens. */
             text?: string | null;
-            /** @description Token ids, cut in chunks; only full chunks count. */
+            /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
         };
         /** ManagerAnswer */
@@ -1982,7 +1982,7 @@ export interface components {
          */
         NodePatch: {
             /**
-             * @description Laid over what the node tells; null takes one of ours back.
+             * @description Labels that override those that the node reports; null removes an override.
              * @example {
              *       "zone": "b"
              *     }
@@ -2102,7 +2102,7 @@ export interface components {
          *     }
          */
         PinExtend: {
-            /** @description It ends no sooner than this many seconds from now; a later end stays. */
+            /** @description Earliest expiry in seconds from now; a later expiry is kept. */
             ttl_s: number;
         };
         /** PinList */
@@ -2130,7 +2130,7 @@ export interface components {
         };
         /**
          * PinPatch
-         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
          * @example {
          *       "note": "until the launch",
          *       "strength": "soft",
@@ -2138,23 +2138,23 @@ export interface components {
          *     }
          */
         PinPatch: {
-            /** @description Ends then: Unix seconds, or RFC 3339 with an offset. */
+            /** @description Expiry: Unix seconds, or RFC 3339 with an offset. */
             expires_at?: number | string | null;
-            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
+            /** @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner. */
             managed_by?: string | null;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
-            /** @description Every hit moves the end to `ttl_s` from then. */
+            /** @description Extend the expiry to `ttl_s` after every hit. */
             refresh_on_hit?: boolean | null;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description `soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as guaranteed, first in line for the budget, untouched by `invalidate`, without an end. */
+            /** @description `soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. `permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not affected by `invalidate`. */
             strength?: ("soft" | "guaranteed" | "permanent") | null;
-            /** @description `host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go. */
+            /** @description `host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read the model, within `dataplane.gpu_pool_bytes` and the tenant's pin budget. */
             tier?: ("host" | "gpu") | null;
-            /** @description Ends this many seconds from now. */
+            /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
         };
         /**
@@ -2174,65 +2174,65 @@ export interface components {
          */
         PinPut: {
             /**
-             * @description As the template has it: the turn of the model is opened after the messages.
+             * @description Append the template's generation prompt after the messages.
              * @default false
              */
             add_generation_prompt: boolean;
             /**
-             * @description Tokens in a chunk, as the engines have it.
+             * @description Tokens per chunk, as configured in the engines.
              * @default 256
              */
             chunk_tokens: number;
-            /** @description Ends then: Unix seconds, or RFC 3339 with an offset. */
+            /** @description Expiry: Unix seconds, or RFC 3339 with an offset. */
             expires_at?: number | string | null;
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /**
-             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
              * @default
              */
             managed_by: string;
-            /** @description The first messages of a chat; the tokenizer's chat template makes a text of them. */
+            /** @description First messages of a chat, rendered with the tokenizer's chat template. */
             messages?: {
                 [key: string]: unknown;
             }[] | null;
-            /** @description Model name; the pin holds in every space of it. A prefix brings its own. */
+            /** @description Model name; the pin applies in all of its spaces. Implied by `prefix`. */
             model?: string | null;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description Label of a hot prefix, as `/prefixes` lists it now. */
+            /** @description Label of a hot prefix that `/prefixes` currently lists. */
             prefix?: string | null;
             /**
-             * @description Every hit moves the end to `ttl_s` from then.
+             * @description Extend the expiry to `ttl_s` after every hit.
              * @default false
              */
             refresh_on_hit: boolean;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
             /**
-             * @description `soft`: last to go; `guaranteed`: stays until the end, inside the budgets; `permanent`: as guaranteed, first in line for the budget, untouched by `invalidate`, without an end.
+             * @description `soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. `permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not affected by `invalidate`.
              * @default guaranteed
              * @enum {string}
              */
             strength: "soft" | "guaranteed" | "permanent";
-            /** @description Tenant as shown; `_default` (also when left out) for the empty salt. A prefix brings its own. */
+            /** @description Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`. */
             tenant?: string | null;
-            /** @description Text of the prefix; tokens are made of it by the tokenizer registered for the model. */
+            /** @description Text of the prefix, which the tokenizer registered for the model turns into tokens. */
             text?: string | null;
             /**
-             * @description `host`: in the pools of nodes; `gpu`: besides, a GPU copy of each block in the memory of each GPU whose engines read the model, as far as `dataplane.gpu_pool_bytes` and the tenant's pin budget go.
+             * @description `host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read the model, within `dataplane.gpu_pool_bytes` and the tenant's pin budget.
              * @default host
              * @enum {string}
              */
             tier: "host" | "gpu";
-            /** @description Token ids of the prefix, cut in chunks; only full chunks are cached and pinned. */
+            /** @description Token ids of the prefix, split into chunks; only full chunks are cached and pinned. */
             tokens?: number[] | null;
-            /** @description Ends this many seconds from now. */
+            /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
         };
         /** PinRecord */
@@ -2290,29 +2290,29 @@ export interface components {
         };
         /**
          * PolicyPatch
-         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
          * @example {
          *       "algorithm": "arc"
          *     }
          */
         PolicyPatch: {
-            /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
+            /** @description Under pressure, admit a block only if its key was seen before; defaults to false. */
             admission?: boolean | null;
-            /** @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out. */
+            /** @description The pool is under pressure while victims were idle for less than this many seconds; 1 to 86,400, defaults to 240. */
             admission_idle_s?: number | null;
-            /** @description In which order blocks go; `lru` when left out. */
+            /** @description Order in which blocks are evicted; defaults to `lru`. */
             algorithm?: ("lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop") | null;
-            /** @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out. */
+            /** @description Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 (evict only when needed). */
             high_watermark?: number | null;
-            /** @description Down to this share; 0.5 to the high watermark. 1 when left out. */
+            /** @description Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1. */
             low_watermark?: number | null;
-            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
+            /** @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner. */
             managed_by?: string | null;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
-            /** @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0. */
+            /** @description Of several policies that match a node, the one with the highest priority is in force; 0 to 1,000, and 0 for `default`. */
             priority?: number | null;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
@@ -2329,27 +2329,27 @@ export interface components {
          *     }
          */
         PolicyPut: {
-            /** @description Under pressure, admit a block only when its key was seen before; false when left out. */
+            /** @description Under pressure, admit a block only if its key was seen before; defaults to false. */
             admission?: boolean;
             /**
-             * @description Pressure: victims were idle for less than this; 1 to 86,400. 240 when left out.
+             * @description The pool is under pressure while victims were idle for less than this many seconds; 1 to 86,400, defaults to 240.
              * @example 60
              */
             admission_idle_s?: number;
-            /** @description In which order blocks go; `lru` when left out. */
+            /** @description Order in which blocks are evicted; defaults to `lru`. */
             algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
             /**
-             * @description Above this share of the pool, evict ahead of need; 0.5 to 1. 1 (only at need) when left out.
+             * @description Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 (evict only when needed).
              * @example 0.9
              */
             high_watermark?: number;
             /**
-             * @description Down to this share; 0.5 to the high watermark. 1 when left out.
+             * @description Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1.
              * @example 0.8
              */
             low_watermark?: number;
             /**
-             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
              * @default
              */
             managed_by: string;
@@ -2359,12 +2359,12 @@ export interface components {
              */
             note: string;
             /**
-             * @description Of several that match a node, the highest is in force; 0 to 1,000, of `default` 0.
+             * @description Of several policies that match a node, the one with the highest priority is in force; 0 to 1,000, and 0 for `default`.
              * @default 0
              * @example 10
              */
             priority: number;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
@@ -2554,43 +2554,43 @@ export interface components {
         };
         /**
          * QuotaPatch
-         * @description Fields to change; what is left out stays, null takes a field back to its default.
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
          * @example {
          *       "limit_bytes": "8GiB",
          *       "note": null
          *     }
          */
         QuotaPatch: {
-            /** @description Bytes that no other tenant can take; at most the limit. 0 when left out. */
+            /** @description Bytes that no other tenant's store may evict; at most the limit, defaults to 0. */
             floor_bytes?: number | string | null;
             /**
-             * @description Hard cap; null for no cap.
+             * @description Most bytes that the tenant may hold; null for no limit.
              * @example 4GiB
              */
             limit_bytes?: number | string | null;
-            /** @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's. */
+            /** @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner. */
             managed_by?: string | null;
-            /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
+            /** @description `enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted. */
             mode?: ("enforce" | "observe") | null;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
-            /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
+            /** @description At the limit: evict the tenant's own blocks (the default), or refuse the store. */
             on_exceed?: ("evict_self" | "reject") | null;
             /**
-             * @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone.
+             * @description Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the limit; null for no budget other than the pool's.
              * @example 128MiB
              */
             pin_budget_bytes?: number | string | null;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
             /**
-             * @description Bytes a second that the tenant may store, at least 1; null for no bound.
+             * @description Bytes per second that the tenant may store, at least 1; null for no limit.
              * @example 1MiB
              */
             store_rate_bytes?: number | string | null;
-            /** @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out. */
+            /** @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1. */
             weight?: number | null;
         };
         /**
@@ -2604,45 +2604,45 @@ export interface components {
          */
         QuotaPut: {
             /**
-             * @description Bytes that no other tenant can take; at most the limit. 0 when left out.
+             * @description Bytes that no other tenant's store may evict; at most the limit, defaults to 0.
              * @example 256MiB
              */
             floor_bytes?: number | string;
             /**
-             * @description Hard cap; null for no cap.
+             * @description Most bytes that the tenant may hold; null for no limit.
              * @example 4GiB
              */
             limit_bytes?: number | string | null;
             /**
-             * @description Whose it is among those who apply files (`larder apply`): one file never deletes the records of another. Empty: nobody's.
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
              * @default
              */
             managed_by: string;
-            /** @description `enforce` (the default), or `observe`: nothing binds, what would be refused is counted. */
+            /** @description `enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted. */
             mode?: "enforce" | "observe";
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description At the limit: make room among the tenant's own blocks (the default), or refuse. */
+            /** @description At the limit: evict the tenant's own blocks (the default), or refuse the store. */
             on_exceed?: "evict_self" | "reject";
             /**
-             * @description Bytes that guaranteed pins may hold: at most the floor (when there is one) and the limit; null for the pool's budget alone.
+             * @description Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the limit; null for no budget other than the pool's.
              * @example 128MiB
              */
             pin_budget_bytes?: number | string | null;
-            /** @description Only for nodes that have all these labels; null: for every node. */
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
             /**
-             * @description Bytes a second that the tenant may store, at least 1; null for no bound.
+             * @description Bytes per second that the tenant may store, at least 1; null for no limit.
              * @example 1MiB
              */
             store_rate_bytes?: number | string | null;
             /**
-             * @description Share of what is borrowed, against other tenants: 0.01 to 1,000. 1 when left out.
+             * @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1.
              * @example 2
              */
             weight?: number;
@@ -2692,17 +2692,17 @@ export interface components {
          *     }
          */
         RatePut: {
-            /** @description The model's name, as engines attach with it. */
+            /** @description Model name with which engines attach. */
             model: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description Above 0, at most 1,000,000,000; of a whole engine, all its ranks together. */
+            /** @description Prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
             prefill_tokens_per_s: number;
             /**
-             * @description For one space alone, by its identity (32 hex digits); empty for all of the model.
+             * @description Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model.
              * @default
              */
             space: string;
@@ -2779,7 +2779,7 @@ export interface components {
          */
         ResizePost: {
             /**
-             * @description Bytes, or text such as `4GiB`; pools only grow.
+             * @description Bytes, or text such as `4GiB`; pools cannot shrink.
              * @example 4GiB
              */
             pool_bytes: number | string;
@@ -2804,7 +2804,7 @@ export interface components {
          */
         RestartPost: {
             /**
-             * @description Only say whether the new processes would start and keep the cache.
+             * @description Only check whether the new processes would start and keep the cache.
              * @default false
              */
             dry_run: boolean;
@@ -2842,7 +2842,7 @@ export interface components {
          *     }
          */
         SessionPost: {
-            /** @description `larder_…` */
+            /** @description A token, `larder_…`. */
             token: string;
         };
         /** SnapshotAnswer */
@@ -2895,39 +2895,39 @@ export interface components {
          */
         SweepPost: {
             /**
-             * @description As the template has it: the turn of the model is opened after the messages.
+             * @description Append the template's generation prompt after the messages.
              * @default false
              */
             add_generation_prompt: boolean;
             /**
-             * @description Tokens in a chunk, as the engines have it.
+             * @description Tokens per chunk, as configured in the engines.
              * @default 256
              */
             chunk_tokens: number;
             /**
-             * @description Only count the blocks; nothing is done to them.
+             * @description Only count the blocks, without changing them.
              * @default false
              */
             dry_run: boolean;
-            /** @description Keys of its chunks, 64 hex digits each. */
+            /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
-            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            /** @description Messages of a chat, rendered with the tokenizer's chat template. */
             messages?: {
                 [key: string]: unknown;
             }[] | null;
-            /** @description All spaces of a model. */
+            /** @description Model, with all of its spaces. */
             model?: string | null;
-            /** @description One node, by name. */
+            /** @description Name of one node. */
             node?: string | null;
-            /** @description Some nodes, by name. */
+            /** @description Names of several nodes. */
             nodes?: string[] | null;
-            /** @description One space, by its 32 hex digits; nodes list them. */
+            /** @description One space: 32 hex digits, as nodes list it. */
             space?: string | null;
-            /** @description Tenant as shown; `_default` for the empty salt. */
+            /** @description Tenant, as shown; `_default` is the empty salt. */
             tenant?: string | null;
-            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            /** @description Text, which the tokenizer registered for the model turns into tokens. */
             text?: string | null;
-            /** @description Token ids, cut in chunks; only full chunks count. */
+            /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
         };
         /** SweepStats */
@@ -3015,10 +3015,10 @@ export interface components {
          *     }
          */
         TokenPatch: {
-            /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
+            /** @description Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry. */
             expires_at?: number | string | null;
             name?: string;
-            /** @description Ends this many seconds from now. */
+            /** @description Time to live in seconds from now. */
             ttl_s?: number;
         };
         /**
@@ -3033,19 +3033,19 @@ export interface components {
          *     }
          */
         TokenPost: {
-            /** @description Ends then: Unix seconds, or RFC 3339 with an offset; null: never. */
+            /** @description Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry. */
             expires_at?: number | string | null;
-            /** @description Names it in lists and in the audit: 1 to 128 of A-Z a-z 0-9 . _ - */
+            /** @description Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ - */
             name: string;
             /**
-             * @description `viewer` reads; `operator` changes quotas, pins, policies and nodes, too; `admin` does all, also tokens, ceilings and the audit.
+             * @description `viewer` may read; `operator` may also change quotas, pins, policies and nodes; `admin` may also manage tokens and ceilings and read the audit log.
              * @default viewer
              * @enum {string}
              */
             role: "viewer" | "operator" | "admin";
-            /** @description Tenants as shown (`_default` for the empty salt) that it is limited to; null: all. */
+            /** @description Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants. */
             tenants?: string[] | null;
-            /** @description Ends this many seconds from now. */
+            /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
         };
         /** TokenizerAnswer */
@@ -3094,20 +3094,20 @@ export interface components {
          */
         TokenizerPut: {
             /**
-             * @description The tokenizer adds its special tokens around a `text`, as engines do for completions; around `messages` only the template's stand.
+             * @description Let the tokenizer add its special tokens to a `text`, as engines do for completions. For `messages`, only the template adds special tokens.
              * @default true
              */
             add_special_tokens: boolean;
-            /** @description Jinja, with `messages`, `add_generation_prompt` and the special tokens; for `messages`. */
+            /** @description Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special tokens. */
             chat_template?: string | null;
-            /** @description Model name, as engines attach with it; one tokenizer for each. */
+            /** @description Model name with which engines attach. A model has at most one tokenizer. */
             model: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description For the template, such as `bos_token` and `eos_token`. */
+            /** @description Special tokens for the template, such as `bos_token` and `eos_token`. */
             special_tokens?: {
                 [key: string]: string;
             } | null;
@@ -3218,34 +3218,34 @@ export interface components {
          */
         VerifyPost: {
             /**
-             * @description As the template has it: the turn of the model is opened after the messages.
+             * @description Append the template's generation prompt after the messages.
              * @default false
              */
             add_generation_prompt: boolean;
             /**
-             * @description Tokens in a chunk, as the engines have it.
+             * @description Tokens per chunk, as configured in the engines.
              * @default 256
              */
             chunk_tokens: number;
-            /** @description Keys of its chunks, 64 hex digits each. */
+            /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
-            /** @description Messages of a chat; the tokenizer's chat template makes a text of them. */
+            /** @description Messages of a chat, rendered with the tokenizer's chat template. */
             messages?: {
                 [key: string]: unknown;
             }[] | null;
-            /** @description All spaces of a model. */
+            /** @description Model, with all of its spaces. */
             model?: string | null;
-            /** @description One node, by name. */
+            /** @description Name of one node. */
             node?: string | null;
-            /** @description Some nodes, by name. */
+            /** @description Names of several nodes. */
             nodes?: string[] | null;
-            /** @description One space, by its 32 hex digits; nodes list them. */
+            /** @description One space: 32 hex digits, as nodes list it. */
             space?: string | null;
-            /** @description Tenant as shown; `_default` for the empty salt. */
+            /** @description Tenant, as shown; `_default` is the empty salt. */
             tenant?: string | null;
-            /** @description Text; tokens are made of it by the tokenizer registered for the model. */
+            /** @description Text, which the tokenizer registered for the model turns into tokens. */
             text?: string | null;
-            /** @description Token ids, cut in chunks; only full chunks count. */
+            /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
         };
         /** VerifyProgress */
@@ -3275,23 +3275,23 @@ export interface components {
     parameters: never;
     requestBodies: never;
     headers: {
-        /** @description Of `text/csv`: a name for the file. */
+        /** @description File name, for `text/csv`. */
         "Content-Disposition": string;
-        /** @description Names this state: for `If-None-Match`, and of a record for `If-Match`. */
+        /** @description Identifies this state, for `If-None-Match`; the ETag of a record is also for `If-Match`. */
         ETag: string;
-        /** @description Where the new record is. */
+        /** @description URL of the new record. */
         Location: string;
-        /** @description Seconds after which it makes sense to try again. */
+        /** @description Seconds to wait before the next attempt. */
         "Retry-After": number;
         /** @description The session's cookie, which scripts cannot read. */
         "Set-Cookie": string;
         /** @description `Bearer realm="larder"`. */
         "WWW-Authenticate": string;
-        /** @description What changes with the session's cookie must send; empty without a session. */
+        /** @description CSRF token to send with changes that use the session cookie; empty without a session. */
         "X-CSRF-Token": string;
         /** @description `index` of the snapshot. */
         "X-Larder-Index": number;
-        /** @description Of this request, as the log and the audit have it. */
+        /** @description Id of this request in the log and in the audit log. */
         "X-Request-Id": string;
     };
     pathItems: never;
@@ -4277,7 +4277,7 @@ export interface operations {
     verify: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: never;
@@ -4419,7 +4419,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -4441,7 +4441,7 @@ export interface operations {
                     "application/json": components["schemas"]["NodeVerification"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -4568,7 +4568,7 @@ export interface operations {
     applyDocument: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: never;
@@ -4729,27 +4729,27 @@ export interface operations {
     listAudit: {
         parameters: {
             query?: {
-                /** @description Only of this. */
+                /** @description Only entries with this value. */
                 actor?: string;
-                /** @description Only of this. */
+                /** @description Only entries with this value. */
                 action?: string;
-                /** @description Only of this. */
+                /** @description Only entries with this value. */
                 kind?: string;
-                /** @description Only of this. */
+                /** @description Only entries with this value. */
                 name?: string;
-                /** @description Only what was allowed, or refused. */
+                /** @description Only allowed actions, or only denied ones. */
                 decision?: "allowed" | "denied";
-                /** @description Not before this; Unix seconds. */
+                /** @description Earliest time, in Unix seconds. */
                 since?: number;
-                /** @description Not after this; Unix seconds. */
+                /** @description Latest time, in Unix seconds. */
                 until?: number;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -4768,7 +4768,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuditList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -4881,7 +4881,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One entry a line. */
+            /** @description One entry per line. */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4989,11 +4989,11 @@ export interface operations {
     verifyAudit: {
         parameters: {
             query?: {
-                /** @description A hash that must be that of an entry. */
+                /** @description Hash that some entry must have. */
                 expect?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -5012,7 +5012,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuditVerified"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -5119,25 +5119,25 @@ export interface operations {
     listBlocks: {
         parameters: {
             query?: {
-                /** @description Only of this tenant, as shown. */
+                /** @description Only this tenant, as shown. */
                 tenant?: string;
-                /** @description Only of this model. */
+                /** @description Only this model. */
                 model?: string;
-                /** @description Only of this space, 32 hex digits. */
+                /** @description Only this space, 32 hex digits. */
                 space?: string;
-                /** @description Only of this key, 64 hex digits. */
+                /** @description Only this key, 64 hex digits. */
                 key?: string;
-                /** @description Only blocks of this hot prefix, by its label in `/prefixes`. */
+                /** @description Only blocks of the hot prefix with this label in `/prefixes`. */
                 prefix?: string;
-                /** @description Only of this node. */
+                /** @description Only this node. */
                 node?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -5156,7 +5156,7 @@ export interface operations {
                     "application/json": components["schemas"]["BlockList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -5274,7 +5274,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -5295,7 +5295,7 @@ export interface operations {
                     "application/json": components["schemas"]["BlockCopies"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -5412,13 +5412,13 @@ export interface operations {
     listCeilings: {
         parameters: {
             query?: {
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -5437,7 +5437,7 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -5545,7 +5545,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -5566,7 +5566,7 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -5686,7 +5686,7 @@ export interface operations {
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -5711,7 +5711,7 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -6182,7 +6182,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description `id` of the last `event`: those after it come first. */
+                /** @description `id` of the last `event` received: later events are sent first. */
                 "Last-Event-ID"?: string;
             };
             path?: never;
@@ -6190,7 +6190,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Data of `event` events. */
+            /** @description Data of `event` messages. */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6298,21 +6298,21 @@ export interface operations {
     listEvents: {
         parameters: {
             query?: {
-                /** @description Only of this name; `push.*` for all that begin with `push.`. */
+                /** @description Only events of this name; `push.*` selects all names that begin with `push.`. */
                 name?: string;
-                /** @description Only of this node. */
+                /** @description Only this node. */
                 node?: string;
-                /** @description Only from this time on, Unix seconds. */
+                /** @description Earliest time, in Unix seconds. */
                 since?: number;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -6331,7 +6331,7 @@ export interface operations {
                     "application/json": components["schemas"]["EventList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -6438,13 +6438,13 @@ export interface operations {
     exportDocument: {
         parameters: {
             query?: {
-                /** @description Only of this type; may come again. */
+                /** @description Only records of this type; may be repeated. */
                 type?: ("quotas" | "pins" | "policies")[];
-                /** @description Only of this owner. */
+                /** @description Only records of this owner. */
                 managed_by?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -6463,7 +6463,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -6571,7 +6571,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -6590,7 +6590,7 @@ export interface operations {
                     "application/json": components["schemas"]["JoinTokenList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -6960,7 +6960,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -6979,7 +6979,7 @@ export interface operations {
                     "application/json": components["schemas"]["ManagerList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -7087,7 +7087,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -7106,7 +7106,7 @@ export interface operations {
                     "application/json": components["schemas"]["NodeList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -7214,7 +7214,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -7235,7 +7235,7 @@ export interface operations {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -7352,7 +7352,7 @@ export interface operations {
     forgetNode: {
         parameters: {
             query?: {
-                /** @description Also while it is connected and not drained. */
+                /** @description Remove the node even if it is connected and not drained. */
                 force?: boolean;
             };
             header?: never;
@@ -7629,7 +7629,7 @@ export interface operations {
     drainNode: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: never;
@@ -8217,7 +8217,7 @@ export interface operations {
     getTrace: {
         parameters: {
             query?: {
-                /** @description How far back; nodes keep about an hour. */
+                /** @description Seconds to look back; nodes keep about an hour. */
                 since_s?: number;
             };
             header?: never;
@@ -8228,7 +8228,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One request a line. */
+            /** @description One request per line. */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8357,7 +8357,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -8376,7 +8376,7 @@ export interface operations {
                     "application/json": components["schemas"]["Overview"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -8483,11 +8483,11 @@ export interface operations {
     getHistory: {
         parameters: {
             query?: {
-                /** @description How far back; an hour is kept. */
+                /** @description Seconds to look back; one hour is kept. */
                 seconds?: number;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -8506,7 +8506,7 @@ export interface operations {
                     "application/json": components["schemas"]["Series"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -8613,25 +8613,25 @@ export interface operations {
     listPins: {
         parameters: {
             query?: {
-                /** @description Only of this tenant, as shown. */
+                /** @description Only this tenant, as shown. */
                 tenant?: string;
-                /** @description Only of this model. */
+                /** @description Only this model. */
                 model?: string;
-                /** @description Only of this strength. */
+                /** @description Only pins of this strength. */
                 strength?: "soft" | "guaranteed" | "permanent";
-                /** @description Only of this tier. */
+                /** @description Only pins of this tier. */
                 tier?: "host" | "gpu";
-                /** @description Only of this owner. */
+                /** @description Only records of this owner. */
                 managed_by?: string;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -8650,7 +8650,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -8758,7 +8758,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -8779,7 +8779,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -8896,13 +8896,13 @@ export interface operations {
     putPin: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -8927,7 +8927,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -9086,7 +9086,7 @@ export interface operations {
     deletePin: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -9226,7 +9226,7 @@ export interface operations {
     patchPin: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -9413,7 +9413,7 @@ export interface operations {
     extendPin: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: never;
@@ -9577,19 +9577,19 @@ export interface operations {
     listPolicies: {
         parameters: {
             query?: {
-                /** @description Only of this algorithm. */
+                /** @description Only policies with this algorithm. */
                 algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
-                /** @description Only of this owner. */
+                /** @description Only records of this owner. */
                 managed_by?: string;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -9608,7 +9608,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -9716,7 +9716,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -9737,7 +9737,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -9854,13 +9854,13 @@ export interface operations {
     putPolicy: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -9885,7 +9885,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -10044,7 +10044,7 @@ export interface operations {
     deletePolicy: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -10184,7 +10184,7 @@ export interface operations {
     patchPolicy: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -10371,15 +10371,15 @@ export interface operations {
     listPrefixes: {
         parameters: {
             query?: {
-                /** @description Hottest by bytes served, or by hits. */
+                /** @description Rank by bytes served, or by hits. */
                 by?: "bytes" | "hits";
                 /** @description Only this tenant, as shown. */
                 tenant?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -10398,7 +10398,7 @@ export interface operations {
                     "application/json": components["schemas"]["PrefixList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -10505,17 +10505,17 @@ export interface operations {
     listPushes: {
         parameters: {
             query?: {
-                /** @description Only this type. */
+                /** @description Only pushes of this type. */
                 type?: "quotas" | "pins" | "policies";
                 /** @description Only this node. */
                 node?: string;
-                /** @description Only this state. */
+                /** @description Only pushes in this state. */
                 state?: "acked" | "nacked" | "timed_out" | "refused";
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -10534,7 +10534,7 @@ export interface operations {
                     "application/json": components["schemas"]["PushList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -10641,19 +10641,19 @@ export interface operations {
     listQuotas: {
         parameters: {
             query?: {
-                /** @description Only of this mode. */
+                /** @description Only quotas of this mode. */
                 mode?: "enforce" | "observe";
-                /** @description Only of this owner. */
+                /** @description Only records of this owner. */
                 managed_by?: string;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -10672,7 +10672,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -10780,7 +10780,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -10801,7 +10801,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -10918,13 +10918,13 @@ export interface operations {
     putQuota: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -10949,7 +10949,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -11108,7 +11108,7 @@ export interface operations {
     deleteQuota: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -11248,7 +11248,7 @@ export interface operations {
     patchQuota: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: {
@@ -11435,17 +11435,17 @@ export interface operations {
     listRates: {
         parameters: {
             query?: {
-                /** @description Only of this model. */
+                /** @description Only this model. */
                 model?: string;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -11464,7 +11464,7 @@ export interface operations {
                     "application/json": components["schemas"]["RateList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -11572,7 +11572,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -11593,7 +11593,7 @@ export interface operations {
                     "application/json": components["schemas"]["RateAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -11713,7 +11713,7 @@ export interface operations {
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -11738,7 +11738,7 @@ export interface operations {
                     "application/json": components["schemas"]["RateAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12035,7 +12035,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -12055,7 +12055,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12308,7 +12308,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The session is over. */
+            /** @description The session has ended. */
             204: {
                 headers: {
                     "Set-Cookie": components["headers"]["Set-Cookie"];
@@ -12405,13 +12405,13 @@ export interface operations {
     getSnapshot: {
         parameters: {
             query?: {
-                /** @description `index` of the last answer: wait for a newer one. */
+                /** @description `index` of the last answer: wait for a newer state. */
                 index?: number;
-                /** @description With `index`: answer with the present state after this time (`30s`, `500ms`; at most 300 s) and up to a sixteenth more. */
+                /** @description With `index`: longest wait for a newer state (`30s`, `500ms`; at most 300 s, plus up to a sixteenth); then the answer is the current state. */
                 wait?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -12419,7 +12419,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The header has the index, too. */
+            /** @description A header repeats the index. */
             200: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12431,7 +12431,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12538,17 +12538,17 @@ export interface operations {
     listTenants: {
         parameters: {
             query?: {
-                /** @description Only those that have a quota (true) or have none (false). */
+                /** @description Only tenants with a quota (true), or only tenants without one (false). */
                 managed?: boolean;
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -12567,7 +12567,7 @@ export interface operations {
                     "application/json": components["schemas"]["TenantList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12675,7 +12675,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -12696,7 +12696,7 @@ export interface operations {
                     "application/json": components["schemas"]["TenantAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -12813,7 +12813,7 @@ export interface operations {
     adoptTenant: {
         parameters: {
             query?: {
-                /** @description Answer after the nodes acknowledged, at most this long: `2s`, `500ms`; at most 30 s. */
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
             header?: never;
@@ -12978,15 +12978,15 @@ export interface operations {
     listTokenizers: {
         parameters: {
             query?: {
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -13005,7 +13005,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -13113,7 +13113,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -13134,7 +13134,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -13254,7 +13254,7 @@ export interface operations {
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
-                /** @description `*`: only when there is no such record yet. */
+                /** @description `*`: only if the record does not exist yet. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -13279,7 +13279,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description The record is new. */
+            /** @description The record was created. */
             201: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -13575,15 +13575,15 @@ export interface operations {
     listTokens: {
         parameters: {
             query?: {
-                /** @description Field to sort by, with `-` in front for descending. */
+                /** @description Field to sort by; prefix it with `-` for descending order. */
                 sort?: string;
-                /** @description At most this many items. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next_cursor` of the page before; of the first page, none. */
+                /** @description `next_cursor` of the previous page; empty for the first page. */
                 cursor?: string;
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -13602,7 +13602,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenList"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -13859,7 +13859,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -13880,7 +13880,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenAnswer"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -14281,21 +14281,21 @@ export interface operations {
     getUsage: {
         parameters: {
             query?: {
-                /** @description What each item is about. */
+                /** @description What each item describes. */
                 group_by?: "tenant" | "model" | "node";
-                /** @description Length of a step of time. */
+                /** @description Length of one time step. */
                 step?: "1h" | "1d";
-                /** @description Unix seconds or RFC 3339; a day, or with steps of a day 30 days, before `to` when left out. */
+                /** @description Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a day. */
                 from?: string;
-                /** @description The same; now when left out. */
+                /** @description End: Unix seconds or RFC 3339. Defaults to now. */
                 to?: string;
-                /** @description Only of this tenant, as shown. */
+                /** @description Only this tenant, as shown. */
                 tenant?: string;
-                /** @description Instead of the Accept header. */
+                /** @description Format of the answer; overrides the `Accept` header. */
                 format?: "json" | "csv";
             };
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -14303,7 +14303,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description With `text/csv`: one line an item. */
+            /** @description As `text/csv`: one line per item. */
             200: {
                 headers: {
                     "Content-Disposition": components["headers"]["Content-Disposition"];
@@ -14316,7 +14316,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];
@@ -14424,7 +14424,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description ETags of states that the caller has. */
+                /** @description ETags of states that the caller already has. */
                 "If-None-Match"?: string;
             };
             path?: never;
@@ -14443,7 +14443,7 @@ export interface operations {
                     "application/json": components["schemas"]["Whoami"];
                 };
             };
-            /** @description The caller has this state already (`If-None-Match`). */
+            /** @description The caller already has this state (`If-None-Match`). */
             304: {
                 headers: {
                     ETag: components["headers"]["ETag"];

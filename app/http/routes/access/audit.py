@@ -16,13 +16,13 @@ from app.schemas.base.listing import PageRequest
 from app.services.access.audit import Audit
 
 LINES = "application/x-ndjson"
-_Text = Annotated[str | None, QueryParameter(max_length=256, description="Only of this.")]
+_Text = Annotated[str | None, QueryParameter(max_length=256, description="Only entries with this value.")]
 
 
 @get(
     "/",
     operation_id="listAudit",
-    summary="Who did what, and who was refused what, newest first",
+    summary="List audit entries, newest first: changes, actions and denied requests",
     opt={"role": "admin"},
     responses=declared("invalid"),
 )
@@ -33,10 +33,11 @@ async def list_audit(
     kind: _Text = None,
     name: _Text = None,
     decision: Annotated[
-        Literal["allowed", "denied"] | None, QueryParameter(description="Only what was allowed, or refused.")
+        Literal["allowed", "denied"] | None,
+        QueryParameter(description="Only allowed actions, or only denied ones."),
     ] = None,
-    since: Annotated[float | None, QueryParameter(description="Not before this; Unix seconds.")] = None,
-    until: Annotated[float | None, QueryParameter(description="Not after this; Unix seconds.")] = None,
+    since: Annotated[float | None, QueryParameter(description="Earliest time, in Unix seconds.")] = None,
+    until: Annotated[float | None, QueryParameter(description="Latest time, in Unix seconds.")] = None,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> AuditList:
@@ -47,12 +48,12 @@ async def list_audit(
 @get(
     "/export",
     operation_id="exportAudit",
-    summary="The whole journal as JSON lines, oldest first",
+    summary="Export the audit log as JSON lines, oldest first",
     opt={"role": "admin"},
     media_type=LINES,
     responses={
         200: ResponseSpec(
-            AuditEntry, generate_examples=False, media_type=LINES, description="One entry a line."
+            AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line."
         ),
         **declared(),
     },
@@ -65,14 +66,14 @@ async def export_audit(audit: NamedDependency[Audit]) -> Stream:
 @get(
     "/verify",
     operation_id="verifyAudit",
-    summary="Whether the journal is what was written: no entry changed, gone, moved or added",
+    summary="Verify that no audit entry was changed, removed, moved or added",
     opt={"role": "admin"},
     responses=declared("invalid"),
 )
 async def verify_audit(
     audit: NamedDependency[Audit],
     expect: Annotated[
-        str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="A hash that must be that of an entry.")
+        str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="Hash that some entry must have.")
     ] = "",
 ) -> AuditVerified:
     return await audit.verify(expect)

@@ -20,7 +20,7 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 @post(
     "/",
     operation_id="logIn",
-    summary="Log in with a token: the answer sets the session's cookie for 12 hours",
+    summary="Log in with a token; the answer sets a session cookie that is valid for 12 hours",
     status_code=200,
     opt={"body": SessionPost, "role": "anyone"},
     responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
@@ -42,7 +42,7 @@ async def log_in(
 @get(
     "/",
     operation_id="getSession",
-    summary="Who is logged in, and the token that changes need (`X-CSRF-Token`)",
+    summary=("Get the identity of the session, and the CSRF token that changes need (`X-CSRF-Token`)"),
     opt={"role": "viewer", "scoped": True},
     responses=declared(),
 )
@@ -60,7 +60,7 @@ async def get_session(
     operation_id="logOut",
     summary="End the session",
     opt={"role": "viewer", "scoped": True},
-    responses={204: ResponseSpec(None, description="The session is over."), **declared()},
+    responses={204: ResponseSpec(None, description="The session has ended."), **declared()},
 )
 async def log_out(
     request: StrictRequest,

@@ -21,7 +21,7 @@ _WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-la
 @get(
     "/",
     operation_id="listTokens",
-    summary="Tokens without their secrets",
+    summary="List tokens, without their secrets",
     opt={"role": "admin"},
     responses=declared("invalid"),
 )
@@ -34,7 +34,7 @@ async def list_tokens(
 @get(
     "/{token_id:str}",
     operation_id="getToken",
-    summary="One token, by its id or name, without its secret",
+    summary="Get a token by its id or name, without its secret",
     opt={"role": "admin"},
     responses=declared("not-found"),
 )
@@ -45,7 +45,7 @@ async def get_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) ->
 @post(
     "/",
     operation_id="createToken",
-    summary="Make a token; the answer is the only one that has its secret",
+    summary="Create a token; only this answer contains its secret",
     opt={"body": TokenPost, "role": "admin", "setup": True},
     responses=declared(*_WRITES),
 )
@@ -57,7 +57,7 @@ async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost
 @patch(
     "/{token_id:str}",
     operation_id="patchToken",
-    summary="Rename a token, or move its end",
+    summary="Rename a token, or change its expiry",
     opt={"body": dict[str, Any], "patch": TokenPatch, "role": "admin"},
     responses=declared("not-found", *_WRITES),
 )
@@ -72,7 +72,7 @@ async def patch_token(
 @delete(
     "/{token_id:str}",
     operation_id="revokeToken",
-    summary="Revoke a token and end its sessions: within two seconds nobody takes it any more",
+    summary="Revoke a token and end its sessions; every manager rejects it within two seconds",
     opt={"role": "admin"},
     responses=declared("not-found", "conflict"),
 )
@@ -83,7 +83,7 @@ async def revoke_token(tokens: NamedDependency[Tokens], token_id: FromPath[str])
 @get(
     "/whoami",
     operation_id="whoami",
-    summary="Who the API takes the caller for",
+    summary="Get the identity of the caller",
     opt={"role": "viewer", "scoped": True},
     responses=declared(),
     tags=["tokens"],

@@ -37,7 +37,7 @@ _PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-larg
 @post(
     "/lookup",
     operation_id="lookup",
-    summary="How much of a prefix each node would serve now, by tier",
+    summary="Look up how much of a prefix each node would serve now, by tier",
     status_code=200,
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
@@ -52,7 +52,7 @@ async def lookup(
 @post(
     "/locate",
     operation_id="locate",
-    summary="Which nodes hold the start of a prefix, best first, and where engines reach them",
+    summary=("Look up the nodes that hold the start of a prefix, best first, and their engine sockets"),
     status_code=200,
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
@@ -67,7 +67,7 @@ async def locate(
 @post(
     "/invalidate",
     operation_id="invalidate",
-    summary="Make blocks unreadable at once; permanent pins keep theirs",
+    summary="Invalidate blocks: they become unreadable at once, unless a permanent pin holds them",
     status_code=200,
     opt={"body": SweepPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
@@ -80,7 +80,7 @@ async def invalidate(actions: NamedDependency[Actions], data: JSONBody[SweepPost
 @post(
     "/demote",
     operation_id="demote",
-    summary="Make blocks the first victims until they are used again",
+    summary="Demote blocks: they are evicted first until they are used again",
     status_code=200,
     opt={"body": SweepPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
@@ -93,7 +93,7 @@ async def demote(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -
 @post(
     "/clear",
     operation_id="clear",
-    summary="Drop everything that is cached; permanent pins keep theirs unless told otherwise",
+    summary="Clear the cache; blocks under permanent pins stay unless the request includes them",
     status_code=200,
     opt={"body": ClearPost, "role": "operator"},
     responses=_PROBLEMS,
@@ -106,7 +106,7 @@ async def clear(actions: NamedDependency[Actions], data: JSONBody[ClearPost]) ->
 @post(
     "/verify",
     operation_id="verify",
-    summary="Hold blocks against their checksums in the background; corrupt ones become misses",
+    summary="Verify the checksums of blocks in the background; corrupt blocks become misses",
     status_code=200,
     opt={"body": VerifyPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
@@ -121,7 +121,7 @@ async def verify(
 @get(
     "/verify/{node:str}/{number:int}",
     operation_id="getVerification",
-    summary="How far a verification is",
+    summary="Get the progress of a verification",
     opt={"role": "viewer"},
     responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
 )
@@ -136,7 +136,7 @@ async def get_verification(
 @post(
     "/restart",
     operation_id="restart",
-    summary="Restart this Larder and keep its cache; refused if the cache would be lost",
+    summary="Restart Larder with its cache; refused if the cache would be lost",
     status_code=200,
     opt={"body": RestartPost, "role": "operator"},
     responses=declared("malformed", "invalid", "unsupported-media-type", "too-large", "conflict"),
@@ -149,7 +149,7 @@ async def restart(restarts: NamedDependency[Restarts], data: JSONBody[RestartPos
 @post(
     "/dry-run",
     operation_id="dryRun",
-    summary="What nodes would say to records, without applying or keeping them",
+    summary="Validate records on the nodes without applying or storing them",
     status_code=200,
     opt={"body": DryRunPost, "role": "operator"},
     responses=_PROBLEMS,

@@ -17,20 +17,21 @@ from app.services.cache.blocks import BlockFilters, BlockService
 @get(
     "/",
     operation_id="listBlocks",
-    summary="What is cached, block by block, node by node",
+    summary="List cached blocks of each node",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid", "node-unreachable"),
 )
 async def list_blocks(
     blocks: NamedDependency[BlockService],
-    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
-    model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
-    space: Annotated[str | None, QueryParameter(description="Only of this space, 32 hex digits.")] = None,
-    key: Annotated[str | None, QueryParameter(description="Only of this key, 64 hex digits.")] = None,
+    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
+    space: Annotated[str | None, QueryParameter(description="Only this space, 32 hex digits.")] = None,
+    key: Annotated[str | None, QueryParameter(description="Only this key, 64 hex digits.")] = None,
     prefix: Annotated[
-        str | None, QueryParameter(description="Only blocks of this hot prefix, by its label in `/prefixes`.")
+        str | None,
+        QueryParameter(description="Only blocks of the hot prefix with this label in `/prefixes`."),
     ] = None,
-    node: Annotated[str | None, QueryParameter(description="Only of this node.")] = None,
+    node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> BlockList:
@@ -43,7 +44,7 @@ async def list_blocks(
 @get(
     "/{key:str}",
     operation_id="getBlock",
-    summary="One key: its blocks on every node and in every space",
+    summary="Get the blocks of one key on every node and in every space",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid", "node-unreachable"),
 )

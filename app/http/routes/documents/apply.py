@@ -24,7 +24,7 @@ from app.services.documents.export import Export
 @post(
     "/apply",
     operation_id="applyDocument",
-    summary="Make records what a document says: everything, or nothing",
+    summary="Apply a document: all of its changes, or none",
     opt={"body": ApplyPut, "role": "viewer", "scoped": True},
     status_code=200,
     responses=declared(
@@ -50,16 +50,17 @@ async def apply_document(
 @get(
     "/export",
     operation_id="exportDocument",
-    summary="Records as a document that can be applied",
+    summary="Export records as a document that can be applied",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
 async def export_document(
     export: NamedDependency[Export],
     types: Annotated[
-        list[TypeName] | None, QueryParameter(name="type", description="Only of this type; may come again.")
+        list[TypeName] | None,
+        QueryParameter(name="type", description="Only records of this type; may be repeated."),
     ] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
 ) -> Response[ExportAnswer]:
     return await _encoded(await export.export(types or [], managed_by, caller()))
 

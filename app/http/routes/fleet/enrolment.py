@@ -14,7 +14,7 @@ from app.services.fleet.enrolment import Enrolment
 @get(
     "/",
     operation_id="listJoinTokens",
-    summary="Join tokens, newest first, without their secrets",
+    summary="List join tokens, newest first, without their secrets",
     opt={"role": "admin"},
     responses=declared(),
 )
@@ -25,7 +25,7 @@ async def list_join_tokens(enrolment: NamedDependency[Enrolment]) -> JoinTokenLi
 @post(
     "/",
     operation_id="createJoinToken",
-    summary="Make a token by which data planes join the fleet; it is shown once",
+    summary="Create a token with which data planes join the fleet; it is shown only once",
     opt={"body": JoinTokenPost, "role": "admin"},
     responses=declared("malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
 )
@@ -39,7 +39,7 @@ async def create_join_token(
 @delete(
     "/{ident:str}",
     operation_id="deleteJoinToken",
-    summary="Let nobody join with a token any more; nodes that did stay in the fleet",
+    summary="Revoke a join token; nodes that joined with it stay in the fleet",
     opt={"role": "admin"},
     responses=declared("not-found"),
 )

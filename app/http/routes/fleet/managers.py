@@ -11,7 +11,7 @@ from app.services.fleet.managers import Managers
 @get(
     "/",
     operation_id="listManagers",
-    summary="Management planes that share the database, and which of them pushes to nodes",
+    summary="List the managers that share the database, and the one that pushes to nodes",
     opt={"role": "viewer"},
     responses=declared(),
 )

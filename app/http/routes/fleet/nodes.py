@@ -44,7 +44,7 @@ _ASKS_NODE = (
 @get(
     "/",
     operation_id="listNodes",
-    summary="All nodes, by name; callers who are limited to tenants see names, states and sizes",
+    summary="List nodes; callers that are limited to tenants see only names, states and sizes",
     opt={"role": "viewer", "scoped": True},
     responses=declared(),
 )
@@ -55,7 +55,7 @@ async def list_nodes(nodes: NamedDependency[Nodes]) -> NodeList:
 @get(
     "/{name:str}",
     operation_id="getNode",
-    summary="One node; callers who are limited to tenants see its name, state and size",
+    summary="Get a node; callers that are limited to tenants see only its name, state and size",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found"),
 )
@@ -66,7 +66,7 @@ async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAn
 @post(
     "/{name:str}/resize",
     operation_id="resizeNode",
-    summary="Let a node's pool grow, now and whenever it comes back smaller",
+    summary="Enlarge a node's pool, now and whenever the node returns with a smaller one",
     status_code=200,
     opt={"body": ResizePost, "role": "operator"},
     responses=declared(*_ASKS_NODE),
@@ -81,7 +81,7 @@ async def resize_node(
 @delete(
     "/{name:str}/resize",
     operation_id="forgetSize",
-    summary="Ask a node for no size any more when it comes back; until it stops, its pool stays as it is",
+    summary=("Withdraw the requested size of a node's pool; the pool keeps its size until the node stops"),
     opt={"role": "operator"},
     responses=declared("not-found"),
 )
@@ -93,12 +93,12 @@ async def forget_size(resizing: NamedDependency[PoolResize], name: FromPath[str]
 @get(
     "/{name:str}/trace",
     operation_id="getTrace",
-    summary="What engines asked the node for, as JSON lines that `larder replay` reads",
+    summary="Export the access trace of a node as JSON lines that `larder replay` reads",
     opt={"role": "operator"},
     media_type=TRACE_MEDIA_TYPE,
     responses={
         200: ResponseSpec(
-            str, generate_examples=False, media_type=TRACE_MEDIA_TYPE, description="One request a line."
+            str, generate_examples=False, media_type=TRACE_MEDIA_TYPE, description="One request per line."
         ),
         **declared("invalid", "not-found", "node-refused", "node-unreachable"),
     },
@@ -107,7 +107,7 @@ async def get_trace(
     traces: NamedDependency[Traces],
     name: FromPath[str],
     since_s: Annotated[
-        float, QueryParameter(gt=0, le=86_400, description="How far back; nodes keep about an hour.")
+        float, QueryParameter(gt=0, le=86_400, description="Seconds to look back; nodes keep about an hour.")
     ] = 3600,
 ) -> Stream:
     return Stream(await traces.lines(name, since_s), media_type=TRACE_MEDIA_TYPE)
@@ -116,7 +116,10 @@ async def get_trace(
 @post(
     "/{name:str}/drain",
     operation_id="drainNode",
-    summary="Let a node take no new engines and store nothing more, or take them again; reads go on",
+    summary=(
+        "Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, "
+        "but serves reads"
+    ),
     status_code=200,
     opt={"body": DrainPost, "role": "operator"},
     responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
@@ -136,7 +139,7 @@ async def drain_node(
 @post(
     "/{name:str}/engines/{client:int}/expel",
     operation_id="expelEngine",
-    summary="Drop the leases of an engine's process and do not let it attach again, or kill it",
+    summary="Expel an engine's process: drop its leases and bar it from attaching, or kill it",
     status_code=200,
     opt={"body": ExpelPost, "role": "operator"},
     responses=declared(*_ASKS_NODE),
@@ -154,7 +157,7 @@ async def expel_engine(
 @patch(
     "/{name:str}",
     operation_id="patchNode",
-    summary="Lay labels over those that the node tells (JSON merge patch: null takes one of ours back)",
+    summary="Override labels that the node reports (JSON merge patch: null removes an override)",
     opt={"body": NodePatch, "role": "operator"},
     responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
 )
@@ -172,14 +175,18 @@ async def patch_node(
 @delete(
     "/{name:str}",
     operation_id="forgetNode",
-    summary="Know a node no more: it must join again. Refused while it is connected and not drained",
+    summary=(
+        "Remove a node, which must then join again; refused while the node is connected and not drained"
+    ),
     opt={"role": "admin"},
     responses=declared("not-found", "conflict", "invalid"),
 )
 async def forget_node(
     node_intent: NamedDependency[NodeIntent],
     name: FromPath[str],
-    force: Annotated[bool, QueryParameter(description="Also while it is connected and not drained.")] = False,
+    force: Annotated[
+        bool, QueryParameter(description="Remove the node even if it is connected and not drained.")
+    ] = False,
 ) -> None:
     with span("nodes.forget"):
         await node_intent.forget(name, caller(), force=force)

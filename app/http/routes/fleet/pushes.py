@@ -15,16 +15,18 @@ from app.services.fleet.pushes import Pushes
 @get(
     "/",
     operation_id="listPushes",
-    summary="What was sent to nodes, newest first",
+    summary="List pushes to nodes, newest first",
     opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def list_pushes(
     pushes: NamedDependency[Pushes],
-    kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only this type.")] = None,
+    kind: Annotated[
+        TypeName | None, QueryParameter(name="type", description="Only pushes of this type.")
+    ] = None,
     node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
     push_state: Annotated[
-        PushStateName | None, QueryParameter(name="state", description="Only this state.")
+        PushStateName | None, QueryParameter(name="state", description="Only pushes in this state.")
     ] = None,
     limit: Limit = 100,
 ) -> PushList:

@@ -29,7 +29,7 @@ _WRITES = (
 @get(
     "/",
     operation_id="listCeilings",
-    summary="Ceilings, by tenant; callers who are limited to tenants see those that bind them",
+    summary="List ceilings; callers that are limited to tenants see only those of their tenants",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
@@ -42,7 +42,7 @@ async def list_ceilings(
 @get(
     "/{tenant:str}",
     operation_id="getCeiling",
-    summary="How far callers that are limited to a tenant may go with its quota and pins",
+    summary="Get a tenant's ceiling: bounds for callers that are limited to the tenant",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
@@ -54,10 +54,10 @@ async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]
 @put(
     "/{tenant:str}",
     operation_id="putCeiling",
-    summary="Set a tenant's ceiling; quotas that are above it stay until they are changed",
+    summary="Set a tenant's ceiling; quotas above it stay until they are changed",
     opt={"body": CeilingPut, "role": "admin"},
     responses={
-        201: ResponseSpec(CeilingAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(CeilingAnswer, generate_examples=False, description="The record was created."),
         **declared(*_WRITES),
     },
 )
@@ -75,7 +75,9 @@ async def put_ceiling(
 @patch(
     "/{tenant:str}",
     operation_id="patchCeiling",
-    summary="Change some fields of a tenant's ceiling (JSON merge patch: null takes a field back to its default)",
+    summary=(
+        "Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)"
+    ),
     opt={"body": dict[str, Any], "role": "admin"},
     responses=declared("not-found", *_WRITES),
 )
@@ -92,7 +94,9 @@ async def patch_ceiling(
 @delete(
     "/{tenant:str}",
     operation_id="deleteCeiling",
-    summary="Forget a tenant's ceiling; callers that are limited to the tenant may then not change its quota",
+    summary=(
+        "Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota"
+    ),
     opt={"role": "admin"},
     responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
 )

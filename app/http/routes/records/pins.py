@@ -27,17 +27,17 @@ _WRITES = (*_PRECONDITIONS, "conflict", "unsupported-media-type", "too-large")
 @get(
     "/",
     operation_id="listPins",
-    summary="Pins, by name",
+    summary="List pins",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
 async def list_pins(
     pins: NamedDependency[Pins],
-    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
-    model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
-    strength: Annotated[Strength | None, QueryParameter(description="Only of this strength.")] = None,
-    tier: Annotated[Tier | None, QueryParameter(description="Only of this tier.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
+    strength: Annotated[Strength | None, QueryParameter(description="Only pins of this strength.")] = None,
+    tier: Annotated[Tier | None, QueryParameter(description="Only pins of this tier.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
@@ -50,7 +50,7 @@ async def list_pins(
 @get(
     "/{name:str}",
     operation_id="getPin",
-    summary="One pin",
+    summary="Get a pin",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
@@ -65,7 +65,7 @@ async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[
     summary="Pin a prefix",
     opt={"body": PinPut, "role": "operator", "scoped": True},
     responses={
-        201: ResponseSpec(PinAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(PinAnswer, generate_examples=False, description="The record was created."),
         **declared(*_WRITES, "node-unreachable"),
     },
 )
@@ -86,7 +86,9 @@ async def put_pin(
 @patch(
     "/{name:str}",
     operation_id="patchPin",
-    summary="Change how firmly a pin holds, its tier, its end, or its note (JSON merge patch); what it pins stays",
+    summary=(
+        "Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same"
+    ),
     opt={"body": dict[str, Any], "kept": PinSource, "role": "operator", "scoped": True},
     responses=declared("not-found", *_WRITES),
 )
@@ -105,7 +107,7 @@ async def patch_pin(
 @post(
     "/{name:str}",
     operation_id="extendPin",
-    summary="Let a pin end no sooner than `ttl_s` from now",
+    summary="Extend a pin to at least `ttl_s` from now",
     status_code=200,
     opt={"body": PinExtend, "role": "operator", "scoped": True, "suffix": EXTEND},
     responses=declared(
@@ -126,7 +128,7 @@ async def extend_pin(
 @delete(
     "/{name:str}",
     operation_id="deletePin",
-    summary="Forget a pin; its blocks are then like any others",
+    summary="Delete a pin; its blocks may then be evicted like any others",
     opt={"role": "operator", "scoped": True},
     responses=declared("not-found", *_PRECONDITIONS),
 )

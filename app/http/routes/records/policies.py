@@ -32,14 +32,16 @@ _WRITES = (
 @get(
     "/",
     operation_id="listPolicies",
-    summary="Policies, by name, and what nodes have in force",
+    summary="List policies, and those that nodes have in force",
     opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def list_policies(
     policies: NamedDependency[Policies],
-    algorithm: Annotated[Algorithm | None, QueryParameter(description="Only of this algorithm.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    algorithm: Annotated[
+        Algorithm | None, QueryParameter(description="Only policies with this algorithm.")
+    ] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
@@ -50,7 +52,7 @@ async def list_policies(
 @get(
     "/{name:str}",
     operation_id="getPolicy",
-    summary="One policy",
+    summary="Get a policy",
     opt={"role": "viewer"},
     responses=declared("not-found", "invalid"),
 )
@@ -62,10 +64,10 @@ async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -
 @put(
     "/{name:str}",
     operation_id="putPolicy",
-    summary="Set a policy; live, the cache is kept",
+    summary="Set a policy; running nodes switch to it and keep the cache",
     opt={"body": PolicyPut, "role": "operator"},
     responses={
-        201: ResponseSpec(PolicyAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(PolicyAnswer, generate_examples=False, description="The record was created."),
         **declared(*_WRITES),
     },
 )
@@ -86,7 +88,7 @@ async def put_policy(
 @patch(
     "/{name:str}",
     operation_id="patchPolicy",
-    summary="Change some fields of a policy (JSON merge patch: null takes a field back to its default)",
+    summary=("Change some fields of a policy (JSON merge patch: null resets a field to its default)"),
     opt={"body": dict[str, Any], "role": "operator"},
     responses=declared("not-found", *_WRITES),
 )
@@ -105,7 +107,7 @@ async def patch_policy(
 @delete(
     "/{name:str}",
     operation_id="deletePolicy",
-    summary="Forget a policy; its nodes get another one that matches, or go back to their defaults",
+    summary="Delete a policy; its nodes apply another one that matches, or their defaults",
     opt={"role": "operator"},
     responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
 )

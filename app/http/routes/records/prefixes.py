@@ -16,13 +16,13 @@ from app.services.records.prefixes import PrefixService
 @get(
     "/",
     operation_id="listPrefixes",
-    summary="Prefixes that were served most in the last hour, over all connected nodes",
+    summary="List the most served prefixes of the last hour over all connected nodes",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid", "node-unreachable"),
 )
 async def list_prefixes(
     prefixes: NamedDependency[PrefixService],
-    by: Annotated[By, QueryParameter(description="Hottest by bytes served, or by hits.")] = "bytes",
+    by: Annotated[By, QueryParameter(description="Rank by bytes served, or by hits.")] = "bytes",
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
     limit: Limit = 50,
 ) -> PrefixList:

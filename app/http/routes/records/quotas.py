@@ -33,14 +33,14 @@ _WRITES = (
 @get(
     "/",
     operation_id="listQuotas",
-    summary="Quotas, by tenant",
+    summary="List quotas",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
 async def list_quotas(
     quotas: NamedDependency[Quotas],
-    mode: Annotated[Mode | None, QueryParameter(description="Only of this mode.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only of this owner.")] = None,
+    mode: Annotated[Mode | None, QueryParameter(description="Only quotas of this mode.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
@@ -51,7 +51,7 @@ async def list_quotas(
 @get(
     "/{tenant:str}",
     operation_id="getQuota",
-    summary="One tenant's quota",
+    summary="Get a tenant's quota",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
@@ -66,7 +66,7 @@ async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> R
     summary="Set a tenant's quota",
     opt={"body": QuotaPut, "role": "operator", "scoped": True},
     responses={
-        201: ResponseSpec(QuotaAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(QuotaAnswer, generate_examples=False, description="The record was created."),
         **declared(*_WRITES),
     },
 )
@@ -87,7 +87,7 @@ async def put_quota(
 @patch(
     "/{tenant:str}",
     operation_id="patchQuota",
-    summary="Change some fields of a tenant's quota (JSON merge patch: null takes a field back to its default)",
+    summary=("Change some fields of a tenant's quota (JSON merge patch: null resets a field to its default)"),
     opt={"body": dict[str, Any], "role": "operator", "scoped": True},
     responses=declared("not-found", *_WRITES),
 )
@@ -106,7 +106,7 @@ async def patch_quota(
 @delete(
     "/{tenant:str}",
     operation_id="deleteQuota",
-    summary="Forget a tenant's quota; the tenant may then use what is free",
+    summary=("Delete a tenant's quota; the tenant may then use free memory without a limit or a floor"),
     opt={"role": "operator", "scoped": True},
     responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
 )

@@ -21,13 +21,13 @@ _STATES = ("malformed", "invalid", "precondition-failed", "precondition-required
 @get(
     "/",
     operation_id="listRates",
-    summary="Rates of prefill, by name",
+    summary="List prefill rates",
     opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def list_rates(
     rates: NamedDependency[PrefillRates],
-    model: Annotated[str | None, QueryParameter(description="Only of this model.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
@@ -38,7 +38,7 @@ async def list_rates(
 @get(
     "/{name:str}",
     operation_id="getRate",
-    summary="One rate",
+    summary="Get a prefill rate",
     opt={"role": "viewer"},
     responses=declared("not-found", "invalid"),
 )
@@ -50,10 +50,10 @@ async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) ->
 @put(
     "/{name:str}",
     operation_id="putRate",
-    summary="Set how many tokens of prefill a second a model's engines compute",
+    summary="Set a prefill rate: the tokens per second that a model's engines compute",
     opt={"body": RatePut, "role": "operator"},
     responses={
-        201: ResponseSpec(RateAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(RateAnswer, generate_examples=False, description="The record was created."),
         **declared(*_STATES, "conflict", "unsupported-media-type", "too-large"),
     },
 )
@@ -71,7 +71,7 @@ async def put_rate(
 @delete(
     "/{name:str}",
     operation_id="deleteRate",
-    summary="Forget a rate",
+    summary="Delete a prefill rate",
     opt={"role": "operator"},
     responses=declared("not-found", *_STATES),
 )

@@ -20,14 +20,15 @@ from app.services.records.tenants import Tenants
 @get(
     "/",
     operation_id="listTenants",
-    summary="Tenants that keep something, or have a quota or a pin; by name",
+    summary="List tenants that hold blocks or have a quota or a pin",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
 async def list_tenants(
     tenants: NamedDependency[Tenants],
     managed: Annotated[
-        bool | None, QueryParameter(description="Only those that have a quota (true) or have none (false).")
+        bool | None,
+        QueryParameter(description="Only tenants with a quota (true), or only tenants without one (false)."),
     ] = None,
     sort: Sort = "",
     limit: Limit = 1000,
@@ -39,7 +40,7 @@ async def list_tenants(
 @get(
     "/{tenant:str}",
     operation_id="getTenant",
-    summary="How one tenant stands",
+    summary="Get a tenant's usage and limits",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
@@ -50,7 +51,7 @@ async def get_tenant(tenants: NamedDependency[Tenants], tenant: FromPath[str]) -
 @post(
     "/{tenant:str}/adopt",
     operation_id="adoptTenant",
-    summary="Make a quota, without a cap, for a tenant that has none",
+    summary="Create a quota without a limit for a tenant that has none",
     opt={"body": AdoptPost, "role": "operator", "scoped": True},
     responses=declared(
         "not-found",

@@ -21,7 +21,7 @@ MAX_BODY_BYTES = 2 * MAX_FILE_BYTES
 @get(
     "/",
     operation_id="listTokenizers",
-    summary="Tokenizers, by name, without their files",
+    summary="List tokenizers, without their files",
     opt={"role": "viewer", "scoped": True},
     responses=declared("invalid"),
 )
@@ -34,7 +34,7 @@ async def list_tokenizers(
 @get(
     "/{name:str}",
     operation_id="getTokenizer",
-    summary="One tokenizer, without its file",
+    summary="Get a tokenizer, without its file",
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
@@ -48,11 +48,11 @@ async def get_tokenizer(
 @put(
     "/{name:str}",
     operation_id="putTokenizer",
-    summary="Register the tokenizer of a model, so that pins and look-ups can be made from text and messages",
+    summary=("Register the tokenizer of a model, so that pins and look-ups accept text and messages"),
     opt={"body": TokenizerPut, "role": "operator"},
     request_max_body_size=MAX_BODY_BYTES,
     responses={
-        201: ResponseSpec(TokenizerAnswer, generate_examples=False, description="The record is new."),
+        201: ResponseSpec(TokenizerAnswer, generate_examples=False, description="The record was created."),
         **declared(
             "malformed",
             "invalid",
@@ -79,7 +79,7 @@ async def put_tokenizer(
 @delete(
     "/{name:str}",
     operation_id="deleteTokenizer",
-    summary="Forget a tokenizer; what was pinned with it stays pinned",
+    summary="Delete a tokenizer; pins that were created with it stay",
     opt={"role": "operator"},
     responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
 )

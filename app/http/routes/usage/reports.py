@@ -18,12 +18,12 @@ CSV = "text/csv"
 @get(
     "/usage",
     operation_id="getUsage",
-    summary="What was used, by tenant, model or node, hour by hour or day by day (UTC); JSON or CSV",
+    summary="Get usage by tenant, model or node, per hour or day (UTC), as JSON or CSV",
     tags=["usage"],
     opt={"role": "viewer", "scoped": True, "produces": (CSV,)},
     responses={
         200: ResponseSpec(
-            UsageReport, generate_examples=False, description="With `text/csv`: one line an item."
+            UsageReport, generate_examples=False, description="As `text/csv`: one line per item."
         ),
         **declared("invalid"),
     },
@@ -31,22 +31,29 @@ CSV = "text/csv"
 async def get_usage(
     request: Request[Any, Any, Any],
     usage: NamedDependency[UsageReports],
-    group_by: Annotated[GroupBy, QueryParameter(description="What each item is about.")] = "tenant",
-    step: Annotated[Step, QueryParameter(description="Length of a step of time.")] = "1h",
+    group_by: Annotated[GroupBy, QueryParameter(description="What each item describes.")] = "tenant",
+    step: Annotated[Step, QueryParameter(description="Length of one time step.")] = "1h",
     start: Annotated[
         str,
         QueryParameter(
             name="from",
             max_length=64,
-            description="Unix seconds or RFC 3339; a day, or with steps of a day 30 days, before `to` when left out.",
+            description=(
+                "Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a "
+                "day."
+            ),
         ),
     ] = "",
     end: Annotated[
-        str, QueryParameter(name="to", max_length=64, description="The same; now when left out.")
+        str,
+        QueryParameter(
+            name="to", max_length=64, description="End: Unix seconds or RFC 3339. Defaults to now."
+        ),
     ] = "",
-    tenant: Annotated[str | None, QueryParameter(description="Only of this tenant, as shown.")] = None,
+    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
     format: Annotated[  # noqa: A002
-        Literal["json", "csv"] | None, QueryParameter(description="Instead of the Accept header.")
+        Literal["json", "csv"] | None,
+        QueryParameter(description="Format of the answer; overrides the `Accept` header."),
     ] = None,
 ) -> Response[Any]:
     report = await usage.report(group_by, step, start, end, tenant, caller())

@@ -16,7 +16,7 @@ from app.services.views.events import Events
 @get(
     "/events/history",
     operation_id="listEvents",
-    summary="Facts that were kept, newest first",
+    summary="List stored events, newest first",
     opt={"role": "viewer"},
     tags=["events"],
     responses=declared("invalid"),
@@ -26,12 +26,13 @@ async def list_events(
     name: Annotated[
         str | None,
         QueryParameter(
-            max_length=128, description="Only of this name; `push.*` for all that begin with `push.`."
+            max_length=128,
+            description="Only events of this name; `push.*` selects all names that begin with `push.`.",
         ),
     ] = None,
-    node: Annotated[str | None, QueryParameter(max_length=128, description="Only of this node.")] = None,
+    node: Annotated[str | None, QueryParameter(max_length=128, description="Only this node.")] = None,
     since: Annotated[
-        float | None, QueryParameter(ge=0, le=1e11, description="Only from this time on, Unix seconds.")
+        float | None, QueryParameter(ge=0, le=1e11, description="Earliest time, in Unix seconds.")
     ] = None,
     sort: Sort = "",
     limit: Limit = 100,

@@ -15,7 +15,7 @@ from app.services.views.health import HealthChecks
 @get(
     "/healthz",
     operation_id="getHealth",
-    summary="The process is up and the database answers",
+    summary="Check that the process runs and the database answers",
     opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
     responses=declared(),
     tags=["health"],
@@ -27,7 +27,7 @@ async def healthz(health: NamedDependency[HealthChecks]) -> Health:
 @get(
     "/readyz",
     operation_id="getReady",
-    summary="Every living node acknowledged the current generations",
+    summary="Check that every living node has acknowledged the current generations",
     opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
     responses=declared("not-ready"),
     tags=["health"],

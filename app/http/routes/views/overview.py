@@ -15,7 +15,7 @@ from app.services.views.overview import OverviewService
 @get(
     "/",
     operation_id="getOverview",
-    summary="The dashboard's whole state now",
+    summary="Get the current state that the dashboard shows",
     opt={"role": "viewer", "scoped": True},
     responses=declared(),
 )
@@ -26,14 +26,14 @@ async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
 @get(
     "/history",
     operation_id="getHistory",
-    summary="Series for charts, oldest first",
+    summary="Get series for charts, oldest first",
     opt={"role": "viewer"},
     responses=declared("invalid"),
 )
 async def get_history(
     overview: NamedDependency[OverviewService],
     seconds: Annotated[
-        float, QueryParameter(gt=0, le=86_400, description="How far back; an hour is kept.")
+        float, QueryParameter(gt=0, le=86_400, description="Seconds to look back; one hour is kept.")
     ] = 3600,
 ) -> Series:
     return overview.series(seconds)

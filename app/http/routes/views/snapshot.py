@@ -22,13 +22,11 @@ INDEX_HEADER = "X-Larder-Index"
 @get(
     "/snapshot",
     operation_id="getSnapshot",
-    summary="The whole state: all records, and what nodes have applied; waits for the next state when asked",
+    summary="Get all records and what nodes have applied; optionally wait for the next state",
     opt={"role": "viewer"},
     tags=["snapshot"],
     responses={
-        200: ResponseSpec(
-            SnapshotAnswer, generate_examples=False, description="The header has the index, too."
-        ),
+        200: ResponseSpec(SnapshotAnswer, generate_examples=False, description="A header repeats the index."),
         **declared("invalid"),
     },
 )
@@ -38,13 +36,13 @@ async def get_snapshot(
     places: NamedDependency[ConcurrencyLimiter],
     index: Annotated[
         int,
-        QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer one."),
+        QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer state."),
     ] = 0,
     wait: Annotated[
         str,
         QueryParameter(
-            description="With `index`: answer with the present state after this time (`30s`, `500ms`; at most 300 s) "
-            "and up to a sixteenth more."
+            description="With `index`: longest wait for a newer state (`30s`, `500ms`; at most 300 s, plus up to a "
+            "sixteenth); then the answer is the current state."
         ),
     ] = "60s",
 ) -> Response[bytes]:

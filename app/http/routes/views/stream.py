@@ -108,13 +108,16 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
 @get(
     "/events",
     operation_id="streamEvents",
-    summary="Server-sent events: `overview` (Overview) and `event` (Fact)",
+    summary="Stream server-sent events: `overview` (Overview) and `event` (LarderEvent)",
     opt={"role": "viewer", "scoped": True},
     media_type=MEDIA_TYPE,
     tags=["events"],
     responses={
         200: ResponseSpec(
-            LarderEvent, generate_examples=False, media_type=MEDIA_TYPE, description="Data of `event` events."
+            LarderEvent,
+            generate_examples=False,
+            media_type=MEDIA_TYPE,
+            description="Data of `event` messages.",
         ),
         **declared(),
     },
@@ -125,7 +128,8 @@ async def stream_events(
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID", description="`id` of the last `event`: those after it come first."
+            name="Last-Event-ID",
+            description="`id` of the last `event` received: later events are sent first.",
         ),
     ] = None,
 ) -> Stream:
