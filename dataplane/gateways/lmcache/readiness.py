@@ -42,8 +42,8 @@ class PageReadiness:
 
     def _waits(self, asked: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int) -> bool:
         """Start to allocate the pages that the store lacks. Return whether the store waits for them."""
-        form = chunks.instance.form
-        ranges = self._cache.next_ranges(chunks.transfer.space, chunks.keys, form.chunk_bytes)
+        chunk_layout = chunks.instance.chunk_layout
+        ranges = self._cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)
         lacking = self._pool.lacking(ranges) if ranges else []
         if not lacking:
             return False

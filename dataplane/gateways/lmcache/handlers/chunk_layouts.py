@@ -49,7 +49,7 @@ class ChunkLayout:
         ]
 
 
-def form_of(registered: RegisteredWorker, devices: Devices) -> ChunkLayout:
+def chunk_layout_of(registered: RegisteredWorker, devices: Devices) -> ChunkLayout:
     """Return the layout that a registration describes. Its copier opens device memory later.
 
     Raise OperationFailed on failure.

@@ -65,7 +65,7 @@ class ClientCopyHandlers:
                 Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
             )
         store = transfers.commit_store(chunks.transfer, chunks.keys, asked.now)
-        self._moved.stored(len(store.places), chunks.instance.form.chunk_bytes)
+        self._moved.stored(len(store.places), chunks.instance.chunk_layout.chunk_bytes)
         return FALSE if store.refused else YES
 
     def prepare_retrieve(self, asked: GatewayRequest, key: Key, number: int) -> Result:
@@ -86,13 +86,18 @@ class ClientCopyHandlers:
         self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
         if not was_held:
             raise OperationFailed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")
-        self._moved.read(len(chunks), chunks.instance.form.chunk_bytes)
+        self._moved.read(len(chunks), chunks.instance.chunk_layout.chunk_bytes)
         return YES
 
     def _slots(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[ChunkSlot]:
-        form = instance.form
+        chunk_layout = instance.chunk_layout
         bases = {segment: self._pool.base(segment) for segment in {place.segment for place in places}}
         return [
-            ChunkSlot(bases[place.segment] + place.offset, form.chunk_bytes, form.shape, form.dtype)
+            ChunkSlot(
+                bases[place.segment] + place.offset,
+                chunk_layout.chunk_bytes,
+                chunk_layout.shape,
+                chunk_layout.dtype,
+            )
             for place in places
         ]

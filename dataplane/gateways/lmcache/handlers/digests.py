@@ -26,11 +26,11 @@ class Digests:
     def begin(self, message: DigestEngine, reply: Reply) -> None:
         """Start to read the blocks, and reply when done. Raise ProtocolError on failure."""
         instance = self._instance(message)
-        copier = instance.form.copier
+        copier = instance.chunk_layout.copier
         if copier is None:
             raise ProtocolError(
                 Code.UNSUPPORTED,
-                f"worker {message.instance} copies by itself: its memory is its own",
+                f"worker {message.instance} copies by itself, so this node cannot read its memory",
                 "instance",
             )
         if not 1 <= len(message.blocks) <= MAX_BLOCKS:

@@ -173,7 +173,7 @@ class DrivenCopyHandlers:
 
     def _views(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[tuple[int, memoryview]]:
         """Return each chunk with its bytes in the named segment."""
-        memory, size = self._pool.view(), instance.form.chunk_bytes
+        memory, size = self._pool.view(), instance.chunk_layout.chunk_bytes
         starts = [self._pool.base(place.segment) + place.offset for place in places]
         return [
             (place.chunk, memory[start : start + size]) for place, start in zip(places, starts, strict=True)
@@ -181,9 +181,9 @@ class DrivenCopyHandlers:
 
 
 def _copier(instance: Instance) -> Copier:
-    if instance.form.copier is None:
+    if instance.chunk_layout.copier is None:
         raise OperationFailed(Reason.UNSUPPORTED, "this worker registered to copy by itself")
-    return instance.form.copier
+    return instance.chunk_layout.copier
 
 
 def _real(copier: Copier, blocks: Blocks, wanted: int) -> int:

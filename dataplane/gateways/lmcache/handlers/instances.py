@@ -19,7 +19,7 @@ import structlog
 from dataplane.copies.copying import CopyFailed
 from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout, form_of
+from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout, chunk_layout_of
 from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.registrations import RegisteredWorker, Registrations
@@ -56,7 +56,7 @@ class Instance:
     """One registered worker."""
 
     registered: RegisteredWorker
-    form: ChunkLayout
+    chunk_layout: ChunkLayout
     client: int
     """Client number of its engine in the core; 0 while it has none."""
     spaces: list[int]
@@ -132,7 +132,7 @@ class Instances:
         if before is not None and before.registered.engine == registered.engine:
             self._heard(before, connection, now)
         else:
-            self._enter(registered, form_of(registered, self._devices), connection, now)
+            self._enter(registered, chunk_layout_of(registered, self._devices), connection, now)
 
     def register_device(
         self,
@@ -145,8 +145,8 @@ class Instances:
         `then` is called with None once the worker's memory is open, or with the failure.
         """
         self._check(registered, connection)
-        form = form_of(registered, self._devices)
-        copier = form.copier
+        chunk_layout = chunk_layout_of(registered, self._devices)
+        copier = chunk_layout.copier
         assert copier is not None
 
         def opened(failed: CopyFailed | None) -> None:
@@ -154,7 +154,7 @@ class Instances:
                 if failed is not None:
                     raise OperationFailed(Reason.UNSUPPORTED, str(failed))
                 self._check(registered, connection)
-                self._enter(registered, form, connection, self._clock())
+                self._enter(registered, chunk_layout, connection, self._clock())
             except OperationFailed as error:
                 self._openings.close(copier)
                 then(error)
@@ -173,17 +173,17 @@ class Instances:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the connection of this worker is closed")
 
     def _enter(
-        self, registered: RegisteredWorker, form: ChunkLayout, connection: ZmtpConnection, now: float
+        self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpConnection, now: float
     ) -> None:
         """Add a worker and end its earlier registration. Raise OperationFailed on failure."""
         before = self._find(registered.instance, connection)
         if before is not None:
-            self._end(before, "registered anew", now)
+            self._end(before, "registered again", now)
         if len(self) >= MAX_INSTANCES:
             raise OperationFailed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
         registered.named = self._named
-        instance = Instance(registered, form, 0, [], now, Transfers(self._cache, form))
+        instance = Instance(registered, chunk_layout, 0, [], now, Transfers(self._cache, chunk_layout))
         instance.connection = connection.identity
         self._attach(instance, now)
         self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
@@ -208,7 +208,9 @@ class Instances:
                 continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
-                instance.form = instance.transfers.form = form_of(registered, self._devices)
+                instance.chunk_layout = instance.transfers.chunk_layout = chunk_layout_of(
+                    registered, self._devices
+                )
                 self._attach(instance, now)
             except OperationFailed as error:
                 log.warning(
@@ -217,13 +219,13 @@ class Instances:
                     pid=registered.pid,
                     reason=str(error),
                 )
-                self._openings.close(instance.form.copier)
+                self._openings.close(instance.chunk_layout.copier)
                 self._registrations.drop(registered)
                 continue
             self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
             self._registrations.keep(registered)
             inherited = self._cache.held(instance.client)
-            if instance.form.copier is not None:  # its copies ended with the previous data plane
+            if instance.chunk_layout.copier is not None:  # its copies ended with the previous data plane
                 self._cache.release(instance.client, inherited)
             elif inherited:
                 instance.transfers.inherit(inherited, now + LEASE_TTL_S)
@@ -246,8 +248,9 @@ class Instances:
                 )
                 self._end(instance, "its memory cannot be opened", self._clock())
 
-        if instance.form.copier is not None:  # if too many copies are queued, its first copy opens the memory
-            self._openings.open(instance.form.copier, opened, loose=False)
+        # If too many copies are queued, the first copy opens the memory.
+        if instance.chunk_layout.copier is not None:
+            self._openings.open(instance.chunk_layout.copier, opened, loose=False)
 
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach the worker's engine, or resume its earlier one. Raise OperationFailed on failure."""
@@ -261,14 +264,16 @@ class Instances:
             f"{LMCACHE}:{registered.instance}",
             [
                 SpaceRequest(space)
-                for space in instance.form.spaces(registered.model_name, registered.world_size)
+                for space in instance.chunk_layout.spaces(registered.model_name, registered.world_size)
             ],
             engine=WORKER,
             resume=registered.client,
             resume_memory=registered.memory,
             # The worker may still be writing, so nothing is released before it says so. Copies by the previous data
             # plane, in contrast, ended with that process.
-            writing=list(before.expired) if before is not None and instance.form.copier is None else [],
+            writing=list(before.expired)
+            if before is not None and instance.chunk_layout.copier is None
+            else [],
         )
         try:
             engine, spaces = self._cache.node.attach(message, *_split(registered.owner, now), gateway=LMCACHE)
@@ -411,7 +416,7 @@ class Instances:
 
         def leave() -> None:
             at = self._clock()
-            self._openings.close(instance.form.copier)
+            self._openings.close(instance.chunk_layout.copier)
             if idle:
                 self._watch.end(instance.client)
                 self._cache.node.say_detached(instance.client, at)
@@ -430,7 +435,7 @@ class Instances:
         self._forget(instance)
 
         def gone() -> None:
-            self._openings.close(instance.form.copier)
+            self._openings.close(instance.chunk_layout.copier)
             self._cache.node.process_gone(instance.client, self._clock())
 
         self._once_idle(instance, gone)
@@ -488,14 +493,16 @@ class Instances:
         for instance in sorted(self, key=lambda each: not each.attached):
             registered = instance.registered
             if instance.counts and (registered.model_name, registered.world_size) == (model, world_size):
-                found.setdefault(f"{instance.form.layout} {instance.form.dtype}", instance.spaces)
+                found.setdefault(
+                    f"{instance.chunk_layout.layout} {instance.chunk_layout.dtype}", instance.spaces
+                )
         if found:  # unregistered models are not cached, because peers choose the names
             self._layouts[model, world_size] = list(found.values())
         return list(found.values())
 
     def close(self) -> None:
         """Close the device memory of all workers. No copy may be running."""
-        self._openings.end(instance.form.copier for instance in self)
+        self._openings.end(instance.chunk_layout.copier for instance in self)
 
 
 _NO_FORM = ChunkLayout("", "", 0, [])

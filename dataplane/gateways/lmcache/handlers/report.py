@@ -58,17 +58,17 @@ def gateway_stats(
 
 
 def _shown(instance: Instance, now: float) -> GatewayInstance:
-    registered, form = instance.registered, instance.form
+    registered, chunk_layout = instance.registered, instance.chunk_layout
     return GatewayInstance(
         instance=registered.instance,
         client=instance.client,
         pid=registered.pid,
         model=registered.model_name[:MAX_CHARACTERS],
         world_size=registered.world_size,
-        layout=form.layout[:MAX_CHARACTERS],
-        dtype=form.dtype,
-        chunk_bytes=form.chunk_bytes,
-        copies=form.copier is not None,
+        layout=chunk_layout.layout[:MAX_CHARACTERS],
+        dtype=chunk_layout.dtype,
+        chunk_bytes=chunk_layout.chunk_bytes,
+        copies=chunk_layout.copier is not None,
         silent_s=round(max(0.0, now - instance.seen), 3),
         attached=instance.attached,
     )

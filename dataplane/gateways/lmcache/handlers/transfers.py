@@ -75,7 +75,7 @@ class Transfers:
     """The open transfers of one worker."""
 
     cache: InProcess
-    form: ChunkLayout
+    chunk_layout: ChunkLayout
     client: int = 0
     _stores: dict[Transfer, OpenStore] = field(default_factory=dict)
     _reads: dict[Transfer, OpenRead] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Transfers:
 
     def grant(self, space: int, tenant: str, keys: bytes, parent: bytes, now: float) -> OpenStore:
         """Reserve room for the chunks that are not cached yet. Raise ProtocolError on failure."""
-        message = Reserve(0, space, tenant, keys, self.form.chunk_bytes, parent)
+        message = Reserve(0, space, tenant, keys, self.chunk_layout.chunk_bytes, parent)
         granted = self.cache.node.reserve(self.client, message, now)
         outcomes: list[int] = granted.outcomes.tolist()
         places = [
