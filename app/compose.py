@@ -68,7 +68,7 @@ from app.services.views.overview import OverviewService
 from app.services.views.snapshot import Snapshots
 from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
 from app.store.base.database import Database
-from app.store.fleet.leader_lock import claim_of
+from app.store.fleet.leader_lock import leader_lock_of
 from app.supervisor.environ import environ_of
 from app.supervisor.supervisor import Supervisor
 
@@ -86,7 +86,7 @@ class Parts:
         self.desired = DesiredState(database)
         self.progress = RecordProgress(fleet, self.desired)
         changes = Changes(database, fleet, bus)
-        self.leader_election = leader_election = LeaderElection(claim_of(database, database.origin))
+        self.leader_election = leader_election = LeaderElection(leader_lock_of(database, database.origin))
         self.managers = Managers(database, leader_election, fleet, bus)
         self.operations = NodeRequests(fleet, app.push_timeout_s)
         targets = Targets(self.operations, fleet)

@@ -28,9 +28,9 @@ def _print_config(settings: DataPlaneSettings) -> None:
 
 
 def _await_supervisor(fd: int) -> Handover:
-    """Import everything, then wait for the supervisor's handover; settings are read after that."""
+    """Import all modules, then wait for the supervisor's handover. The settings are read only after that."""
     import dataplane.compose
-    import dataplane.observe.log  # noqa: F401 (both only to have them)
+    import dataplane.observe.log  # noqa: F401 (loaded ahead of use)
 
     return wait(fd)
 
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="larder dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
     parser.add_argument(
-        "--join-token-file", help="file with the token that lets this node into a fleet; needed once"
+        "--join-token-file", help="file with the token to join a fleet; needed only until the node has joined"
     )
     parser.add_argument(
         "--print-config", action="store_true", help="print the settings in force as JSON and exit"

@@ -255,7 +255,7 @@ class Membership:
             making.replace(self._path)
             self._kept = fleet
         except OSError as error:
-            log.warning("fleet.not_kept", reason=error.strerror, effect="the next start needs a join token")
+            log.warning("fleet.not_saved", reason=error.strerror, effect="the next start needs a join token")
 
     def _refused(self, answer: JoinRefused, now: float) -> None:
         reason = f"{answer.code}: {answer.message}"[:500]

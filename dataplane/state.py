@@ -89,9 +89,9 @@ class StateDirectory:
             name = ""
         except (OSError, UnicodeDecodeError) as error:
             name = ""
-            _put_aside(path, path.with_suffix(".corrupt"), f"it holds no name: {error}")
+            _put_aside(path, path.with_suffix(".corrupt"), f"its name cannot be read: {error}")
         if name and (len(name) > MAX_NAME_CHARACTERS or not name.isprintable()):
-            _put_aside(path, path.with_suffix(".corrupt"), f"it holds no name, but {len(name)} characters")
+            _put_aside(path, path.with_suffix(".corrupt"), f"its {len(name)} characters are not a valid name")
             name = ""
         return name or self._new_name(path)
 
@@ -100,7 +100,7 @@ class StateDirectory:
         try:
             self._replace(path, name.encode() + b"\n")
         except OSError as error:
-            log.warning("node.name_not_kept", node=name, reason=error.strerror)
+            log.warning("node.name_not_saved", node=name, reason=error.strerror)
         return name
 
     # ---- draining
@@ -118,7 +118,7 @@ class StateDirectory:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("draining.not_kept", on=on, reason=error.strerror)
+            log.warning("draining.not_saved", on=on, reason=error.strerror)
 
     # ---- snapshots
 
@@ -140,23 +140,23 @@ class StateDirectory:
         try:
             if magic != _MAGIC or sha256(body).digest() != digest:
                 raise ValueError("its contents do not match their digest")
-            remembered = _decoder.decode(body)
-            if remembered.snapshot.type != kind:
-                raise ValueError(f"it is a snapshot of {remembered.snapshot.type}")
+            saved = _decoder.decode(body)
+            if saved.snapshot.type != kind:
+                raise ValueError(f"it is a snapshot of {saved.snapshot.type}")
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             self.set_aside(kind, str(error))
             return None
-        return remembered
+        return saved
 
     def set_aside(self, kind: SnapshotType, reason: str) -> None:
         """Rename a file that cannot be used, so that an operator can inspect it."""
         path = self._file(kind)
         _put_aside(path, path.with_suffix(".corrupt"), reason)
 
-    def remember(self, kind: SnapshotType, remembered: SavedSnapshot) -> None:
+    def save_snapshot(self, kind: SnapshotType, saved: SavedSnapshot) -> None:
         """Save a snapshot in the background, replacing the previous one of its type; never waits for the disk."""
         with self._changed:
-            self._waiting[kind] = remembered
+            self._waiting[kind] = saved
             self._changed.notify()
 
     @property
@@ -180,16 +180,16 @@ class StateDirectory:
                 if cache is None and not self._waiting:
                     return
                 kind = next(iter(self._waiting), None)
-                remembered = None if kind is None else self._waiting.pop(kind)
+                saved = None if kind is None else self._waiting.pop(kind)
             if cache is not None:
                 with suppress(OSError):  # on a full disk, a cold start reports less
                     save(self._path, cache)
-            if kind is None or remembered is None:
+            if kind is None or saved is None:
                 continue
             try:
-                self._write(kind, encode(remembered))
+                self._write(kind, encode(saved))
             except OSError as error:
-                log.warning("snapshot.not_kept", type=kind, reason=error.strerror)
+                log.warning("snapshot.not_saved", type=kind, reason=error.strerror)
 
     def _write(self, kind: SnapshotType, body: bytes) -> None:
         self._replace(self._file(kind), _MAGIC + sha256(body).digest() + body)

@@ -17,7 +17,7 @@ import msgspec
 
 from app.errors import Malformed
 from app.services.base.fields import MAX_SHOWN
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 
 PIECE_BYTES = 32 * 1024
 """Bytes of a piece of a list of numbers, which is decoded in less than a millisecond."""
@@ -136,7 +136,7 @@ def _numbers(text: bytes) -> "array[int] | None":
         return None
     found = array("I")
     try:
-        for piece in giving_way(_pieces(text[1:-1]), PIECES):
+        for piece in with_pauses(_pieces(text[1:-1]), PIECES):
             found.extend(_piece.decode(b"[%b]" % piece))
     except (msgspec.DecodeError, OverflowError, RecursionError):
         return None

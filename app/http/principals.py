@@ -77,7 +77,7 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         return
     asks = caller()
     if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
-        raise Unauthorized("the setup token makes the first token and nothing else: 'larder login --setup'")
+        raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
     if not asks.may(role):
         raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
     if not handler.opt.get("scoped", False):

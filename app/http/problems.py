@@ -43,7 +43,7 @@ KINDS: dict[str, ProblemType] = {
     "not-found": ProblemType(404, "Not found"),
     "method-not-allowed": ProblemType(405, "The method does not fit the resource"),
     "not-acceptable": ProblemType(406, "The answer is of no kind that the caller takes"),
-    "body-too-slow": ProblemType(408, "The body came too slowly"),
+    "body-too-slow": ProblemType(408, "The body arrived too slowly"),
     "floors-exceed-capacity": ProblemType(409, "The floors of all tenants are more than a node holds"),
     "node-refused": ProblemType(409, "A node will not do what it was asked"),
     "conflict": ProblemType(409, "Conflicts with an existing resource"),

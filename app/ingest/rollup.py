@@ -17,7 +17,7 @@ from dataplane.protocol.events import (
     name_of,
 )
 
-BUSY = (BlocksStored, BlocksEvicted, BlocksRefused, ReservationAborted)
+FREQUENT = (BlocksStored, BlocksEvicted, BlocksRefused, ReservationAborted)
 _SUMMED = ("blocks", "bytes")
 _DROPPED = ("at", "client", *_SUMMED)
 
@@ -31,7 +31,7 @@ class Rollup:
 
     def add(self, node: str, event: Event) -> bool:
         """Add a frequent event. Return False for any other event, which is then published individually."""
-        if not isinstance(event, BUSY):
+        if not isinstance(event, FREQUENT):
             return False
         fields = msgspec.structs.asdict(event)
         group_fields = {name: value for name, value in fields.items() if name not in _DROPPED}

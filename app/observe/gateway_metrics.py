@@ -11,7 +11,7 @@ NUMBERS = {
     "lookups": MetricDeclaration(
         "larder_gateway_lookups",
         G,
-        "Look-ups that hold something, or whose result nobody took yet.",
+        "Look-ups that hold blocks, or whose result has not been fetched yet.",
         _GATEWAY,
     ),
     "memory_bytes": MetricDeclaration(
@@ -37,7 +37,7 @@ PROBLEM = MetricDeclaration(
 NAME_RESTORED = MetricDeclaration(
     "larder_gateway_name_restored",
     C,
-    "Times that the name of the gateway's memory was removed and put back.",
+    "Times that the name of the gateway's memory was removed and restored.",
     _GATEWAY,
 )
 MEMORY_SHORT = MetricDeclaration(

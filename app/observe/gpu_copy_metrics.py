@@ -47,7 +47,7 @@ POOLS = {
     "evicted_blocks": MetricDeclaration(
         "larder_gpu_copy_pool_evicted_blocks",
         C,
-        "GPU copies that made way for others, or whose pin ended.",
+        "GPU copies that were evicted for others, or whose pin expired.",
         _POOL,
     ),
     "read_blocks": MetricDeclaration(

@@ -141,16 +141,25 @@ POLICY = MetricDeclaration(
     "larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm")
 )
 GATE = MetricDeclaration(
-    "larder_admission_gate_closed", G, "1 while a second sighting is asked for.", ("node",)
+    "larder_admission_gate_closed",
+    G,
+    "1 while a block is admitted only if its key was seen before, else 0.",
+    ("node",),
 )
 VICTIM_IDLE = MetricDeclaration(
     "larder_victim_idle_seconds", G, "How long victims had been idle, on average.", ("node",)
 )
 ADMITTED = MetricDeclaration(
-    "larder_admission_admitted_blocks", C, "Blocks let in by a closed gate.", ("node",)
+    "larder_admission_admitted_blocks",
+    C,
+    "Blocks admitted while admission was restricted to keys seen before.",
+    ("node",),
 )
 DECLINED = MetricDeclaration(
-    "larder_admission_declined_blocks", C, "Blocks turned away by a closed gate.", ("node",)
+    "larder_admission_declined_blocks",
+    C,
+    "Blocks refused while admission was restricted to keys seen before.",
+    ("node",),
 )
 _SPACE = ("node", "space", "model", "dtype", "rank")
 SPACES = {
@@ -284,25 +293,25 @@ EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that were sent 
 STREAMS = MetricDeclaration("larder_event_streams", G, "Open dashboard streams.")
 STREAM_EVENTS_DROPPED = MetricDeclaration("larder_stream_events_dropped", C, "Events that slow streams lost.")
 EVENTS_UNKEPT = MetricDeclaration(
-    "larder_events_unkept", C, "Events that came too fast to be kept in the history."
+    "larder_events_unkept", C, "Events that were not stored because the queue was full."
 )
 AUTH_FAILURES = MetricDeclaration(
     "larder_auth_failures",
     C,
-    "Requests of nobody known: missing, malformed, unknown or expired token, or a session that is over.",
+    "Unauthenticated requests: a missing, malformed, unknown or expired token, or an ended session.",
     ("reason",),
 )
 CONNECTIONS_ENDED = MetricDeclaration(
     "larder_http_connections_ended",
     C,
-    "Connections that were refused (all: too many) or given up (slow_head, slow_body).",
+    "Connections that were refused (all: too many) or closed (slow_head, slow_body).",
     ("reason",),
 )
 AUDIT_SUPPRESSED = MetricDeclaration(
-    "larder_audit_suppressed", C, "Refusals that came too fast for the audit to keep each of them."
+    "larder_audit_suppressed", C, "Refusals that the audit log suppressed because they were too frequent."
 )
 APPLY_FILE = MetricDeclaration(
-    "larder_apply_file_in_force", G, "0 while the file of apply_file could not be applied as it is."
+    "larder_apply_file_in_force", G, "0 while the file of apply_file cannot be applied."
 )
 APPLY_FILE_REFUSED = MetricDeclaration(
     "larder_apply_file_refused", C, "Times that the file could not be applied."

@@ -49,7 +49,9 @@ def key_pair(state_dir: Path, given: str = "") -> ManagerKeyPair:
         if not given and not path.exists():
             return _make(path)
     except OSError as error:
-        raise SettingsError(f"app.curve_key_file: {path} cannot be read or made: {error.strerror}") from None
+        raise SettingsError(
+            f"app.curve_key_file: {path} cannot be read or created: {error.strerror}"
+        ) from None
     return _read(path)
 
 

@@ -69,7 +69,7 @@ def rendered(
             length += len(piece)
             if length > MAX_CHARACTERS:
                 raise UnusableTemplate(
-                    f"the template made more than {MAX_CHARACTERS} characters of the messages"
+                    f"the template rendered the messages to more than {MAX_CHARACTERS} characters"
                 )
             pieces.append(piece)
     except _FAILURES as error:

@@ -19,8 +19,8 @@ from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.engines import (
     Engine,
     OpenReservation,
+    check_attach,
     check_gateway,
-    check_newcomer,
     live_names,
     name_of_engine,
     resumable,
@@ -206,7 +206,7 @@ class Node:
             raise ProtocolError(
                 Code.DRAINING, "the node is draining and accepts no new engines; attach to another node"
             )
-        check_newcomer(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
+        check_attach(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
         client = self._next_client
         try:
             area = self._memory.create_area(client)
@@ -334,7 +334,7 @@ class Node:
         """Return an engine that has a connection. Raise ProtocolError if there is none of this number."""
         engine = self.engines.get(client)
         if engine is None or not engine.connected:
-            raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} is attached (any more)")
+            raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} is attached")
         return engine
 
     def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
@@ -460,7 +460,7 @@ class Node:
         or being written."""
         if force:
             return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
-        held = self._leases.held_by_anybody(self.pool.table.space_of)
+        held = self._leases.held_by_any(self.pool.table.space_of)
         spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
         return scopes.clear_gateway(self.pool, gateway, spared, (), now)
 

@@ -19,14 +19,14 @@ ADVICE: Mapping[str, str] = MappingProxyType(
         "cudaErrorMemoryAllocation": "the device or the machine is out of memory: give engines less of it",
         "cudaErrorInsufficientDriver": "no driver, or an older one than this build needs: look at nvidia-smi",
         "cudaErrorNoDevice": "no GPU is visible: look at CUDA_VISIBLE_DEVICES, or --gpus of Docker",
-        "cudaErrorInitializationError": "CUDA does not survive a fork: start the process anew",
+        "cudaErrorInitializationError": "CUDA does not survive a fork: start a new process instead",
         "cudaErrorDeviceUninitialized": "a process cannot open its own memory",
         "cudaErrorMapBufferObjectFailed": ELSEWHERE,
         "cudaErrorInvalidResourceHandle": ELSEWHERE,
         "cudaErrorHostMemoryAlreadyRegistered": "another part of this process has pinned this memory already",
         "cudaErrorNotSupported": "this device or driver cannot do it",
         "cudaErrorPeerAccessUnsupported": "the two GPUs do not reach each other",
-        "cudaErrorTooManyPeers": "the GPU reaches no more peers",
+        "cudaErrorTooManyPeers": "the GPU cannot access more peers",
         "cudaErrorECCUncorrectable": "the GPU's memory is faulty: replace it",
         "cudaErrorSystemDriverMismatch": "driver and libraries are of different versions: restart the machine",
     }
@@ -50,7 +50,7 @@ LASTING = frozenset(
     }
 )
 """Errors after which every call on the device fails in this process."""
-RESTART = "nothing works on this GPU any more in this process: restart it"
+RESTART = "this process can no longer use the GPU: restart the process"
 
 
 def advice_for(name: str) -> str:

@@ -80,7 +80,7 @@ def lmcache_gateway(
         log.warning(
             "lmcache.open_to_others",
             url=url,
-            effect="whoever reaches this address may read, write and clear what LMCache clients cache",
+            effect="any client that can reach this address may read, write and clear what LMCache clients cache",
         )
     _keep_pinned_pages(memory.named, devices)
     log.info("lmcache.serving", url=server.url, memory=memory.named.name, bytes=memory.named.nbytes)

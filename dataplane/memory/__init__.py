@@ -1,1 +1,2 @@
-"""Memory of the cached bytes. Currently L1 only: sealed memfds that engines map. Eviction is not decided here."""
+"""Memory of the cached bytes: sealed memfds that engines map, and the named segment of LMCache clients. Eviction is not
+decided here."""

@@ -155,7 +155,7 @@ class NamedFile:
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            raise CannotName(f"{path} cannot be made: {error.strerror}") from None
+            raise CannotName(f"{path} cannot be created: {error.strerror}") from None
         try:
             for _ in range(_TRIES):
                 try:
@@ -167,7 +167,7 @@ class NamedFile:
                 raise CannotName(f"{path} keeps being created by another process")
         except OSError as error:
             file.close()
-            raise CannotName(f"{path} cannot be made: {error.strerror}") from None
+            raise CannotName(f"{path} cannot be created: {error.strerror}") from None
         except CannotName:
             file.close()
             raise
@@ -229,8 +229,8 @@ class NamedFile:
             return ""
         nameless = os.fstat(self.file.fd).st_nlink == 0
         restart = (
-            f"restart the data plane (process {os.getpid()}): it makes new memory, and what LMCache clients cached is "
-            "lost. Registered workers go on until then"
+            f"restart the data plane (process {os.getpid()}): it creates new memory, and what LMCache clients "
+            "cached is lost. Registered workers continue until then"
         )
         if found is not None:
             then = restart if nameless else "the memory gets its name back"
@@ -246,7 +246,7 @@ class NamedFile:
         try:
             _link(self.file.fd, self._path)
         except OSError as error:
-            return f"{self._path} was removed and cannot be put back: {error.strerror}"
+            return f"{self._path} was removed and cannot be restored: {error.strerror}"
         self.restored += 1
         return ""
 
@@ -432,8 +432,8 @@ def _reclaim(path: Path) -> str:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return (
-                f"belongs to another data plane or its supervisor (made by process {header.pid}). Stop it, or choose "
-                "another name with dataplane.lmcache_shm_name"
+                f"belongs to another data plane or its supervisor (created by process {header.pid}). Stop it, or "
+                "choose another name with dataplane.lmcache_shm_name"
             )
         if os.path.samestat(found, os.stat(path, follow_symlinks=False)):
             os.unlink(path)

@@ -68,7 +68,7 @@ class Code(IntEnum):
         "An operator invalidated these blocks while they were being written; nothing was published.",
     )
     UNKNOWN_CACHE = 47, "No cache of this number is registered on this connection."
-    DEVICE_REFUSED = 48, "The device's memory could not be opened; the sentence says what to set."
+    DEVICE_REFUSED = 48, "The device's memory could not be opened; the message says what to set."
     COPY_FAILED = 49, "The copy from or to the device failed; nothing was published."
     TOO_MANY_COPIES = 50, "The engine has its maximum number of copies under way."
 
@@ -98,7 +98,7 @@ class Code(IntEnum):
 
     TOO_MANY_TENANTS = (
         71,
-        "The journal that a restart reads has no room for another tenant; a tenant without blocks makes room.",
+        "The journal that a restart reads has no room for another tenant until some tenant has no blocks.",
     )
 
     # Used only by the client library; never on the wire.
@@ -112,10 +112,13 @@ class Code(IntEnum):
     DUPLICATE = 103, "Two records of the snapshot have the same name."
     UNKNOWN_BODY = 104, "A requested body was not sent."
     TOO_MANY = 105, "The snapshot has more records than this data plane takes."
-    UNKNOWN_PREFIX = 106, "No hot prefix has this label (any more); list them again."
+    UNKNOWN_PREFIX = 106, "No hot prefix has this label now; list the prefixes again."
     BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
     CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
-    UNKNOWN_VERIFICATION = 109, "No verification has this number (any more); begin another one."
+    UNKNOWN_VERIFICATION = (
+        109,
+        "No verification has this number, or its result is no longer kept; begin another one.",
+    )
 
     # Expelling an engine.
     UNKNOWN_ENGINE = 110, "No engine with this client number is known; list the engines of the node again."

@@ -52,7 +52,9 @@ def wait(fd: int) -> Handover:
             for each in [*fds, *(each for _, _, each in handover.memory)]:
                 os.close(each)
             connection.close()
-            raise SupervisorGone("the supervisor ended" if not data else "the supervisor said something else")
+            raise SupervisorGone(
+                "the supervisor ended" if not data else "the supervisor sent an unexpected message"
+            )
         handover.memory += [(each.kind, each.number, fd) for each, fd in zip(said.memory, fds, strict=True)]
         if len(said.memory) < MAX_FDS_PER_DATAGRAM:
             _say_here(connection)  # the list is complete

@@ -73,6 +73,6 @@ def _size(settings: DataPlaneSettings, free: int) -> int:
         "lmcache.pool_smaller",
         bytes=free,
         pool_bytes=settings.pool_bytes,
-        reason="the machine has no more for it",
+        reason="the machine has no more memory for it",
     )
     return free

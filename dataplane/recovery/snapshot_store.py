@@ -25,25 +25,25 @@ class SnapshotStore:
     def apply(self, now: float) -> None:
         """Apply the saved snapshots again; those that cannot be applied are set aside."""
         for kind in ORDER:
-            remembered = self._state.load(kind)
-            if remembered is None:
+            saved = self._state.load(kind)
+            if saved is None:
                 continue
             # Pins that hits have kept alive must not expire by their original expiry: their moved ends are applied
             # afterwards.
             at = 0.0 if kind == "pins" else now
-            faults = self._intent.apply(remembered.snapshot, remembered.bodies, at)
+            faults = self._intent.apply(saved.snapshot, saved.bodies, at)
             if faults:
                 self._state.set_aside(
                     kind, "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
                 )
                 continue
             if kind == "pins":
-                self._move(remembered, now)
-            log.info("snapshot.restored", type=kind, generation=remembered.snapshot.generation)
+                self._move(saved, now)
+            log.info("snapshot.restored", type=kind, generation=saved.snapshot.generation)
 
-    def _move(self, remembered: SavedSnapshot, now: float) -> None:
-        self._pins = remembered.snapshot
-        for name, end in remembered.ends.items():
+    def _move(self, saved: SavedSnapshot, now: float) -> None:
+        self._pins = saved.snapshot
+        for name, end in saved.ends.items():
             pin = self._intent.pool.pins.by_name.get(name)
             if pin is not None and pin.spec.refresh_s is not None:
                 pin.prolong(end)
@@ -57,7 +57,7 @@ class SnapshotStore:
             self._ends = self._moved()
             self._keep_pins()
         else:
-            self._state.remember(snapshot.type, SavedSnapshot(snapshot))
+            self._state.save_snapshot(snapshot.type, SavedSnapshot(snapshot))
 
     def refresh(self) -> None:
         """Save the expiry of pins that hits have extended."""
@@ -68,7 +68,9 @@ class SnapshotStore:
 
     def _keep_pins(self) -> None:
         if self._pins is not None:
-            self._state.remember("pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._ends))
+            self._state.save_snapshot(
+                "pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._ends)
+            )
 
     def _moved(self) -> dict[str, float]:
         pins = self._intent.pool.pins.by_name.values()

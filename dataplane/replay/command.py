@@ -110,7 +110,8 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     "--tenants",
     metavar="A=0.5,B=0.5",
     callback=_shares,
-    help="Give requests to tenants by weight; the same request always to the same one.  [default: as the trace says]",
+    help="Assign requests to tenants by weight; the same request always goes to the same tenant.  "
+    "[default: as the trace says]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests.")
 @click.option(

@@ -111,7 +111,7 @@ def running(engine_socket: str) -> Plane:
 
 
 def _control_urls(engine_socket: str) -> Iterator[str]:
-    with suppress(settings.SettingsError):  # invalid settings are not the replay's concern
+    with suppress(settings.SettingsError):  # the replay also works with invalid settings
         yield settings.read("replay", _NoSettings)[0].control_url
     beside = Path(engine_socket).absolute().parent / "control.sock"
     if beside.exists():
@@ -135,8 +135,8 @@ def _wait_until_up(process: subprocess.Popen[bytes], plane: Plane, log: Path) ->
         with ControlLink(plane.control_url) as link:
             link.hello(START_S, lambda: process.poll() is None)
     except (ControlError, ProtocolError) as error:
-        said = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        raise PlaneError("\n".join([f"the data plane did not start: {error}", *said])) from None
+        output = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        raise PlaneError("\n".join([f"the data plane did not start: {error}", *output])) from None
 
 
 def _put_in_force(policy: PolicySpec, plane: Plane) -> None:

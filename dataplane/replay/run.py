@@ -62,9 +62,9 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 def replay(
-    plan: ReplayPlan, plane: Plane, told: Callable[[int], None] = lambda requests: None
+    plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = lambda requests: None
 ) -> ReplayResult:
-    """Drive `plane` with the plan. Call `told` from time to time with the number of requests served so far.
+    """Drive `plane` with the plan. Call `on_progress` regularly with the number of requests served so far.
 
     Raises PlaneError when the engines cannot attach, and EngineFailed when one of them dies.
     """
@@ -78,7 +78,7 @@ def replay(
         start = time.perf_counter() + _START_DELAY_S
         for pipe in pipes:
             _start(engines, pipe, start)
-        tallies = _collect(engines, told)
+        tallies = _collect(engines, on_progress)
         seconds = time.perf_counter() - start
     tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
     return ReplayResult(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _books(plane))
@@ -158,7 +158,7 @@ def _failure(process: SpawnProcess) -> EngineFailed:
     return EngineFailed(f"the process of {process.name} {how}")
 
 
-def _collect(engines: Engines, told: Callable[[int], None]) -> list[ReplayTally]:
+def _collect(engines: Engines, on_progress: Callable[[int], None]) -> list[ReplayTally]:
     """Collect every engine's counts, in the engines' order."""
     served = dict.fromkeys(engines, 0)
     tallies: dict[Connection, ReplayTally] = {}
@@ -171,7 +171,7 @@ def _collect(engines: Engines, told: Callable[[int], None]) -> list[ReplayTally]
                 case Finished(tally=tally):
                     served[pipe] = tally.requests
                     tallies[pipe] = tally
-        told(sum(served.values()))
+        on_progress(sum(served.values()))
     return [tallies[pipe] for pipe in engines]
 
 

@@ -173,7 +173,7 @@ class ControlServer:
         except Exception:  # a bug in one message must not take the cache from all engines
             log.exception("control.request_failed")
             return ControlRefused(
-                "unsupported", "the node failed on this message; its log says why", "", nonce
+                "unsupported", "the node failed to handle this message; see its log", "", nonce
             )
 
     def _send(self, peer: bytes, reply: ControlReply) -> None:

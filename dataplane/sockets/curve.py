@@ -25,7 +25,7 @@ HEARTBEAT_TIMEOUT_MS = 4000
 MAX_HELD = 64
 """Limit of peers that wait while the set of admitted keys is undecided."""
 ZAP_URL = "inproc://zeromq.zap.01"
-TELL_INTERVAL_S = 10.0
+LOG_INTERVAL_S = 10.0
 _VERSION = b"1.0"
 
 log = structlog.stdlib.get_logger()
@@ -54,15 +54,15 @@ def key_pair(path: Path) -> NodeKeyPair:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if mode & 0o077:
             raise BadKeyFile(
-                f"{path}: expected mode 0600, got {mode:04o}: others can read the secret key; "
-                "remove the file, so that a new one is made, and join again"
+                f"{path}: expected mode 0600, got {mode:04o}: other users can read the secret key; "
+                "remove the file, so that a new one is created, and join again"
             )
         secret = file.read(256).strip()
     try:
         return NodeKeyPair(zmq.curve_public(secret).decode(), secret)
     except (ValueError, zmq.ZMQError):
         raise BadKeyFile(
-            f"{path}: expected a CURVE secret key of 40 characters; remove the file, so that a new one is made, "
+            f"{path}: expected a CURVE secret key of 40 characters; remove the file, so that a new one is created, "
             "and join again"
         ) from None
 
@@ -89,7 +89,7 @@ class Gate:
         self._admitted: frozenset[str] = frozenset()
         self._undecided = False
         self._held: deque[list[bytes]] = deque(maxlen=MAX_HELD)
-        self._told = -TELL_INTERVAL_S
+        self._logged_at = -LOG_INTERVAL_S
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.bind(ZAP_URL)
@@ -133,7 +133,7 @@ class Gate:
         if version == _VERSION and key in self._admitted:
             status, text = b"200", b"OK"
         elif self._undecided:
-            self._held.append(frames)  # drops the oldest, whose peer has given up or will
+            self._held.append(frames)  # a full queue drops the oldest request, whose peer times out
             return
         else:
             status, text, key = b"400", b"not admitted", ""
@@ -143,8 +143,8 @@ class Gate:
     def _count(self, address: str) -> None:
         self.refused += 1
         now = time.monotonic()
-        if now - self._told >= TELL_INTERVAL_S:
-            self._told = now
+        if now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = now
             log.warning(
                 "peer.refused", address=address, refused=self.refused, reason="its key is not admitted"
             )

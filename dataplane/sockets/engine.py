@@ -102,7 +102,7 @@ class EngineServer:
             return
         refusal = self._refusal(peer)
         if refusal is not None:
-            self._turn_away(connection, peer, *refusal)
+            self._reject(connection, peer, *refusal)
             return
         self._begin(connection, peer)
 
@@ -120,9 +120,9 @@ class EngineServer:
         share = min(MAX_CONNECTIONS, limit // DESCRIPTORS_PER_CONNECTION) // 2
         if self._of_process[peer.pid] >= share:
             return Code.TOO_MANY_CLIENTS, f"at most {share} connections of one process are served"
-        if len(self._sessions) >= MAX_CONNECTIONS or not _descriptors_to_spare(limit):
-            sentence = f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short"
-            return Code.TOO_MANY_CLIENTS, sentence
+        if len(self._sessions) >= MAX_CONNECTIONS or not _has_spare_descriptors(limit):
+            message = f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short"
+            return Code.TOO_MANY_CLIENTS, message
         return None
 
     def _pause_accepting(self) -> None:
@@ -130,7 +130,7 @@ class EngineServer:
         self._loop.unregister(listener)
         self._loop.once(ACCEPT_PAUSE_S, lambda: self._loop.register(listener, self._accept))
 
-    def _turn_away(self, connection: socket.socket, peer: Peer, code: Code, message: str) -> None:
+    def _reject(self, connection: socket.socket, peer: Peer, code: Code, message: str) -> None:
         self.node.emit(EngineRefused(self.clock(), peer.pid, peer.uid, code.name.lower(), message))
         with suppress(OSError):
             connection.send(encode(Refused(0, int(code), message)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -227,7 +227,9 @@ class EngineServer:
             raise ProtocolError(Code.CANNOT_KILL, "the engine is in the data plane's own process", "kill")
         if pidfd is None:
             raise ProtocolError(
-                Code.CANNOT_KILL, "the engine's process is gone, or is of another pid namespace", "kill"
+                Code.CANNOT_KILL,
+                "the engine's process has exited, or belongs to another pid namespace",
+                "kill",
             )
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -236,7 +238,7 @@ class EngineServer:
         except OSError as error:
             raise ProtocolError(
                 Code.CANNOT_KILL,
-                f"SIGKILL to process {pid} failed: {error.strerror}; end it as its own user or as root",
+                f"SIGKILL to process {pid} failed: {error.strerror}; kill it as its own user or as root",
                 "kill",
             ) from None
 
@@ -281,7 +283,7 @@ class EngineServer:
         os.close(self._lock_fd)
 
 
-def _descriptors_to_spare(limit: int) -> bool:
+def _has_spare_descriptors(limit: int) -> bool:
     """Return whether enough descriptors stay free for segments and areas of connected peers."""
     return limit - len(os.listdir("/proc/self/fd")) > min(SPARE_DESCRIPTORS, limit // 8)
 

@@ -41,7 +41,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SURE_S = 1.0
 """Seconds between two checks that the token of a stream is still valid."""
 UNANNOUNCED = (
-    "a proxy sent this request on behalf of somebody, and only requests of this machine need no token: make a token "
+    "a proxy forwarded this request, and only direct requests of this machine need no token: create a token "
     "('larder tokens create NAME --role admin' on the machine itself) and name the proxy in "
     "LARDER_APP__TRUSTED_PROXIES, or set LARDER_APP__AUTH=required"
 )
@@ -123,7 +123,7 @@ class MiddlewareStack:
             nonlocal sure_until
             sure_until = time.perf_counter() + SURE_S
             if not await self._auth.still(attempt, asks):
-                raise Unauthorized(f"the token of this {what} is not valid any more")
+                raise Unauthorized(f"the token of this {what} is no longer valid")
 
         failure: LarderError | None = None
         with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
@@ -171,7 +171,7 @@ class MiddlewareStack:
             expected = self._auth.hasher.csrf(attempt.cookie)
             if not same(headers.get(b"x-csrf-token", ""), expected):
                 return Forbidden(
-                    "expected the header X-CSRF-Token with the token that GET /api/v1/session tells"
+                    "expected the header X-CSRF-Token with the token that GET /api/v1/session returns"
                 )
         return known
 

@@ -29,8 +29,8 @@ class AuditEntry(msgspec.Struct, frozen=True):
     request_id: str
     trace_id: str
     decision: Literal["allowed", "denied", "unreadable"]
-    """`unreadable`: the entry was changed in the database and cannot be decoded. Then all fields but its number and the
-    reason are empty."""
+    """`unreadable`: the entry was changed in the database and cannot be decoded. Then all other fields except the
+    id and the reason are empty."""
     reason: str
     """Why the action was denied, or why the entry cannot be read."""
     hash: str

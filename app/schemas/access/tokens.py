@@ -43,7 +43,7 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
-    """What of a token may change; what is left out stays."""
+    """Fields of a token to change; omitted fields keep their values."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = (

@@ -109,7 +109,7 @@ class ChainVerification:
             if entry.id <= 0 or not self._follows(entry):
                 what = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
                 self.fault = self._misplaced(entry.id) or (
-                    f"entry {entry.id} {what} was changed, moved or added: its hash is not that of what it says"
+                    f"entry {entry.id} {what} was changed, moved or added: its hash does not match its contents"
                 )
                 return
             self.last_id, self.last_hash = entry.id, entry.hash

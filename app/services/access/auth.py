@@ -17,7 +17,7 @@ from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.changes import Changes
 from app.services.base.loading_cache import LoadingCache
 from app.services.base.principals import ADMIN, Principal, Role
-from app.services.base.throttle import Throttle, neighbourhood
+from app.services.base.throttle import Throttle, address_block
 from app.store.access import audit, tokens
 from app.store.access.tokens import SETUP_ROLE, SessionRow, TokenRow
 from app.store.base import identity
@@ -27,17 +27,18 @@ FRESH_S = 1.0
 """Largest age, in seconds, of cached tokens and sessions."""
 MAX_KEPT = 10_000
 SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole=60, each=20, reserve=60)}
-"""Entries per minute that the audit keeps: of failures by neighbourhood, and of refusals by token. More are only
+"""Entries per minute that the audit keeps: of failures by address block, and of refusals by token. More are only
 counted."""
-EXPECTED = "expected 'Authorization: Bearer larder_…' with a token ('larder tokens create' makes one)"
-_ITS_PLACE = "'auth.setup_token' in the log of the start that made the database"
+EXPECTED = "expected 'Authorization: Bearer larder_…' with a token (create one with 'larder tokens create')"
+_ITS_PLACE = "'auth.setup_token' in the log of the start that created the database"
 FIRST = (
-    "a token is needed, and there is none yet: 'larder login --setup' makes the first with the setup token, which is "
+    "a token is needed, and there is none yet: 'larder login --setup' creates the first with the setup token, which is "
     f"at {_ITS_PLACE}; when that is lost, start once with app.admin_token_file"
 )
-UNKNOWN = "the token is not known: it was revoked, or never made here"
+UNKNOWN = "the token is unknown: it was revoked, or was never created here"
 UNKNOWN_SETUP = (
-    f"this is not the setup token of this database, or it made the first token already; it is at {_ITS_PLACE}"
+    "this is not the setup token of this database, or the first token was already created with it; "
+    f"it is at {_ITS_PLACE}"
 )
 
 
@@ -257,7 +258,7 @@ class Auth:
     async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, why: str) -> None:
         refusals = self._refusals[status]
         refused = _Refused(by, action, kind, name, why)
-        source = neighbourhood(by.source)
+        source = address_block(by.source)
         who = by.token_id if status == 403 and by.token_id else source
         if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
             return

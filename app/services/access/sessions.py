@@ -30,9 +30,7 @@ class LoginSessions:
         """Open a session, and return the cookie's value and the session. Raises Unauthorized, TooManyRequests."""
         who = await self._auth.check(token.strip(), attempt)
         if who.token_id == SETUP_ID:
-            raise Unauthorized(
-                "the setup token makes the first token and nothing else: 'larder login --setup'"
-            )
+            raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
         cookie, now = credentials.new_cookie(), time.time()
         row = SessionRow(
             hash=self._auth.hasher.session(cookie),

@@ -64,7 +64,9 @@ class Tokens:
                 if not was_there:
                     raise Unauthorized("the setup token was used already")
                 if request.role != "admin" or salts is not None:
-                    raise Forbidden("the first token is one of an admin for all tenants: it makes the others")
+                    raise Forbidden(
+                        "the first token must have the role admin and no tenants, because it creates the others"
+                    )
             await _check_free(change.session, request.name)
             change.session.add(row)
             change.noted("create", "token", row.name, None, _audited(row))

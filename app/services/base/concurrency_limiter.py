@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from app.errors import TooManyRequests
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import LOCAL, Principal
-from app.services.base.throttle import neighbourhood
+from app.services.base.throttle import address_block
 
 RETRY_AFTER_S = 5.0
 
@@ -56,5 +56,5 @@ def _holders(by: Principal) -> Iterator[tuple[str, str, str]]:
     if by.actor != LOCAL:
         yield "token", by.token_id or by.actor, f"of the token {by.actor!r}"
     if by.source:
-        address = neighbourhood(by.source)
+        address = address_block(by.source)
         yield "address", address, f"from {address}"

@@ -57,13 +57,15 @@ def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> No
     """Raise Conflict if a change enlarges a snapshot that is then too large."""
     if growth.bytes > 0 and after.bytes > MAX_BYTES:
         message = (
-            f"all {kind} of the fleet together would be a snapshot of more than {format_size(MAX_BYTES)}, which is "
-            "the most that nodes are sent; take some away first"
+            f"the snapshot of all {kind} of the fleet would be larger than {format_size(MAX_BYTES)}, the maximum; "
+            f"delete some {kind} first"
         )
     elif growth.records > 0 and after.records > MAX_RECORDS:
-        message = f"nodes take at most {MAX_RECORDS:,} {kind} of the fleet together; take some away first"
+        message = f"nodes accept at most {MAX_RECORDS:,} {kind}; delete some of the fleet first"
     elif growth.keys > 0 and after.keys > MAX_PINNED_KEYS:
-        message = f"nodes take at most {MAX_PINNED_KEYS:,} keys of all {kind} together; take some away first"
+        message = (
+            f"nodes accept at most {MAX_PINNED_KEYS:,} keys of all {kind} together; delete some {kind} first"
+        )
     else:
         return
     raise Conflict(f"{kind}: {message}", [FieldError(kind, message)])

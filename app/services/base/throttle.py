@@ -18,9 +18,9 @@ class Throttle:
         self._left: LRUCache[str, tuple[float, float]] = LRUCache(most)
 
     def failed(self, source: str, now: float) -> float:
-        """Count a failure at monotonic time `now`. Return the seconds until the next attempt is answered; 0 if this one
-        still is."""
-        key = neighbourhood(source)
+        """Count a failure at monotonic time `now`. Return the seconds to wait before the next attempt; 0 if this
+        attempt is still allowed."""
+        key = address_block(source)
         left, at = self._left.get(key, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)
         allowed = left >= 1
@@ -29,9 +29,9 @@ class Throttle:
         return 0.0 if allowed else (1 - left) / self._per_second
 
 
-def neighbourhood(source: str) -> str:
-    """Return the key under which an address is counted. For IPv6, its /64 network, because a client can use every
-    address of it."""
+def address_block(source: str) -> str:
+    """Return the key under which an address is counted. For IPv6, this is its /64 network, because a client can
+    use every address of that network."""
     if ":" not in source:
         return source
     try:

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 class WorkAbandoned(Exception):
-    """The work was abandoned half way because no caller waits for its result."""
+    """The work was abandoned halfway because no caller waits for its result."""
 
 
 class _Cancellation:
@@ -28,25 +28,25 @@ class _Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._over = False
+        self._abandoned = False
         self._calls: list[Callable[[], object]] = []
 
     def check(self) -> None:
         """Raise WorkAbandoned if no caller waits."""
-        if self._over:
+        if self._abandoned:
             raise WorkAbandoned
 
-    def at_end(self, call: Callable[[], object]) -> None:
+    def on_abandon(self, call: Callable[[], object]) -> None:
         """Call `call` when the work is abandoned; at once if it already is."""
         with self._lock:
             self._calls.append(call)
-            over = self._over
-        if over:
+            abandoned = self._abandoned
+        if abandoned:
             call()
 
-    def end(self) -> None:
+    def abandon(self) -> None:
         with self._lock:
-            self._over = True
+            self._abandoned = True
             calls = list(self._calls)
         for call in calls:
             call()
@@ -71,13 +71,13 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        cancellation.end()
+        cancellation.abandon()
         await asyncio.wait({future})
         future.exception()  # retrieved so that the event loop does not log it
         raise
 
 
-def giving_way(items: Iterable[T], every: int) -> Iterator[T]:
+def with_pauses(items: Iterable[T], every: int) -> Iterator[T]:
     """Yield the items, with a pause after every `every` of them. For threads only: a pause would block the event loop.
     Raises WorkAbandoned in a thread of `in_thread`."""
     cancellation = _cancellation.get()
@@ -94,7 +94,7 @@ def awaited(future: "concurrent.futures.Future[T]") -> T:
     Raises WorkAbandoned."""
     cancellation = _cancellation.get()
     if cancellation is not None:
-        cancellation.at_end(future.cancel)
+        cancellation.on_abandon(future.cancel)
     try:
         return future.result()
     except concurrent.futures.CancelledError:

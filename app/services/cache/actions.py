@@ -67,7 +67,7 @@ class Actions:
         """Invalidate or demote the blocks of a scope. A dry run only counts them and is not audited. Raises Invalid,
         Forbidden, NodeUnreachable if no node is connected."""
         scope, used = await self._scope(request, by, whole=False)
-        nodes = self._targets.named(request)
+        nodes = self._targets.selected(request)
         if request.dry_run:
             return _counted(
                 await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used
@@ -83,7 +83,7 @@ class Actions:
         if not request.confirm:
             message = "expected true: this drops everything that is cached"
             raise Invalid(f"confirm: {message}", [FieldError("confirm", message)])
-        nodes = self._targets.named(request)
+        nodes = self._targets.selected(request)
         if request.dry_run:
             everything = Scope()
             counts = await self._ask(
@@ -101,7 +101,7 @@ class Actions:
         """Start to verify blocks against their checksums, and wait for the result for at most `wait_s` seconds. Raises
         Invalid, Forbidden, NodeUnreachable."""
         scope, used = await self._scope(request, by, whole=True)
-        nodes = self._targets.named(request)
+        nodes = self._targets.selected(request)
         await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by)
         replies = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
         numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}

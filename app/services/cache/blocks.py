@@ -63,7 +63,7 @@ class BlockService:
     async def page(self, filters: BlockFilters, limit: int, cursor: str, by: Principal) -> BlockList:
         """Return a page of blocks. Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
         query = await self._query(filters, by)
-        found = await self.listed(query, self._targets.chosen(filters.node), limit, cursor)
+        found = await self.listed(query, self._targets.one_or_connected(filters.node), limit, cursor)
         return BlockList(
             [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.silent
         )

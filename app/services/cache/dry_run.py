@@ -41,9 +41,9 @@ from dataplane.protocol.control import (
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
-BREATH = 200
+RECORDS_PER_PAUSE = 200
 """Number of records that are checked between pauses."""
-Tried = list[tuple[dict[str, str] | None, Any]]
+Candidates = list[tuple[dict[str, str] | None, Any]]
 """Selector, and the record that matching nodes would receive."""
 
 
@@ -59,31 +59,33 @@ class DryRuns:
     async def run(self, request: DryRunPost, by: Principal) -> DryRunAnswer:
         """Return the verdict of each node. Raises Invalid, Forbidden, NodeUnreachable."""
         by.check_whole("a dry run")
-        tried: dict[SnapshotType, Tried] = {}
+        candidates: dict[SnapshotType, Candidates] = {}
         bodies: dict[str, bytes] = {}
         for number, (name, quota) in enumerate((request.quotas or {}).items(), 1):
-            if number % BREATH == 0:
+            if number % RECORDS_PER_PAUSE == 0:
                 await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
-            intent = _at(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
-            tried.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
+            intent = _with_path(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
+            candidates.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
         for name, policy in (request.policies or {}).items():
-            rules = _at(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
+            rules = _with_path(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
             spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
-            tried.setdefault("policies", []).append((rules["selector"], spec))
+            candidates.setdefault("policies", []).append((rules["selector"], spec))
         for name, pin in (request.pins or {}).items():
-            tried.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
-        if not tried:
+            candidates.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
+        if not candidates:
             message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
             raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
-        nodes = self._targets.named(request)
-        away = set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
+        nodes = self._targets.selected(request)
+        disconnected = (
+            set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
+        )
         await self._desired.refresh()
         items: list[NodeVerdict] = []
-        for kind, records in tried.items():
+        for kind, records in candidates.items():
             replies = await self._targets.each(nodes, _asker(self, kind, records, bodies))
             items += [_verdict(kind, each) for each in replies]
         items.sort(key=lambda item: (item.node, item.type))
-        accepted = all(item.accepted or item.node in away for item in items)
+        accepted = all(item.accepted or item.node in disconnected for item in items)
         return DryRunAnswer(items, len(items), accepted)
 
     async def _pin(
@@ -97,7 +99,7 @@ class DryRuns:
             check_sources(pin, faults)
             faults.stop()
 
-        _at(path, check)
+        _with_path(path, check)
         prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
         encoded = None
         if pin.model and (pin.text is not None or pin.messages is not None):
@@ -105,17 +107,17 @@ class DryRuns:
                 pin.model, pin.text, pin.messages, by, add_generation_prompt=pin.add_generation_prompt
             )
         now = time.time()
-        intent = await in_thread(_at, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
+        intent = await in_thread(_with_path, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
         bodies[intent.values["keys_digest"]] = intent.body
         return intent.values["selector"], _spec(PinSpec, {"name": name, **intent.values})
 
-    async def judge(
-        self, node: FleetNode, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+    async def validated(
+        self, node: FleetNode, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes]
     ) -> Ack | Nack:
         """Return a node's verdict on its desired snapshot with the records merged into it."""
         mine = [spec for selector, spec in records if matches(node.labels, selector)]
         built = self._desired.built(kind, node.labels)
-        body = _LAID[kind](built.body, mine)
+        body = _MERGE[kind](built.body, mine)
         wanted = built.wanted
         snapshot = Snapshot(kind, self._desired.store, wanted.generation + 1, "", digest_of(body), body)
 
@@ -127,18 +129,18 @@ class DryRuns:
 
 
 def _asker(
-    runs: DryRuns, kind: SnapshotType, records: Tried, bodies: Mapping[str, bytes]
+    runs: DryRuns, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes]
 ) -> Callable[[FleetNode], Any]:
-    return lambda node: runs.judge(node, kind, records, bodies)
+    return lambda node: runs.validated(node, kind, records, bodies)
 
 
 def _spec(kind: type[S], values: Values) -> S:
-    """Return what nodes receive of a record."""
+    """Return the part of a record that nodes receive."""
     return kind(**{name: values[name] for name in kind.__struct_fields__})
 
 
-def _at(path: str, rule: Callable[[], T]) -> T:
-    """Call `rule`, and prefix the paths of its errors with a record's path. Raises Invalid."""
+def _with_path(path: str, rule: Callable[[], T]) -> T:
+    """Return the result of `rule`; prefix the paths of its errors with a record's path. Raises Invalid."""
     try:
         return rule()
     except Invalid as error:
@@ -160,7 +162,7 @@ def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
     return encode_policies(list(records[-1:])) if records else body
 
 
-_LAID: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
+_MERGE: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
     "quotas": _quotas,
     "pins": _pins,
     "policies": _policies,

@@ -75,7 +75,7 @@ class Lookups:
         assert salt is not None
         by.check_salt(salt)
         chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
-        nodes = self._targets.named(request)
+        nodes = self._targets.selected(request)
         packed = b"".join(chain.keys)
         replies = await self._targets.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
         if by.salts is not None:

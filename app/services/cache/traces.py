@@ -53,7 +53,7 @@ class Traces:
                 raise NodeRefused(
                     f"{name} repeats itself: after part {after} of its trace it names {part.next}"
                 )
-        raise NodeRefused(f"{name} told {MAX_PARTS} parts of its trace and did not end it")
+        raise NodeRefused(f"{name} sent {MAX_PARTS} parts of its trace without an end")
 
     async def _part(self, name: str, since: float, after: int) -> TracePart:
         node = known_node(self._fleet, name)

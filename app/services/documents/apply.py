@@ -28,7 +28,7 @@ from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.gc_pause import GcPause
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
-from app.services.base.yielding import awaited, giving_way, in_thread
+from app.services.base.yielding import awaited, in_thread, with_pauses
 from app.services.documents.declared import MAX_TOLD, DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, Held, PlanStep, outcome
 from app.services.documents.resource_types import KEPT, KINDS, Encode
@@ -260,12 +260,12 @@ def _check_sizes(held: Held, result: ApplyPlan, pins: Collection[Mapping[str, An
     """Check that the resulting snapshots can be sent to nodes. Raises Conflict."""
     for kind in KINDS.values():
         growth = SnapshotGrowth()
-        for step in giving_way(result.of(kind.name, "create", "update", "delete"), 1000):
+        for step in with_pauses(result.of(kind.name, "create", "update", "delete"), 1000):
             growth.add(kind.name, kind.shown(step.key), step.before, step.after)
         if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
             rows = held[kind.name]
             held_bytes = sum(
-                record_bytes(kind.name, kind.shown(key), row) for key, row in giving_way(rows.items(), 1000)
+                record_bytes(kind.name, kind.shown(key), row) for key, row in with_pauses(rows.items(), 1000)
             )
             keys = _keys(pins) if kind.name == "pins" else 0
             after = SnapshotSize(len(rows) + growth.records, held_bytes + growth.bytes, keys)
@@ -359,7 +359,7 @@ def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple
     """Return the steps and the rows to write; runs in a thread."""
     steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
     stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
-    for step in giving_way(steps, 1000):
+    for step in with_pauses(steps, 1000):
         if step.after is None:
             work.gone.append(step.key)
         elif step.before is None:
@@ -399,5 +399,5 @@ def _told(result: ApplyPlan) -> list[RecordChange]:
             managed_by=(step.after or step.before or {})["managed_by"],
             fields={name: FieldChange(*change) for name, change in step.fields.items()},
         )
-        for step in giving_way(result.steps, 200)
+        for step in with_pauses(result.steps, 200)
     ]

@@ -13,7 +13,7 @@ from app.errors import FieldError, Invalid
 from app.services.base import checks
 from app.services.base.fields import field_error
 from app.services.base.principals import Principal
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 from app.services.documents.document_text import DocumentSyntaxError, lines, member, read
 from app.services.documents.resource_types import KINDS, RESOLVE, CheckedRecord, Encode
 from app.services.records.record_types import PushedType
@@ -162,7 +162,7 @@ def _sections(
         if kind is None:
             found.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
             continue
-        for place, key, fields in giving_way(_entries(kind, section, at, found), 50):
+        for place, key, fields in with_pauses(_entries(kind, section, at, found), 50):
             if sum(map(len, found.records.values())) >= MAX_RECORDS:
                 found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
                 return

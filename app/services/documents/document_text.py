@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from app.observe.visible import is_plain
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 
 MAX_NODES = 4_000_000
 """Largest number of values in a text; values that aliases repeat count each time."""
@@ -111,7 +111,7 @@ class _Builder:
 
     def build(self, text: str) -> list[Any]:
         try:
-            for event in giving_way(yaml.parse(text, Loader=_LOADER), 1000):
+            for event in with_pauses(yaml.parse(text, Loader=_LOADER), 1000):
                 self._take(event)
         except yaml.MarkedYAMLError as error:
             what = ", ".join(part for part in (error.context, error.problem) if part)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from app.errors import Conflict, FieldError
 from app.services.base import checks
 from app.services.base.principals import Principal
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 from app.services.documents.declared import MAX_TOLD, DeclaredRecord, DeclaredRecords
 from app.services.documents.resource_types import KEPT, KINDS
 from app.services.records.record_types import PushedType, Values
@@ -65,7 +65,7 @@ def outcome(
     for kind in KINDS.values():
         rows = held[kind.name]
         records = declared.records[kind.name]
-        for key, record in giving_way(records.items(), 500):
+        for key, record in with_pauses(records.items(), 500):
             row = rows.get(key)
             if row is not None:
                 _check_tenant(kind, record.path, row, by)

@@ -178,7 +178,9 @@ class Enrolment:
         except Exception:  # a bug that one node triggers must not block enrolment for all others
             log.exception("join.failed", node=_plain(message.node))
             self._failed(address)
-            return JoinRefused("unavailable", "the management plane failed on this; its log says why")
+            return JoinRefused(
+                "unavailable", "the management plane failed to handle this message; see its log"
+            )
         return joined
 
     async def _join(self, message: Join, key: str, address: str) -> Joined:
@@ -191,7 +193,7 @@ class Enrolment:
                 row = await self._admit(change, message, key)
             elif row.name != message.node:
                 raise _Refusal(
-                    "name_taken", f"this node's key is known as {row.name!r}; forget that one first"
+                    "name_taken", f"this node's key belongs to the node {row.name!r}; forget that node first"
                 )
             before = (row.control_url, row.events_url)
             row.control_url, row.events_url = control_url, events_url
@@ -217,14 +219,15 @@ class Enrolment:
         """Enrol an unknown node by its token. Raises _Refusal."""
         if not message.token:
             raise _Refusal(
-                "unknown_node", "this management plane does not know the node (any more); join by a token"
+                "unknown_node",
+                "the node is unknown to this management plane, or was removed; join with a token",
             )
         token = await enrolment.claim(change.session, message.token)
         if (row := await nodes.by_key(change.session, key)) is not None and row.name == message.node:
             return row  # the node asked another manager, too, which held the token until now
         expected = "" if token is None else token.hash
         if not hmac.compare_digest(sha256(message.secret).hexdigest(), expected) or token is None:
-            raise _Refusal("bad_token", "there is no such join token (any more)")
+            raise _Refusal("bad_token", "the join token does not exist, or no longer exists")
         if token.expires_at is not None and token.expires_at <= change.now:
             raise _Refusal("token_expired", "the join token has expired; ask for another one")
         if token.uses_left == 0:
@@ -232,7 +235,7 @@ class Enrolment:
         if await change.session.get(NodeRow, message.node) is not None:
             raise _Refusal(
                 "name_taken",
-                f"another node is called {message.node!r}: give this one another name (dataplane.node), or forget the "
+                f"another node is named {message.node!r}: give this node another name (dataplane.node), or forget the "
                 f"other one (`larder nodes forget {message.node}`) if it is gone for good",
             )
         if token.uses_left is not None:
@@ -301,7 +304,7 @@ def _plain(text: str) -> str:
 
 
 def _rate_limited(wait_s: float) -> JoinRefused:
-    return JoinRefused("rate_limited", f"refused too often; ask again in {math.ceil(wait_s)} s")
+    return JoinRefused("rate_limited", f"too many refused requests; try again in {math.ceil(wait_s)} s")
 
 
 def _checked(message: Join, key: str, address: str) -> tuple[str, str]:
@@ -316,7 +319,7 @@ def _checked(message: Join, key: str, address: str) -> tuple[str, str]:
             "bad_field", f"node: expected 1 to {MAX_NAME_CHARACTERS} printable characters without '/'"
         )
     if message.token and not _TOKEN_ID.match(message.token):
-        raise _Refusal("bad_token", "there is no such join token (any more)")
+        raise _Refusal("bad_token", "the join token does not exist, or no longer exists")
     if not message.release.isprintable():
         raise _Refusal("bad_field", "release: expected printable characters")
     if fault := label_rules.fault(message.labels):

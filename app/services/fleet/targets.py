@@ -32,12 +32,14 @@ def known_node(fleet: Fleet, name: str) -> FleetNode:
 
 
 class Targets:
+    """Nodes to which a request is forwarded."""
+
     def __init__(self, operations: NodeRequests, fleet: Fleet) -> None:
         self.operations = operations
         self._fleet = fleet
 
-    def named(self, request: TargetedPost) -> list[FleetNode]:
-        """Return the nodes that a request names, sorted by name: one, some, or all known nodes, so that disconnected
+    def selected(self, request: TargetedPost) -> list[FleetNode]:
+        """Return the nodes that a request names, sorted by name; all known nodes if it names none, so that disconnected
         ones are reported and not omitted. Raises Invalid for an unknown name; NodeUnreachable if no node is connected,
         or if the only named node is not."""
         faults = checks.Faults()
@@ -61,7 +63,7 @@ class Targets:
         """Return the node. Raises NotFound."""
         return known_node(self._fleet, name)
 
-    def chosen(self, name: str | None) -> list[FleetNode]:
+    def one_or_connected(self, name: str | None) -> list[FleetNode]:
         """Return one node, or all connected ones. Raises NotFound, NodeUnreachable."""
         if name is None:
             return self.operations.connected()
@@ -74,10 +76,10 @@ class Targets:
     ) -> list[NodeAnswers[T]]:
         """Ask all nodes concurrently; the error of each failed one is returned, not raised."""
 
-        async def one(node: FleetNode) -> NodeAnswers[T]:
+        async def ask_one(node: FleetNode) -> NodeAnswers[T]:
             try:
                 return NodeAnswers(node, await ask(node), None)
             except LarderError as error:
                 return NodeAnswers(node, None, error.message)
 
-        return list(await asyncio.gather(*(one(node) for node in nodes)))
+        return list(await asyncio.gather(*(ask_one(node) for node in nodes)))

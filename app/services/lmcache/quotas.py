@@ -18,7 +18,7 @@ from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
 from app.services.records.quota_intent import DEFAULTS, QUOTAS
 from app.services.records.quotas import Quotas
-from app.services.records.tenant_totals import standings
+from app.services.records.tenant_totals import totals_by_tenant
 from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.protocol.salts import shown
 
@@ -57,7 +57,7 @@ class LmcacheQuotas:
         limit = None
         with suppress(NotFound):
             limit = (await self._quotas.get(salt, by)).limit_bytes
-        now = standings(self._fleet.stats()).get(salt)
+        now = totals_by_tenant(self._fleet.stats()).get(salt)
         used = 0 if now is None else now.bytes
         return QuotaGot(salt, (limit or 0) / GIB, used / GIB, limit is not None)
 

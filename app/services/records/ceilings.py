@@ -89,7 +89,7 @@ class Ceilings:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
         salt = checks.tenant_in_path(tenant)
         async with self._changes.begin(by) as change:
-            row = await CEILINGS.held(change, salt, expected)
+            row = await CEILINGS.existing(change, salt, expected)
             held = CEILINGS.as_put(row)
             if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
                 held["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
@@ -100,7 +100,7 @@ class Ceilings:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         salt = checks.tenant_in_path(tenant)
         async with self._changes.begin(by) as change:
-            await CEILINGS.remove(change, await CEILINGS.held(change, salt, expected))
+            await CEILINGS.remove(change, await CEILINGS.existing(change, salt, expected))
 
 
 async def check_quota(

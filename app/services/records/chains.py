@@ -1,4 +1,4 @@
-"""The chain of keys that a request means, given as keys, tokens, text or messages."""
+"""The chain of keys of a request, which gives it as keys, tokens, text or messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from app.schemas.records.tokenizers import TokenizerUsed
 from app.services.base import checks
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 from app.services.records.key_intent import check_chunk, check_tokens, unpacked
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.keys import chain, next_key, root_key, token_bytes
@@ -40,7 +40,7 @@ class KeyChain:
 NO_KEYS = KeyChain([])
 MAX_AT_ONCE_TOKENS = 16_384
 """Largest number of tokens that are hashed on the event loop, in less than a millisecond."""
-MAX_CHUNKS = 128
+CHUNKS_PER_PAUSE = 128
 """Number of chunks that are hashed between pauses."""
 TOKEN_BYTES = 4
 
@@ -58,7 +58,7 @@ def _chain(tokens: Sequence[int], salt: str, chunk_tokens: int) -> list[bytes]:
     """Return the same as `chain`, with pauses; runs in a thread."""
     data, step = token_bytes(tokens), TOKEN_BYTES * chunk_tokens
     key, keys = root_key(salt), []
-    for at in giving_way(range(0, len(data) - len(data) % step, step), MAX_CHUNKS):
+    for at in with_pauses(range(0, len(data) - len(data) % step, step), CHUNKS_PER_PAUSE):
         key = next_key(key, data[at : at + step])
         keys.append(key)
     return keys
@@ -82,17 +82,21 @@ async def resolved(
     Raises Invalid, TooManyRequests.
     """
     faults = checks.Faults()
-    ways = given(source)
-    if len(ways) > 1:
-        faults.add(ways[0], f"expected at most one of {', '.join(SOURCES)}")
+    given_sources = given(source)
+    if len(given_sources) > 1:
+        faults.add(given_sources[0], f"expected at most one of {', '.join(SOURCES)}")
         faults.stop()
     if source.add_generation_prompt and source.messages is None:
-        faults.add("add_generation_prompt", "expected messages: only their template opens a turn")
-    if ways and ways != ["keys"]:
+        faults.add(
+            "add_generation_prompt",
+            "expected false without messages: only a chat template has a generation prompt",
+        )
+    if given_sources and given_sources != ["keys"]:
         for name, value in (("tenant", salt), ("model", model)):
             if value is None:
                 faults.add(
-                    name, f"expected a {name}: a prefix of {ways[0]} is that of one tenant and one model"
+                    name,
+                    f"expected a {name}, because {given_sources[0]} identify a prefix only with a tenant and a model",
                 )
     if source.tokens is not None:
         check_tokens(source.tokens, source.chunk_tokens, faults)
@@ -100,7 +104,7 @@ async def resolved(
         check_chunk(source.chunk_tokens, faults)
     keys = faults.check("keys", lambda: unpacked(source.keys or [])) if source.keys is not None else None
     faults.stop()
-    if not ways:
+    if not given_sources:
         return NO_KEYS
     if keys is not None:
         return KeyChain(keys)
@@ -112,7 +116,7 @@ async def resolved(
             model, source.text, source.messages, by, add_generation_prompt=source.add_generation_prompt
         )
         tokens, used = encoded.tokens, encoded.by
-        check_tokens(tokens, source.chunk_tokens, faults, ways[0])
+        check_tokens(tokens, source.chunk_tokens, faults, given_sources[0])
         faults.stop()
     found = await chained(tokens, salt, source.chunk_tokens, large_work, by)
     return KeyChain(found, used, len(tokens))

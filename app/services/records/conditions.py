@@ -49,7 +49,7 @@ def applied_on(
     if state is NodeState.LOST:
         return Condition("Applied", "Unknown", "NodeLost", f"{node.name} is silent", node.seen_at)
     if state is NodeState.JOINING:
-        return Condition("Applied", "False", "Joining", f"{node.name} has not said hello yet", record.since)
+        return Condition("Applied", "False", "Joining", f"{node.name} has not connected yet", record.since)
     refusal = node.refused.get(record.kind)
     if state is NodeState.NACKED and refusal is not None:
         first = refusal.faults[0] if refusal.faults and whole else None

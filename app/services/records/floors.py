@@ -1,4 +1,4 @@
-"""Check whether the floors of all tenants fit on their nodes. Pure."""
+"""Check whether the floors of all tenants fit on their nodes. This module does no I/O."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def excess(
         total, capacity = _sum(after, node), _capacity(node)
         if total > max(capacity, _sum(before, node)):
             if not whole:
-                return "there is no room for this floor beside those of other tenants; ask an admin"
+                return "this floor does not fit beside the floors of other tenants; ask an admin"
             return (
                 f"the floors of all tenants would be {format_size(total)} ({total} bytes) on {node.name}, which holds "
                 f"{format_size(capacity)} ({capacity} bytes)"

@@ -105,13 +105,18 @@ def check_sources(intent: PinPut, faults: checks.Faults) -> None:
         faults.add("tokens", "expected exactly one of 'tokens', 'keys', 'prefix', 'text' and 'messages'")
         faults.stop()
     if intent.add_generation_prompt and intent.messages is None:
-        faults.add("add_generation_prompt", "expected messages: only their template opens a turn")
+        faults.add(
+            "add_generation_prompt",
+            "expected false without messages: only a chat template has a generation prompt",
+        )
 
 
 def _model(intent: PinPut, prefix: FoundPrefix | None) -> str:
     if prefix is None:
         if intent.model is None:
-            raise ValueError("expected a model name; only a pin made from a prefix has it from there")
+            raise ValueError(
+                "expected a model name; only a pin created from a prefix takes the prefix's model"
+            )
         return checks.model(intent.model)
     if intent.model not in (None, prefix.model):
         raise ValueError(f"the prefix is of {prefix.model!r}: leave the model out, or give that one")

@@ -22,7 +22,7 @@ MAX_BYTES = MAX_SNAPSHOT_BYTES // 16
 
 
 class PinQuota:
-    """Limits what callers who are limited to tenants add."""
+    """Limits the pins that callers limited to tenants may add."""
 
     def __init__(self, most_pins: int = MAX_PINS) -> None:
         self._most_pins = most_pins
@@ -52,13 +52,13 @@ class PinQuota:
     def _check(self, salt: str, before: SnapshotSize, after: SnapshotSize) -> None:
         for was, would_be, most, what in (
             (before.records, after.records, self._most_pins, "pins (app.pins_per_tenant)"),
-            (before.keys, after.keys, MAX_KEYS, "keys of pins, a quarter of what nodes take"),
-            (before.bytes, after.bytes, MAX_BYTES, "bytes of names and models of pins in a snapshot"),
+            (before.keys, after.keys, MAX_KEYS, "pinned keys, a quarter of the limit of nodes"),
+            (before.bytes, after.bytes, MAX_BYTES, "bytes of pin names and models in a snapshot"),
         ):
             if would_be > max(was, most):
                 message = (
-                    f"tokens that are limited to tenants may make at most {most:,} {what}, for the tenant "
-                    f"{shown(salt)!r}; it would have {would_be:,}"
+                    f"callers that are limited to tenants may create at most {most:,} {what} for the tenant "
+                    f"{shown(salt)!r}; with this change it would have {would_be:,}"
                 )
                 raise Conflict(f"tenant: {message}", [FieldError("tenant", message)])
 

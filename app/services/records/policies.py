@@ -74,7 +74,7 @@ class Policies:
         """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)
         async with self._changes.begin(by, "policies") as change:
-            row = await POLICIES.held(change, name, expected)
+            row = await POLICIES.existing(change, name, expected)
             intent = patched(PolicyPut, POLICIES.as_put(row), patch)
             row = await self.write(change, row, resolve(name, intent))
         await self._progress.wait("policies", row.generation, wait_s)
@@ -91,7 +91,7 @@ class Policies:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by, "policies") as change:
-            row = await POLICIES.held(change, name, expected)
+            row = await POLICIES.existing(change, name, expected)
             await POLICIES.remove(change, row)
         await self._progress.wait("policies", change.generations["policies"], wait_s)
 

@@ -93,8 +93,8 @@ def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
         return [None]
     if len(by.salts) > MAX_ASKED:
         message = (
-            f"expected one of the {len(by.salts)} tenants that this token is limited to: no more than {MAX_ASKED} "
-            "are listed together"
+            f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_ASKED} "
+            "can be listed together"
         )
         raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])
     return [*sorted(by.salts)]

@@ -17,7 +17,7 @@ from app.services.records.floors import excess
 from app.services.records.progress import RecordProgress
 from app.services.records.quota_intent import QUOTAS, resolve
 from app.services.records.record_types import Values, fields
-from app.services.records.tenant_totals import TenantTotals, standings
+from app.services.records.tenant_totals import TenantTotals, totals_by_tenant
 from app.store.base.database import Database
 from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
@@ -75,7 +75,7 @@ class Quotas:
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await QUOTAS.held(change, salt, expected)
+            row = await QUOTAS.existing(change, salt, expected)
             intent = patched(QuotaPut, QUOTAS.as_put(row), patch)
             row = await self.write(change, row, resolve(tenant, intent))
         return await self.settled(row, wait_s, by)
@@ -101,7 +101,7 @@ class Quotas:
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await QUOTAS.held(change, salt, expected)
+            row = await QUOTAS.existing(change, salt, expected)
             await self.remove(change, row)
         await self._progress.wait("quotas", change.generations["quotas"], wait_s)
 
@@ -122,7 +122,7 @@ class Quotas:
 
     def answers(self, rows: Sequence[QuotaRow], by: Principal) -> list[QuotaAnswer]:
         """Return records with what the nodes report about their tenants."""
-        standing = standings(self._fleet.stats(), {shown(row.tenant) for row in rows})
+        standing = totals_by_tenant(self._fleet.stats(), {shown(row.tenant) for row in rows})
         whole = by.salts is None
         return [
             self._answer(row, standing.get(shown(row.tenant), TenantTotals()), whole=whole) for row in rows

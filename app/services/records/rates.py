@@ -55,11 +55,11 @@ class PrefillRates:
             other = await rates.same(change.session, asked.model, asked.space, besides=name)
             if other is not None:
                 what = f"space {asked.space}" if asked.space else "all spaces"
-                message = f"{other.name!r} is the rate of {what} of {asked.model!r} already: change that one"
+                message = f"{other.name!r} is already the rate of {what} of {asked.model!r}; change that record instead"
                 raise Conflict(message, [FieldError("model", message)])
             created = row is None
             if row is None and await rates.count(change.session) >= rates.MAX:
-                raise Conflict(f"there are {rates.MAX} rates already, the most there may be")
+                raise Conflict(f"there are already {rates.MAX} rates, which is the maximum")
             row = RATES.write(change, name, row, columns(asked, RATES.written))
         return _answer(row), created
 
@@ -67,7 +67,7 @@ class PrefillRates:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by) as change:
-            await RATES.remove(change, await RATES.held(change, name, expected))
+            await RATES.remove(change, await RATES.existing(change, name, expected))
 
 
 class KnownRates:

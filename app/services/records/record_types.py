@@ -74,7 +74,7 @@ class RecordType(Generic[R]):
         """Raises PreconditionFailed, PreconditionRequired."""
         expected.check(self.called(key), None if row is None else self.etag(row))
 
-    async def held(self, change: Change, key: str, expected: Precondition = ANY) -> R:
+    async def existing(self, change: Change, key: str, expected: Precondition = ANY) -> R:
         """Return an existing record. Raises NotFound, PreconditionFailed, PreconditionRequired."""
         row = await change.session.get(self.row, key)
         if row is None:

@@ -38,17 +38,17 @@ class TenantTotals:
     latest: TenantStats | None = None
     """Report of one node, with the share that is in force there."""
 
-    def add(self, told: TenantStats) -> None:
+    def add(self, report: TenantStats) -> None:
         for name in SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(told, name))
-        for code, count in told.refused.items():
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        for code, count in report.refused.items():
             self.refused[code] = self.refused.get(code, 0) + count
-        self.over_limit |= told.over_limit
-        self.floors.append((told.floor_bytes, told.effective_floor_bytes))
-        self.latest = told
+        self.over_limit |= report.over_limit
+        self.floors.append((report.floor_bytes, report.effective_floor_bytes))
+        self.latest = report
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the tenant holds nothing and has never requested anything."""
         return not self.refused and not any(getattr(self, name) for name in SUMMED)
 
@@ -57,9 +57,11 @@ class TenantTotals:
         return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
 
 
-def standings(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, TenantTotals]:
-    """Return totals by shown name, limited to `only` if given. A tenant that no node lists among its largest is
-    missing."""
+def totals_by_tenant(
+    stats: Iterable[NodeStats], only: Container[str] | None = None
+) -> dict[str, TenantTotals]:
+    """Return totals by shown name, limited to `only` if given. Tenants that no node lists among its
+    largest are missing."""
     found: dict[str, TenantTotals] = {}
     for node in stats:
         for tenant in node.tenants:

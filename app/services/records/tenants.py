@@ -12,10 +12,10 @@ from app.schemas.records.tenants import AdoptPost, TenantAnswer, TenantList
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
-from app.services.base.yielding import giving_way
+from app.services.base.yielding import with_pauses
 from app.services.records.quota_intent import resolve
 from app.services.records.quotas import Quotas
-from app.services.records.tenant_totals import SUMMED, TenantTotals, standings
+from app.services.records.tenant_totals import SUMMED, TenantTotals, totals_by_tenant
 from app.store.base.database import Database
 from app.store.base.listing import page_of
 from app.store.records import pins, quotas
@@ -53,12 +53,12 @@ class Tenants:
         """Return a page of the tenants that the caller may see. Raises Invalid."""
         known = await known_tenants(self._database, self._fleet.stats(), by.salts)
 
-        def cut() -> TenantList:
+        def make_page() -> TenantList:
             found = [answer for answer in known if managed in (None, answer.managed)]
             page = page_of(found, lambda answer: answer.tenant, _BY_NAME, wanted)
             return TenantList(list(page.rows), page.total, page.next_cursor)
 
-        return await asyncio.to_thread(cut)
+        return await asyncio.to_thread(make_page)
 
     async def get(self, tenant: str, by: Principal) -> TenantAnswer:
         """Return the tenant. Raises Invalid, Forbidden, NotFound."""
@@ -67,7 +67,7 @@ class Tenants:
         for answer in await known_tenants(self._database, self._fleet.stats(), frozenset({salt})):
             return answer
         raise checks.missing(
-            "tenant", tenant, "; a tenant is known once it keeps something, or has a quota or a pin"
+            "tenant", tenant, "; a tenant is known once it holds blocks, or has a quota or a pin"
         )
 
     async def adopt(self, tenant: str, asked: AdoptPost, by: Principal, wait_s: float = 0.0) -> QuotaAnswer:
@@ -80,7 +80,7 @@ class Tenants:
             row = await quotas.get(change.session, salt)
             if row is not None:
                 raise Conflict(
-                    f"tenant {known.tenant!r} has a quota already: change it at /api/v1/quotas/{known.tenant}"
+                    f"tenant {known.tenant!r} already has a quota; change it at /api/v1/quotas/{known.tenant}"
                 )
             row = await self._quotas.write(change, None, intent)
         return await self._quotas.settled(row, wait_s, by)
@@ -109,12 +109,12 @@ def merged(
     records = {shown(row.tenant): row for row in rows}
     pinned = {shown(salt): count for salt, count in pin_counts.items()}
     found = {name: TenantTotals() for name in (*records, *pinned)}
-    for name, now in standings(stats, only).items():
-        if name in found or not now.is_nothing:
+    for name, now in totals_by_tenant(stats, only).items():
+        if name in found or not now.is_empty:
             found[name] = now
     return [
         _answer(name, now, records.get(name), pinned.get(name, 0))
-        for name, now in giving_way(found.items(), ANSWERS_AT_ONCE)
+        for name, now in with_pauses(found.items(), ANSWERS_AT_ONCE)
     ]
 
 

@@ -40,7 +40,7 @@ TOKENIZERS = RecordType(
     written=tuple("digest" if name == "tokenizer" else name for name in TokenizerPut.__struct_fields__),
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
-_TAKEN = frozenset({"messages", "add_generation_prompt"})
+_RESERVED = frozenset({"messages", "add_generation_prompt"})
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Tokenizers:
             TOKENIZERS.check_state(expected, name, row)
             other = await tokenizers.of_model(change.session, asked.model)
             if other is not None and other.name != name:
-                message = f"the model {asked.model!r} has the tokenizer {other.name!r} already"
+                message = f"the model {asked.model!r} already has the tokenizer {other.name!r}"
                 raise Conflict(f"model: {message}", [FieldError("model", message)])
             created = row is None
             values = {**msgspec.structs.asdict(asked), "digest": digest, "file": file}
@@ -105,7 +105,7 @@ class Tokenizers:
         PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by) as change:
-            await TOKENIZERS.remove(change, await TOKENIZERS.held(change, name, expected))
+            await TOKENIZERS.remove(change, await TOKENIZERS.existing(change, name, expected))
 
     async def encode(
         self,
@@ -126,7 +126,9 @@ class Tokenizers:
         if row is None:
             raise _unknown(field, model, known)
         if messages is not None and row.chat_template is None:
-            message = f"the tokenizer {row.name!r} of {model!r} has no chat template; put it again with one"
+            message = (
+                f"the tokenizer {row.name!r} of {model!r} has no chat template; register it again with one"
+            )
             raise Invalid(f"{field}: {message}", [FieldError(field, message)])
         job = EncodeJob(
             row.file,
@@ -161,7 +163,7 @@ def _check(asked: TokenizerPut, file: bytes) -> None:
     if "\0" in (asked.chat_template or ""):
         faults.add("chat_template", "expected no NUL characters")
     for name, token in (asked.special_tokens or {}).items():
-        if _VARIABLE.fullmatch(name) is None or name in _TAKEN:
+        if _VARIABLE.fullmatch(name) is None or name in _RESERVED:
             faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
         elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
             faults.add(
@@ -180,9 +182,9 @@ def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any
 def _unknown(field: str, model: str, known: list[str]) -> Invalid:
     more = ", …" if len(known) > MAX_NAMED else ""
     registered = (
-        f"registered are those of {', '.join(map(repr, known[:MAX_NAMED]))}{more}"
+        f"there are tokenizers for {', '.join(map(repr, known[:MAX_NAMED]))}{more}"
         if known
-        else "none is registered"
+        else "no tokenizer is registered"
     )
     message = (
         f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers add', or send "

@@ -15,26 +15,26 @@ from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, Enc
 from dataplane.base.units import format_size
 
 BOUNDS = Bounds(at_once=3, each_at_once=2, waiting=64, each_waiting=16)
-KILLED_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 """Longest wait, in seconds, for a killed process to exit."""
-_LONG = (-signal.SIGXCPU, -signal.SIGKILL)
+_CPU_LIMIT_SIGNALS = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 class EncodeService:
     def __init__(self) -> None:
-        self._turns = FairLimiter("texts to encode", BOUNDS)
+        self._limiter = FairLimiter("texts to encode", BOUNDS)
 
     async def run(self, job: EncodeJob, field: str, by: Principal) -> EncodeResult:
-        """Run a job and return its result. `field` of the request is blamed if the job fails. Raises Invalid,
-        TooManyRequests."""
-        async with self._turns.turn(by.share):
-            answer = await _worked(job, field)
+        """Run a job and return its result. A failure is reported as an error of the request field `field`. Raises
+        Invalid, TooManyRequests."""
+        async with self._limiter.turn(by.share):
+            answer = await _run_process(job, field)
         if isinstance(answer, EncodeError):
             raise _invalid(answer.field, answer.message)
         return answer
 
 
-async def _worked(job: EncodeJob, field: str) -> Answer:
+async def _run_process(job: EncodeJob, field: str) -> Answer:
     packed = await asyncio.to_thread(msgspec.msgpack.encode, job)
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -50,20 +50,21 @@ async def _worked(job: EncodeJob, field: str) -> Answer:
         async with asyncio.timeout(WALL_S):
             output, _ = await child.communicate(packed)
     except TimeoutError:
-        return EncodeError(field, f"it took longer than {WALL_S:g} s")
+        return EncodeError(field, f"encoding took longer than {WALL_S:g} s")
     finally:
         if child.returncode is None:
             child.kill()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.wait(), KILLED_S)
-    if child.returncode in _LONG:
-        return EncodeError(field, f"it took longer than {CPU_S} s of processor time")
+                await asyncio.wait_for(child.wait(), EXIT_TIMEOUT_S)
+    if child.returncode in _CPU_LIMIT_SIGNALS:
+        return EncodeError(field, f"encoding took longer than {CPU_S} s of processor time")
     try:
         answer: Answer = msgspec.msgpack.decode(output, type=Answer)
     except msgspec.DecodeError:
         return EncodeError(
             field,
-            f"the tokenizer or its template failed; a job may take {format_size(MEMORY_BYTES)} of memory",
+            "the tokenizer or its chat template failed; encoding may use at most "
+            f"{format_size(MEMORY_BYTES)} of memory",
         )
     return answer
 

@@ -1,8 +1,8 @@
 """Keeps the usage ledger: reads the counters of nodes, and writes their increase by the hour.
 
-Nothing is counted twice: each write includes how far each account is counted. A node process that dies loses at most
-the usage since the last reading. While the database is unavailable, counts are kept in memory, and a node forgets an
-idle account only after its reported usage was written.
+Nothing is counted twice: each write also records up to which value each account has been counted. A node process that
+dies loses at most the usage since the last reading. While the database is unavailable, counts are kept in memory, and a
+node forgets an idle account only after its reported usage was written.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from app.store.usage import ledger
 from dataplane.protocol.usage import ReadUsage, UsageRead
 
 MAX_PARTS = 4096
-HAND_OVER_S = 30.0
-"""Seconds without the right to write, while the database answers, after which another manager is assumed to have it."""
-KEEP_MARKS_S = 86_400.0
+TAKEOVER_AFTER_S = 30.0
+"""Seconds without the right to write, although the database answers, after which another manager is assumed to have
+it."""
+KEEP_POSITIONS_S = 86_400.0
 """Seconds for which counts of a node's previous process may still arrive from another manager."""
 
 
@@ -52,9 +53,9 @@ class UsageLedger:
         self._is_writing = is_writing
         self._clock = clock
         self._waiting = PendingUsage()
-        self._whole: dict[str, tuple[str, float]] = {}
+        self._last_read: dict[str, tuple[str, float]] = {}
         """Epoch and time (by the node's clock) of each node's last complete reading."""
-        self._noted: dict[str, tuple[str, float]] = {}
+        self._last_written: dict[str, tuple[str, float]] = {}
         """Epoch and time of each node's last written reading."""
         self._tidied: dict[str, str] = {}
         """Epoch of each node whose earlier marks were deleted."""
@@ -68,21 +69,21 @@ class UsageLedger:
         written = time.monotonic()
         while True:
             await asyncio.sleep(self._read_s)
-            if not await self._reads():
+            if not await self._should_read():
                 continue
             await self.read()
             if time.monotonic() - written >= self._write_s and self._is_writing():
                 written = time.monotonic()
                 await self.write()
 
-    async def _reads(self) -> bool:
+    async def _should_read(self) -> bool:
         """Return whether to read nodes now. While the database is unavailable, no manager may write; until another
         manager is known to, the last writer continues to read, so that usage is assigned to the right hours."""
         now = time.monotonic()
         if self._is_writing():
             self._idle_since = None
             return True
-        if self._idle_since is None and not len(self._waiting) and not self._whole:
+        if self._idle_since is None and not len(self._waiting) and not self._last_read:
             return False
         try:
             await self._database.ping()
@@ -91,7 +92,7 @@ class UsageLedger:
             return True
         if self._idle_since is None:
             self._idle_since = now
-        if now - self._idle_since < HAND_OVER_S:
+        if now - self._idle_since < TAKEOVER_AFTER_S:
             return True
         self._forget()
         return False
@@ -119,27 +120,27 @@ class UsageLedger:
     async def _read_node(self, node: FleetNode) -> str:
         """Return an empty string, or why the node could not be read completely; the parts read until then are kept."""
         name, epoch = node.name, node.epoch
-        noted_epoch, noted = self._noted.get(name, ("", 0.0))
+        noted_epoch, noted = self._last_written.get(name, ("", 0.0))
         self._waiting.begin(name)
         at, after, wrong = 0.0, 0, 0
         try:
             for _ in range(MAX_PARTS):
                 part = await self._part(node, noted if noted_epoch == epoch else 0.0, after)
                 if node.epoch != epoch:
-                    return "it is another process meanwhile"
+                    return "another process replaced it during the reading"
                 at = at or part.at
                 wrong += self._waiting.take(name, epoch, part.accounts, self._clock())
                 if not part.next:
                     break
                 if part.next <= after:
-                    raise NodeRefused(f"it repeats itself: after account {after} it names {part.next}")
+                    raise NodeRefused(f"expected an account after {after}, got {part.next}")
                 after = part.next
             else:
-                raise NodeRefused(f"it told {MAX_PARTS} parts and did not end")
+                raise NodeRefused(f"its report did not end after {MAX_PARTS} parts")
         except LarderError as error:
             return error.message
         self._waiting.end(name)
-        self._whole[name] = epoch, at
+        self._last_read[name] = epoch, at
         return f"{wrong} accounts with invalid numbers or names" if wrong else ""
 
     async def _part(self, node: FleetNode, noted: float, after: int) -> UsageRead:
@@ -147,7 +148,7 @@ class UsageLedger:
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
-        whole, reports = dict(self._whole), self._waiting.take_all()
+        whole, reports = dict(self._last_read), self._waiting.take_all()
         written = False
         try:
             if reports:
@@ -155,7 +156,7 @@ class UsageLedger:
                     await ledger.add(session, reports)
                     for name, (epoch, _) in whole.items():
                         if self._tidied.get(name) != epoch:
-                            await ledger.forget_epochs(session, name, epoch, self._clock() - KEEP_MARKS_S)
+                            await ledger.forget_epochs(session, name, epoch, self._clock() - KEEP_POSITIONS_S)
             written = True
         except StoreUnavailable as error:
             self._log.warning("usage.waits", accounts=len(reports), reason=error.message)
@@ -163,7 +164,7 @@ class UsageLedger:
             if not written:
                 self._waiting.put_back(reports)
         if written:
-            self._noted = whole
+            self._last_written = whole
             if reports:
                 self._tidied = {name: epoch for name, (epoch, _) in whole.items()}
 
@@ -172,5 +173,5 @@ class UsageLedger:
         marks."""
         self._idle_since = None
         self._waiting.forget()
-        self._whole.clear()
-        self._noted.clear()
+        self._last_read.clear()
+        self._last_written.clear()

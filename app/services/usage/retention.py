@@ -51,27 +51,27 @@ class Retention:
                 try:
                     await self.tidy()
                 except StoreUnavailable as error:
-                    self._log.warning("retention.waits", reason=error.message)
+                    self._log.warning("retention.postponed", reason=error.message)
             await asyncio.sleep(EVERY_S)
 
     async def tidy(self) -> dict[str, int]:
-        """Delete everything that is old enough, in batches, and return the number of deleted rows by table. Raises
+        """Delete all rows past their retention, in batches, and return the number of deleted rows by table. Raises
         StoreUnavailable; batches deleted until then stay deleted."""
         now = self._clock()
         since = now - self._keep_events_s
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
-        gone = {
-            "events": await self._all(lambda session: retention.events_before(session, since, BATCH)),
-            "pushes": await self._all(
+        deleted = {
+            "events": await self._delete_all(lambda session: retention.events_before(session, since, BATCH)),
+            "pushes": await self._delete_all(
                 lambda session: retention.pushes_beyond(session, self._max_kept_pushes, BATCH)
             ),
-            "usage": await self._all(lambda session: retention.usage_before(session, hour, BATCH)),
+            "usage": await self._delete_all(lambda session: retention.usage_before(session, hour, BATCH)),
         }
-        if any(gone.values()):
-            self._log.info("retention.forgot", **gone)
-        return gone
+        if any(deleted.values()):
+            self._log.info("retention.deleted", **deleted)
+        return deleted
 
-    async def _all(self, batch: Batch) -> int:
+    async def _delete_all(self, batch: Batch) -> int:
         total = 0
         while True:
             async with self._database.write() as session:

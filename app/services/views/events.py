@@ -27,7 +27,7 @@ RETRY_S = 1.0
 FLUSH_S = 1.0
 MAX_BYTES = 16 * 1024
 """Largest size of one event's fields as JSON; larger fields are omitted."""
-PASSING = frozenset(
+NOT_STORED = frozenset(
     {
         "admission.changed",
         "blocks.evicted",
@@ -50,19 +50,19 @@ class Events:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[LarderEvent] = deque()
+        self._queue: deque[LarderEvent] = deque()
         self._signal = asyncio.Event()
         self._log = structlog.get_logger()
         self.dropped = 0
 
     def offer(self, event: LarderEvent) -> None:
         """Queue an event to be stored. Never waits, never raises."""
-        if event.name in PASSING:
+        if event.name in NOT_STORED:
             return
-        if len(self._waiting) >= QUEUE:
+        if len(self._queue) >= QUEUE:
             self.dropped += 1
             return
-        self._waiting.append(event)
+        self._queue.append(event)
         self._signal.set()
 
     async def run(self) -> None:
@@ -71,7 +71,7 @@ class Events:
             await self._signal.wait()
             await asyncio.sleep(GATHER_S)
             self._signal.clear()
-            while self._waiting:
+            while self._queue:
                 try:
                     await self._write()
                 except StoreUnavailable:
@@ -81,18 +81,18 @@ class Events:
         """Write the queued events, if that is quick, before the process ends."""
         try:
             async with asyncio.timeout(FLUSH_S):
-                while self._waiting:
+                while self._queue:
                     await self._write()
         except (StoreUnavailable, TimeoutError):
-            self._log.warning("events.not_kept", events=len(self._waiting))
+            self._log.warning("events.not_stored", events=len(self._queue))
 
     async def _write(self) -> None:
         """Write one batch. Raises StoreUnavailable."""
-        batch = list(islice(self._waiting, BATCH))
+        batch = list(islice(self._queue, BATCH))
         async with self._database.write(light=True) as session:
             await events.append(session, [_row(event) for event in batch])
         for _ in batch:
-            self._waiting.popleft()
+            self._queue.popleft()
 
     async def page(self, page_request: PageRequest, filters: EventFilters) -> EventList:
         """Return a page of events, newest first by default. Raises Invalid."""

@@ -76,8 +76,8 @@ async def head(session: AsyncSession) -> AuditHeadRow:
 def _only(rows: Sequence[AuditHeadRow]) -> AuditHeadRow:
     if len(rows) != 1:
         raise LarderError(
-            f"the table audit_head must have one row, and has {'several' if rows else 'none'}: somebody changed the "
-            "database; 'larder audit verify' tells more"
+            f"the table audit_head must have one row, and has {'several' if rows else 'none'}: the database was "
+            "changed by another program; run 'larder audit verify' for details"
         )
     return rows[0]
 

@@ -13,7 +13,7 @@ UNKNOWN_OUTCOME = (
     "the database went away while the change was being committed: it may have happened or not; "
     "read the record, and make the change again if it is not there"
 )
-_TAKEN = "somebody else made or changed the same thing at the same time; read it and try again"
+_TAKEN = "another request created or changed the same record at the same time; read it and try again"
 _BUSY = "the database is busy with other changes; try again"
 _LOST = "the database closed the connection; try again"
 _UNREACHABLE = "the database cannot be reached; try again"
@@ -28,10 +28,10 @@ _POSTGRES: dict[str, tuple[type[LarderError], str]] = {
     "40P01": (StoreBusy, _BUSY),  # deadlock_detected
     "55P03": (StoreBusy, _BUSY),  # lock_not_available
     "57014": (StoreBusy, "the database took too long; try again"),  # query_canceled
-    "53300": (StoreUnavailable, "the database takes no more connections; try again"),
+    "53300": (StoreUnavailable, "the database accepts no more connections; try again"),
     "53100": (StoreUnavailable, FULL),
     "25006": (StoreUnavailable, _READ_ONLY),
-    "3D000": (StoreUnavailable, "the database does not exist (any more)"),
+    "3D000": (StoreUnavailable, "the database does not exist, or no longer exists"),
     "08": (StoreUnavailable, _LOST),
     "28": (StoreUnavailable, "the database refuses our user or password"),
     "53": (StoreUnavailable, "the database has run out of something that it needs; try again"),
@@ -54,7 +54,7 @@ _SQLITE: dict[str, tuple[type[LarderError], str]] = {
     "SQLITE_CANTOPEN": (StoreUnavailable, "the database file cannot be opened; try again"),
     "SQLITE_IOERR": (StoreUnavailable, "the database file cannot be read or written; try again"),
     "SQLITE_CORRUPT": (StoreUnavailable, "the database file is damaged"),
-    "SQLITE_NOTADB": (StoreUnavailable, "the database file is not a database (any more)"),
+    "SQLITE_NOTADB": (StoreUnavailable, "the database file is not a database, or no longer one"),
 }
 _UNSURE = ("SQLITE_IOERR", "SQLITE_CORRUPT")
 """Errors after which a commit may still be in the write-ahead log."""

@@ -28,7 +28,7 @@ LEASE_S = 2.0
 CONFIRM_S = 1.5
 """Longest duration of a confirmation in seconds: each is sent half a second into the previous lease."""
 RELEASE_S = 3.5
-FORGOTTEN_S = 0.6
+LOST_CONFIRMATIONS_S = 0.6
 """Seconds of confirmations that a crashed server may have lost, because they do not wait for the disk."""
 _KEY = 0x6C61_7264_6572_02  # "larder" 2: the first key is for migrations
 _SETTINGS = {
@@ -144,7 +144,7 @@ class PostgresLeaderLock:
                 await self._connect()
             if not await self._session.fetchval("SELECT pg_try_advisory_lock($1)", _KEY):
                 return None
-            heard_s = await self._session.fetchval(
+            unconfirmed_s = await self._session.fetchval(
                 f"SELECT min({_NOW} - seen_at) FROM managers WHERE pushing AND id <> $1", self._manager
             )
             await self._session.execute(
@@ -154,13 +154,17 @@ class PostgresLeaderLock:
             )
         except self._errors as error:
             raise await self._lost(error) from error
-        return 0.0 if heard_s is None else _within(LEASE_S + FORGOTTEN_S - float(heard_s))
+        return (
+            0.0
+            if unconfirmed_s is None
+            else _clamp_wait(LEASE_S + LOST_CONFIRMATIONS_S - float(unconfirmed_s))
+        )
 
     async def _connect(self) -> None:
         self._connection = await self._engine.connect()
         raw = await self._connection.get_raw_connection()
         session: Any = raw.driver_connection
-        for name, value in _SETTINGS.items():  # only known ones: old servers lack some
+        for name, value in _SETTINGS.items():  # old servers lack some of them
             await session.execute(
                 "SELECT set_config(name, $2, false) FROM pg_settings WHERE name = $1", name, value
             )
@@ -179,8 +183,8 @@ class PostgresLeaderLock:
 
     async def _lost(self, error: Exception) -> StoreUnavailable:
         await self._drop()
-        told = meaning(error)
-        return told if isinstance(told, StoreUnavailable) else StoreUnavailable(str(error)[:200])
+        translated = meaning(error)
+        return translated if isinstance(translated, StoreUnavailable) else StoreUnavailable(str(error)[:200])
 
     async def _drop(self) -> None:
         session, self._session = self._session, None
@@ -203,12 +207,12 @@ class PostgresLeaderLock:
         await self._engine.dispose()
 
 
-def _within(wait_s: float) -> float:
+def _clamp_wait(wait_s: float) -> float:
     """Limit a wait to the longest lease: the server's clock may have been adjusted."""
-    return min(max(wait_s, 0.0), LEASE_S + FORGOTTEN_S)
+    return min(max(wait_s, 0.0), LEASE_S + LOST_CONFIRMATIONS_S)
 
 
-def claim_of(database: Database, manager: str) -> LeaderLock:
+def leader_lock_of(database: Database, manager: str) -> LeaderLock:
     """Return the leader lock for a database."""
     if database.url.get_backend_name() == "postgresql":
         return PostgresLeaderLock(database, manager)

@@ -1,8 +1,8 @@
 """Leases: the counters of every attached process, summed after a barrier to find blocks that are still read.
 
-`dataplane.protocol.layout` explains the algorithm; this module is its slow side. A process may write any value into any
-counter of its area, so a counter counts only for blocks of spaces that its process attached. Values for blocks of other
-spaces, which the process cannot read, do not protect these blocks.
+`dataplane.protocol.layout` explains the algorithm; this module is the data plane's side. A process may write any value
+into any counter of its area, so a counter counts only for blocks of spaces that its process attached. Values for blocks
+of other spaces, which the process cannot read, do not protect these blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Flags = npt.NDArray[np.bool_]
 
-COUNTERS_PER_LOOK = 4 << 20
+COUNTERS_PER_CALL = 4 << 20
 """Counters that one call of `leased` reads, which takes about a millisecond: the result is for display only, twice a
 second."""
 
@@ -135,16 +135,16 @@ class LeaseTable:
         counts: list[int] = total.tolist()
         return counts
 
-    def held_by_anybody(self, space_of: I64) -> bytes:
+    def held_by_any(self, space_of: I64) -> bytes:
         """Return a byte for each descriptor, nonzero where a counter is raised. `space_of` has the space of every
         descriptor. There is no barrier, so the result is only a hint as to which blocks to skip."""
         held = np.zeros(len(space_of), np.bool_)
         for readers in self._readers.values():
-            up = np.zeros(len(space_of), np.bool_)
+            raised = np.zeros(len(space_of), np.bool_)
             for area in readers.areas.values():
-                up |= area.counters != 0
-            counted = readers.counted(space_of) if up.any() else None
-            held |= up if counted is None else up & counted
+                raised |= area.counters != 0
+            counted = readers.counted(space_of) if raised.any() else None
+            held |= raised if counted is None else raised & counted
         return held.tobytes()
 
     def leased(self, space_of: I64) -> dict[int, int]:
@@ -153,7 +153,7 @@ class LeaseTable:
         looked = 0
         for client in list(self._leased):
             counters = self._areas[client].counters
-            if looked and looked + len(counters) > COUNTERS_PER_LOOK:
+            if looked and looked + len(counters) > COUNTERS_PER_CALL:
                 break
             looked += len(counters)
             del self._leased[client]  # move it to the end
@@ -162,22 +162,22 @@ class LeaseTable:
 
     def _count(self, client: int, space_of: I64) -> int:
         """Return the number of blocks that a client holds, by its own counters."""
-        up = self._areas[client].counters != 0
-        counted = self._of_client[client].counted(space_of) if up.any() else None
-        return int(np.count_nonzero(up if counted is None else up & counted))
+        raised = self._areas[client].counters != 0
+        counted = self._of_client[client].counted(space_of) if raised.any() else None
+        return int(np.count_nonzero(raised if counted is None else raised & counted))
 
     # ---- expelling
 
-    def close_to(self, clients: Iterable[int], *, closed: bool = True) -> None:
+    def set_expelled(self, clients: Iterable[int], *, expelled: bool = True) -> None:
         """Stop processes from taking leases, or let them take leases again. Their areas stay in the scan."""
         for client in clients:
             if client in self._areas:
-                self._areas[client].header[A_EXPELLED] = int(closed)
+                self._areas[client].header[A_EXPELLED] = int(expelled)
 
     def held_by(self, clients: Iterable[int], space_of: I64) -> int:
         """Return the number of blocks that these processes hold, counted after a barrier.
 
-        After `close_to`, a process that follows the layout takes no further leases.
+        After `set_expelled`, a process that follows the layout takes no further leases.
         """
         self._fence()
         return sum(self._count(client, space_of) for client in clients if client in self._areas)

@@ -107,7 +107,7 @@ class Engine:
         """
         return None if self.gateway else self.spaces
 
-    def is_of(self, pid: int, started: int) -> bool:
+    def is_made_by(self, pid: int, started: int) -> bool:
         """Return whether the given process made this attachment.
 
         A process of another pid namespace has no pid and never matches.
@@ -153,15 +153,15 @@ def check_gateway(message: Attach, gateway: str) -> None:
     for at, request in enumerate(message.spaces):
         if request.space.gateway == gateway:
             continue
-        of = f"the {gateway} gateway's engines" if gateway else "engines of the engine socket"
+        owners = f"engines of the {gateway} gateway" if gateway else "engines of the engine socket"
         raise ProtocolError(
             Code.BAD_SPACE,
-            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {of} have spaces of their own",
+            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {owners} may use only their own spaces",
             f"spaces[{at}].space.gateway",
         )
 
 
-def check_newcomer(
+def check_attach(
     message: Attach,
     pid: int,
     engines: Mapping[int, Engine],

@@ -30,7 +30,7 @@ class Expulsions:
     def check(self, pid: int, started: int) -> None:
         """Raise ProtocolError(EXPELLED) if the process is expelled and not readmitted."""
         for engine in self._engines.values():
-            if engine.expelled is Expulsion.BARRED and engine.is_of(pid, started):
+            if engine.expelled is Expulsion.BARRED and engine.is_made_by(pid, started):
                 raise ProtocolError(
                     Code.EXPELLED,
                     f"an operator expelled process {pid}: it may attach again once the operator readmits it, "
@@ -52,7 +52,7 @@ class Expulsions:
         kin = [
             each
             for each in self._engines.values()
-            if not each.gateway and each.is_of(asked.pid, asked.started)
+            if not each.gateway and each.is_made_by(asked.pid, asked.started)
         ]
         return kin or [asked]
 
@@ -64,10 +64,10 @@ class Expulsions:
         pool = self._pool
         engines = self.attachments(client)
         clients = [engine.client for engine in engines]
-        pool.leases.close_to(clients)
+        pool.leases.set_expelled(clients)
         held = pool.leases.held_by(clients, pool.table.space_of)
         if held and not force:
-            pool.leases.close_to(clients, closed=False)
+            pool.leases.set_expelled(clients, expelled=False)
             raise ProtocolError(
                 Code.HOLDS_LEASES,
                 f"process {engines[0].pid} holds {held} blocks: with force it may read bytes of blocks that replace "

@@ -82,14 +82,14 @@ class RingReader:
         else:
             words = self.area.ring.take(np.arange(first, first + count) % entries, axis=0)
         if cut:
-            count = _whole(words)
+            count = _count_whole_chains(words)
             words = words[:count]
         self.tail += count
         header[A_RING_TAIL] = self.tail
         return words
 
 
-def _whole(words: U64) -> int:
+def _count_whole_chains(words: U64) -> int:
     """Return the number of leading entries up to the last one that ends a chain; all entries if none does."""
     inside = (words[:, 0] >> _POSITION) & np.uint64(RING_POSITION_MASK) != 0
     inside &= words[:, 0] >> _KIND == RING_TOUCH
@@ -121,8 +121,8 @@ def drain(
 ) -> DrainResult | None:
     """Take at most `limit` new entries out of a ring and count look-ups for their tenants; None if there are none.
 
-    Touches count only for blocks that are still valid and belong to one of `spaces`. `leading` is the leading one of
-    these spaces, 0 for none.
+    Touches count only for blocks that are still valid and belong to one of `spaces`. `leading` is the leading space
+    among these, or 0.
     """
     words = reader.drain(limit)
     if words is None:
@@ -177,12 +177,12 @@ def _touches(
 def _runs(numbers: I64, positions: I64) -> list[list[int]]:
     """Split entries wherever the position does not fall by one: each acquire wrote its chain from the end."""
     cuts = (np.flatnonzero(np.diff(positions) != -1) + 1).tolist()
-    everything: list[int] = numbers.tolist()
-    ends = positions.tolist()
+    descriptors: list[int] = numbers.tolist()
+    offsets = positions.tolist()
     runs = []
-    for first, last in zip([0, *cuts], [*cuts, len(everything)], strict=True):
-        if ends[last - 1] == 0:  # otherwise the beginning of the chain is lost
-            runs.append(everything[first:last])
+    for first, last in zip([0, *cuts], [*cuts, len(descriptors)], strict=True):
+        if offsets[last - 1] == 0:  # otherwise the entries of the chain's first blocks are missing
+            runs.append(descriptors[first:last])
     return runs
 
 

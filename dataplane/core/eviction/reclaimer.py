@@ -106,7 +106,7 @@ class Reclaimer:
         else:
             going = victims
         if not going:  # all victims are leased: read all counters at once, since the whole pool may be leased
-            self._leased = self._leases.held_by_anybody(self._table.space_of)
+            self._leased = self._leases.held_by_any(self._table.space_of)
             return 0
         admission = self._pool.admission if reason == "room" else None
         freed: dict[Tenant, list[Block]] = {}
@@ -240,7 +240,7 @@ class Reclaimer:
                 self._evict_groups(walk.victims, "room", now, wanted)
                 continue
             if self._leased is None:  # search again with the leases known, so that the reason is correct
-                self._leased = self._leases.held_by_anybody(self._table.space_of)
+                self._leased = self._leases.held_by_any(self._table.space_of)
                 continue
             reason = Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL
             if may_add:
@@ -273,7 +273,7 @@ class Reclaimer:
             return None
         if refusal.code is Code.FRAGMENTED and refusal.evicted != self._pool.totals.evicted_blocks:
             return None  # fewer evictable bytes may be left, so the code may have changed
-        leased = self._leases.held_by_anybody(self._table.space_of)
+        leased = self._leases.held_by_any(self._table.space_of)
         return refusal.code if self._refusals.stands(refusal, self._blocked(leased)) else None
 
     def _remember_refusal(self, request: Hashable, code: Code, stamp: Hashable) -> None:

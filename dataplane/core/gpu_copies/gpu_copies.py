@@ -142,15 +142,15 @@ class GpuCopyTable:
         # One plan per step, because engines wait while a plan is made.
         due = [pool for pool in self.pools.values() if now >= pool.plan_at and not pool.broken]
         for pool in sorted(due, key=lambda each: each.plan_at):
-            if pool.changed or self._turned(pool):
+            if pool.changed or self._needs_new_plan(pool):
                 self._plan(pool, now)
                 return
 
-    def _turned(self, pool: GpuCopyPool) -> bool:
+    def _needs_new_plan(self, pool: GpuCopyPool) -> bool:
         """Return whether not everything fits and, since the last plan, soft pins were used or became replaceable."""
         return pool.short and any(
             bundle.strength == "soft"
-            and max(bundle.hit_at, pool.came.get(bundle, 0.0) + STAY_S) >= pool.planned_at
+            and max(bundle.hit_at, pool.planned_since.get(bundle, 0.0) + STAY_S) >= pool.planned_at
             for bundle in self._pool.pins.with_gpu_copies
         )
 
@@ -162,12 +162,16 @@ class GpuCopyTable:
         gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.with_gpu_copies
         plan = CopyPlan(
-            bundles, spaces, ExtentBudget(pool.capacity_bytes, pool.left_bytes - gone), pool.came, now
+            bundles,
+            spaces,
+            ExtentBudget(pool.capacity_bytes, pool.left_bytes - gone),
+            pool.planned_since,
+            now,
         )
         pool.planned_at = now
         pool.plan_at = now + max(PLAN_INTERVAL_S, plan.looked * PLAN_S_PER_LOOK)
         pool.short, pool.wanted, pool.too_large = plan.short, plan.wanted, len(plan.too_large)
-        pool.came = {bundle: pool.came.get(bundle, now) for bundle in plan.bundles}
+        pool.planned_since = {bundle: pool.planned_since.get(bundle, now) for bundle in plan.bundles}
         self._withdraw(pool, [each for block, each in pool.gpu_copies.items() if block not in plan.blocks])
         pool.missing = deque(block for block in plan.blocks if block not in pool.gpu_copies)
         self._make_way(pool, plan)

@@ -60,9 +60,12 @@ class GpuCopyPool:
     """Withdrawn copies whose slots wait for copying and reading to end."""
     copying: dict[CopySlot, None] = field(default_factory=dict)
     copying_bytes: int = 0
-    came: dict[PinBundle, float] = field(default_factory=dict)
+    planned_since: dict[PinBundle, float] = field(default_factory=dict)
+    """Time since which each pinned bundle has been in the plan."""
     changed: bool = True
+    """Whether something changed since the last plan."""
     short: bool = False
+    """Whether the last plan left out blocks for lack of room."""
     plan_at: float = 0.0
     planned_at: float = 0.0
     spaces: set[int] = field(default_factory=set)

@@ -172,7 +172,7 @@ def hot_prefix(pool: Pool, prefixes: PrefixSketches, label: str, now: float) -> 
     found = prefixes.find(label, now)
     keys = None if found is None else prefixes.keys(found)
     if found is None or keys is None:
-        raise ProtocolError(Code.UNKNOWN_PREFIX, "no hot prefix has this label (any more)", "label")
+        raise ProtocolError(Code.UNKNOWN_PREFIX, "no hot prefix has this label now", "label")
     (shown,) = _shown(pool, prefixes, [found])
     shown.keys = b"".join(keys)
     return shown

@@ -68,7 +68,7 @@ class Verifications:
         state = self._states.get(number)
         if state is None:
             raise ProtocolError(
-                Code.UNKNOWN_VERIFICATION, f"no verification has number {number} (any more)", "number"
+                Code.UNKNOWN_VERIFICATION, f"no verification with the number {number} is kept", "number"
             )
         return state
 

@@ -18,7 +18,7 @@ from dataplane.devices.emulator.memory import AddressSpace, SharedHostMemory
 from dataplane.devices.runtime import I64, DeviceError, DeviceEvent
 
 PIECE_BYTES = 64 << 10
-LOOK_S = 0.0001
+POLL_S = 0.0001
 WAIT_S = 60.0
 """Longest wait for a stopped copy or for an event; then the stream fails, as it does after CUDA's own time limit."""
 DRAIN_S = 90.0
@@ -27,7 +27,7 @@ _RECORDED, _DONE, _AT_NS = range(3)
 
 
 def _too_long(operation: str, seconds: float, cause: str) -> DeviceError:
-    return DeviceError(operation, "cudaErrorTimeout", f"{cause} for {seconds:.3g} s")
+    return DeviceError(operation, "cudaErrorTimeout", f"{cause} within {seconds:.3g} s")
 
 
 class Pace:
@@ -69,7 +69,7 @@ class Pace:
                     self._open.clear()
                     self._reached.set()
         if not self._open.wait(WAIT_S):
-            raise _too_long("copy", WAIT_S, "the copy was stopped")
+            raise _too_long("copy", WAIT_S, "the copy was not resumed")
 
 
 class EmulatedEvent:
@@ -99,14 +99,14 @@ class EmulatedEvent:
         tries = 0
         deadline = time.monotonic() + WAIT_S
         while int(self._cells[_DONE]) < number:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             tries += 1
             if not self._own and not tries % 100 and not self._page.owner_lives():
                 raise DeviceError(
                     "wait for an event", "cudaErrorInvalidResourceHandle", "its process is gone"
                 )
             if time.monotonic() > deadline:
-                raise _too_long("wait for an event", WAIT_S, "it was not recorded")
+                raise _too_long("wait for an event", WAIT_S, "the event was not recorded")
 
     def query(self) -> bool:
         return int(self._cells[_DONE]) >= self.last
@@ -120,7 +120,9 @@ class EmulatedEvent:
 
     def export(self) -> bytes:
         if not self._own:
-            raise DeviceError("export an event", "cudaErrorInvalidResourceHandle", "it is another process's")
+            raise DeviceError(
+                "export an event", "cudaErrorInvalidResourceHandle", "the event belongs to another process"
+            )
         return self._page.handle()
 
     def close(self) -> None:
@@ -138,16 +140,16 @@ class EmulatedStream:
         self, places: AddressSpace, pace: Pace, check: Callable[[str], None], ended: Callable[[], None]
     ) -> None:
         """Create the stream. `check` raises the failure that a test injected for an operation."""
-        self._places = places
+        self._addresses = places
         self._pace = pace
         self._check = check
         self._ended = ended
         self._work: deque[Callable[[], None]] = deque()
-        self._more = threading.Condition()  # its lock is reentrant
+        self._changed = threading.Condition()  # its lock is reentrant
         self._busy = False
         self._failed: DeviceError | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="twin-stream", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="emulated-stream", daemon=True)
         self._thread.start()
 
     # ---- work
@@ -157,8 +159,8 @@ class EmulatedStream:
 
     def copy_batch(self, targets: I64, sources: I64, sizes: I64) -> None:
         self._check("copy")
-        self._places.check(targets, sizes, written=True)
-        self._places.check(sources, sizes, written=False)
+        self._addresses.check(targets, sizes, written=True)
+        self._addresses.check(sources, sizes, written=False)
         copies = list(zip(targets.tolist(), sources.tolist(), sizes.tolist(), strict=True))
 
         def work() -> None:
@@ -180,7 +182,7 @@ class EmulatedStream:
         self.copy_batch(target + at * target_step, source + at * source_step, np.full(rows, width, np.int64))
 
     def clear(self, target: int, nbytes: int) -> None:
-        self._places.check(np.array([target], np.int64), np.array([nbytes], np.int64), written=True)
+        self._addresses.check(np.array([target], np.int64), np.array([nbytes], np.int64), written=True)
 
         def work() -> None:
             ctypes.memset(target, 0, nbytes)
@@ -189,7 +191,7 @@ class EmulatedStream:
 
     def record(self, event: DeviceEvent) -> None:
         assert isinstance(event, EmulatedEvent)
-        with self._more:  # a number that no work completes would block waiters forever
+        with self._changed:  # a number that no work completes would block waiters forever
             self._refuse_closed()
             number = event.begin()
             self._put(lambda: event.end(number), always=True)
@@ -217,27 +219,27 @@ class EmulatedStream:
             except DeviceError as error:
                 self._failed = error
 
-        with self._more:
+        with self._changed:
             self._refuse_closed()
             self._work.append(guarded)
-            self._more.notify_all()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
             while work := self._next():
                 work()
         finally:  # also after an exception other than DeviceError: waiters see an idle, closed stream
-            with self._more:
+            with self._changed:
                 self._closed, self._busy = True, False
                 self._work.clear()
-                self._more.notify_all()
+                self._changed.notify_all()
 
     def _next(self) -> Callable[[], None] | None:
         """Wait for the next piece of work. Return None when the stream is closed and all work is done."""
-        with self._more:
+        with self._changed:
             self._busy = False
-            self._more.notify_all()
-            self._more.wait_for(lambda: self._work or self._closed)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._work or self._closed)
             if not self._work:
                 return None
             self._busy = True
@@ -253,17 +255,17 @@ class EmulatedStream:
 
     def drain(self) -> None:
         """Wait until all work is done, failed or not. Raises DeviceError after DRAIN_S."""
-        with self._more:
-            if not self._more.wait_for(lambda: not self._work and not self._busy, DRAIN_S):
-                raise _too_long("wait for a stream", DRAIN_S, "its work was not done")
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._work and not self._busy, DRAIN_S):
+                raise _too_long("wait for a stream", DRAIN_S, "its work was not finished")
 
     def close(self) -> None:
         """Take no more work, and return when all queued work is done. Any thread may call it, even while another one
         closes or drains the stream. Raises DeviceError after DRAIN_S."""
-        with self._more:
+        with self._changed:
             self._closed = True
-            self._more.notify_all()
+            self._changed.notify_all()
         self._thread.join(DRAIN_S)
         if self._thread.is_alive():
-            raise _too_long("close a stream", DRAIN_S, "its work was not done")
+            raise _too_long("close a stream", DRAIN_S, "its work was not finished")
         self._ended()

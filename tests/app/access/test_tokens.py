@@ -221,7 +221,7 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
     async with serving(settings) as plane:
         nobody = await plane.http.get(WHO)
         assert nobody.status_code == 401
-        assert "'larder login --setup' makes the first with the setup token" in nobody.json()["detail"]
+        assert "'larder login --setup' creates the first with the setup token" in nobody.json()["detail"]
     setup = re.findall(r"larder_setup_[0-9a-f]{64}", capsys.readouterr().out)
     assert len(setup) == 1
     async with serving(settings) as plane:
@@ -244,7 +244,10 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
         )
         assert sorted(answer.status_code for answer in answers) == [201, 401]
         used = await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)
-        assert (used.status_code, "it made the first token already" in used.json()["detail"]) == (401, True)
+        assert (used.status_code, "the first token was already created with it" in used.json()["detail"]) == (
+            401,
+            True,
+        )
         assert "setup" not in (await plane.http.get(WHO)).json()["detail"], "there is a token now"
         token = next(answer.json()["token"] for answer in answers if answer.is_success)
         assert await status_of(plane, token) == 200

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.pool import QueuePool
 
-from app.services.base.yielding import WorkAbandoned, awaited, giving_way, in_thread
+from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
 from tests.app.callers import asked, guarding
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import put
@@ -51,7 +51,7 @@ async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> N
 
     def work() -> None:
         try:
-            for _ in giving_way(itertools.count(), 1):
+            for _ in with_pauses(itertools.count(), 1):
                 began.set()
         except WorkAbandoned:
             ended.set()
@@ -62,7 +62,7 @@ async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> N
     task.cancel()
     await asyncio.wait({task})
     assert (task.cancelled(), ended.is_set()) == (True, True), "it is waited for"
-    assert await in_thread(lambda: sum(giving_way(range(10), 2))) == 45
+    assert await in_thread(lambda: sum(with_pauses(range(10), 2))) == 45
     with pytest.raises(ZeroDivisionError):
         await in_thread(lambda: 1 // 0)
 

@@ -80,7 +80,7 @@ async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane
 async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
     refused = await put(plane, 422, text=text(SAID))
     assert refused["errors"][0]["path"] == "text"
-    assert "'m' (none is registered)" in refused["detail"]
+    assert "'m' (no tokenizer is registered)" in refused["detail"]
     await register(plane)
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"text": "w1 w2 w3"}, ["text"]),

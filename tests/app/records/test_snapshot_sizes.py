@@ -44,7 +44,7 @@ async def test_a_change_that_makes_a_snapshot_too_large_is_refused_whole(
     audited = (await plane.get("/api/v1/audit"))["items"]
     wide = await plane.http.put("/api/v1/pins/c", json={**PIN, "model": "🙂" * 256})
     assert (wide.status_code, wide.json()["type"]) == (409, "urn:larder:problem:conflict")
-    assert "all pins of the fleet together" in wide.json()["detail"]
+    assert "all pins of the fleet" in wide.json()["detail"]
     assert wide.json()["errors"][0]["path"] == "pins"
     for dry_run in (True, False):
         several = await apply(plane, pins(2), dry_run=dry_run)
@@ -155,7 +155,7 @@ async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
             headers={"If-Match": "*"},
         )  # fmt: skip
         assert again.status_code == 200, "nothing is added"
-    for name, what in (("MAX_KEYS", "keys of pins"), ("MAX_BYTES", "bytes of names")):
+    for name, what in (("MAX_KEYS", "pinned keys"), ("MAX_BYTES", "bytes of pin names")):
         monkeypatch.setattr(pin_quota, name, 1)
         async with guarding(socket_dir) as plane:
             answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})

@@ -139,11 +139,11 @@ async def refusal(plane: Plane, **asked: Any) -> tuple[str, str]:
 async def test_a_model_without_a_tokenizer_is_named_with_those_that_have_one(plane: Plane) -> None:
     path, message = await refusal(plane, text="w1")
     assert path == "text"
-    assert "'m' (none is registered)" in message
+    assert "'m' (no tokenizer is registered)" in message
     await put(plane, model="another")
     path, message = await refusal(plane, messages=SYSTEM)
     assert path == "messages"
-    assert "'m' (registered are those of 'another')" in message
+    assert "'m' (there are tokenizers for 'another')" in message
 
 
 async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane) -> None:

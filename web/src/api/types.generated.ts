@@ -3009,7 +3009,7 @@ export interface components {
         };
         /**
          * TokenPatch
-         * @description What of a token may change; what is left out stays.
+         * @description Fields of a token to change; omitted fields keep their values.
          * @example {
          *       "ttl_s": 7776000
          *     }

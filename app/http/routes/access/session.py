@@ -14,7 +14,7 @@ from app.schemas.access.tokens import SessionAnswer, SessionPost
 from app.services.access.sessions import SESSION_S, LoginSessions
 
 CSRF_HEADER = "X-CSRF-Token"
-_NOT_KEPT = {"Cache-Control": "no-store"}
+_NO_STORE = {"Cache-Control": "no-store"}
 
 
 @post(
@@ -34,7 +34,7 @@ async def log_in(
     cookie, answer = await sessions.log_in(data.token, origin())
     return Response(
         answer,
-        headers={CSRF_HEADER: answer.csrf_token, **_NOT_KEPT},
+        headers={CSRF_HEADER: answer.csrf_token, **_NO_STORE},
         cookies=[set_session(cookie, SESSION_S, secure=_secure(request, sources))],
     )
 
@@ -52,7 +52,7 @@ async def get_session(
     sources: NamedDependency[ClientAddresses],
 ) -> Response[SessionAnswer]:
     answer = await sessions.get(_cookie(request, sources), caller())
-    return Response(answer, headers={CSRF_HEADER: answer.csrf_token, **_NOT_KEPT})
+    return Response(answer, headers={CSRF_HEADER: answer.csrf_token, **_NO_STORE})
 
 
 @delete(

@@ -112,7 +112,7 @@ class Registrations:
         except OSError as error:
             with suppress(OSError):
                 making.unlink()
-            log.warning("lmcache.registration_not_kept", instance=registered.instance, reason=error.strerror)
+            log.warning("lmcache.registration_not_saved", instance=registered.instance, reason=error.strerror)
 
     def drop(self, registered: RegisteredWorker) -> None:
         """Delete the registration of a worker that unregistered or is gone."""

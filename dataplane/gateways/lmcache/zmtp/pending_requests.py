@@ -95,7 +95,7 @@ class PendingRequests:
         except OSError as error:
             if not self._told:
                 self._told = True
-                log.warning("lmcache.unanswered_not_kept", file=str(self._path), reason=error.strerror)
+                log.warning("lmcache.pending_requests_not_saved", file=str(self._path), reason=error.strerror)
 
     def close(self) -> None:
         if self._file is not None:
