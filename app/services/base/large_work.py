@@ -22,14 +22,14 @@ P = ParamSpec("P")
 
 class LargeWork:
     def __init__(self) -> None:
-        self._turns = FairLimiter("large requests", BOUNDS)
+        self._limiter = FairLimiter("large requests", BOUNDS)
         self._trim: asyncio.TimerHandle | None = None
 
     async def run(self, share: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a thread when it is the caller's turn (`Principal.share`), and return its result. Raises
         TooManyRequests."""
         try:
-            async with self._turns.turn(share):
+            async with self._limiter.turn(share):
                 return await in_thread(work, *args, **kwargs)
         finally:
             self._trim_soon()

@@ -148,7 +148,7 @@ async def test_texts_of_one_token_hold_up_no_other_tokens(plane: Plane) -> None:
         return asyncio.create_task(tokenizers.encode("m", None, [{"role": "user", "content": "w1"}], greedy))
 
     long = [ask() for _ in range(BOUNDS.each_at_once + BOUNDS.each_waiting)]
-    turns = tokenizers._tokenizing._turns
+    turns = tokenizers._tokenizing._limiter
     async with asyncio.timeout(20):
         while turns.waiting < BOUNDS.each_waiting:
             await asyncio.sleep(0.01)

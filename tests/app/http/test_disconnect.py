@@ -118,7 +118,7 @@ async def test_what_is_to_be_kept_is_kept_although_nobody_waits(socket_dir: Path
 
 async def test_a_text_that_nobody_waits_for_any_more_costs_nothing_more(plane: Plane) -> None:
     await put(plane, chat_template=ENDLESS)
-    turns = plane.app.parts.tokenizers._tokenizing._turns
+    turns = plane.app.parts.tokenizers._tokenizing._limiter
     message = [{"role": "user", "content": "w1"}]
     lookup = {"model": "m", "messages": message}
     documents = {"apiVersion": "larder/v1", "pins": {"p": {"model": "m", "messages": message}}}
