@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from app.supervisor.fd_store import FdReceiver, FdStore
 
 SEND_BUFFER_BYTES = 1 << 20
 ANSWER_POLL_S = 0.002
+KILLED_S = 10.0
+"""Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
 _PR_SET_PDEATHSIG = 1
 _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
@@ -38,16 +41,30 @@ class NodeProcess:
     def ended(self) -> bool:
         return self._process is not None and self._process.returncode is not None
 
-    def end(self, grace_s: float) -> int | None:
-        """Ask an early data plane to end, wait, and return its exit code; None on the timeout or if it is closed."""
+    def end(self, grace_s: float) -> None:
+        """Ask an early data plane to end, wait, and kill it after `grace_s` seconds. Does nothing if it is closed."""
         if self._pidfd < 0:
-            return None
-        self.signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while (code := _reap(self._pidfd)) is None and time.monotonic() < deadline:
-            time.sleep(ANSWER_POLL_S)
+            return
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILLED_S)):
+            self.signal(number)
+            if self._has_exited(wait_s):
+                break
+        _reap(self._pidfd)
         self.close()
-        return code
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """Return the exit code of an early data plane that has closed its connection; None if it has not ended in time.
+
+        `wait` still returns the code afterwards.
+        """
+        if self.receiver.read() or not self._has_exited(timeout_s):
+            return None
+        return _reap(self._pidfd, os.WNOWAIT)
+
+    def _has_exited(self, timeout_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     async def wait(self) -> int | None:
         """Wait for its end and return the exit code; None if it is not a child of this process."""
@@ -189,13 +206,13 @@ def adopt(path: str, store: FdStore) -> NodeProcess | None:
     return NodeProcess(pid, receiver, None, pidfd)
 
 
-def _reap(pidfd: int) -> int | None:
+def _reap(pidfd: int, options: int = 0) -> int | None:
     """Return the exit code of an ended child; None if it is not a child of this process.
 
     `larder restart` keeps the process id, and thus the children.
     """
     try:
-        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | options)
     except ChildProcessError:
         return None
     if ended is None:

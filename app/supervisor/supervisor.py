@@ -23,7 +23,7 @@ import structlog
 
 from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.fd_store import FdStore
-from app.supervisor.node_process import NodeProcess, adopt, has_answered, send_memory, start
+from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, start
 from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, RELEASE_SIGNAL
 
@@ -49,8 +49,6 @@ SILENT_S = 10.0
 """Seconds between warnings about a data plane that is running but does not answer."""
 REPLACED_S = 30.0
 """Seconds in which a data plane of another version must stop before it is killed."""
-KILLED_S = 10.0
-"""Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
 COMMAND = (sys.executable, "-m", "dataplane")
 
 

@@ -273,6 +273,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
             command, env=larder.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         until(lambda: locked(larder.folder / "dataplane.lock"), "the data plane starts")
+        stopped.send_signal(signal.SIGHUP)  # must not end it without the data plane
         stopped.terminate()
         stopped.wait(STOP_S)
         assert not locked(larder.folder / "dataplane.lock")

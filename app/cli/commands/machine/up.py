@@ -28,9 +28,12 @@ if TYPE_CHECKING:  # the real import takes half a second, and only serving needs
 
 SETTINGS_EXIT_CODE = 2
 """Exit code of the data plane for an invalid setting."""
-EARLY_SERVES_S = 60.0
-"""Longest wait in seconds for a data plane that takes over the memory of a keeper."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+EARLY_SERVES_S = 10.0
+"""Longest wait in seconds for a data plane that takes over the memory of a keeper. After it, this process serves while
+the data plane starts."""
+EARLY_ENDS_S = 10.0
+"""Longest wait in seconds for the exit code of a data plane that has closed its connection."""
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LISTENER_VARIABLE = "_LARDER_UP_LISTENER"
 """Environment variable for the descriptor of the HTTP socket: a process that replaces itself passes the socket on, so
 that no connection is refused."""
@@ -62,6 +65,9 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
 
         print_json(without_secrets(settings))
         return
+    signal.signal(
+        signal.SIGHUP, lambda *_: None
+    )  # the startup document, which it makes Larder read, is read anyway
     kept = not fresh and _memory_is_kept(settings)
     if not kept:
         _check_data_plane(settings)
@@ -94,10 +100,10 @@ class _HandedOn:
 def _replace_this_process(handed_on: _HandedOn) -> None:
     """Run the same command again in this process, with the code and the settings as they are now.
 
-    Stop signals are blocked until the new code handles them: otherwise they would end this process and leave the data
-    plane running.
+    Signals are blocked until the new code handles them: otherwise they would end this process and leave the data plane
+    running.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     if handed_on.signal is not None:
         signal.pthread_kill(threading.get_ident(), handed_on.signal)
     if handed_on.listener is not None:
@@ -180,6 +186,9 @@ def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["Nod
 
     # Without a handler, the signal would end this process and leave the data plane running.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, HANDLED_SIGNALS
+    )  # the data plane would inherit the mask of a restart
     allow_descriptors()
     environ = environ_of(os.environ, settings.common)
     early = start_early(COMMAND, environ, survives=settings.app.data_plane_survives)
@@ -190,15 +199,13 @@ def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["Nod
             early.end(settings.app.shutdown_grace_s + KEEPER_S)
 
 
-def _serves(early: "NodeProcess") -> bool:
-    """Return whether the early data plane serves. Raises ClickException if it ended because of invalid settings."""
+def _await_early(early: "NodeProcess") -> None:
+    """Wait until the early data plane serves, ends, or has had enough time. Raises ClickException if it ended because
+    of invalid settings: the supervisor would start it again and again."""
     from app.supervisor.node_process import serves
 
-    if serves(early, EARLY_SERVES_S):
-        return True
-    if early.end(0) == SETTINGS_EXIT_CODE:
+    if not serves(early, EARLY_SERVES_S) and early.exit_code(EARLY_ENDS_S) == SETTINGS_EXIT_CODE:
         raise click.ClickException("a setting of the data plane is invalid: see its message above")
-    return False
 
 
 def _check_join(settings: Settings) -> None:
@@ -297,8 +304,9 @@ def _serve(
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     app.parts.managers.url = url
-    if early is not None and app.parts.supervisor is not None and _serves(early):
-        app.parts.supervisor.begin_with(early)
+    if early is not None and app.parts.supervisor is not None:
+        _await_early(early)
+        app.parts.supervisor.begin_with(early)  # also if it has ended: its memory goes to the next data plane
     structlog.get_logger().info(
         "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
     )
@@ -441,9 +449,8 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, STOP_SIGNALS
-    )  # signals that were pending in the replaced process
+    # Signals may be pending from the replaced process.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
     await _prepare(app.parts.database)
     await _apply_file(app.parts)
     loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
