@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.cli.commands.machine import up as up_command
 from app.openapi import document
+from app.settings import load
 from dataplane.client import Space, attach
 from tests.app.up import Up, until
 from tests.free_port import free_port
@@ -348,3 +351,19 @@ def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path)
     assert done.returncode == 1
     assert "pin_budget_ratio" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_client_that_reads_nothing_does_not_keep_its_connection(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up_command, "STALLED_S", 0.5)
+    settings = load(None, {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0"})
+    with up_command._listening(settings) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        client.connect(listener.getsockname())
+        server, _ = listener.accept()
+        with server:
+            server.settimeout(20)
+            with pytest.raises(TimeoutError) as ended:
+                server.sendall(b"x" * (64 << 20))
+    assert ended.value.errno == errno.ETIMEDOUT, "the kernel ended it"

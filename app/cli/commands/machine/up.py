@@ -33,6 +33,8 @@ EARLY_SERVES_S = 10.0
 the data plane starts."""
 EARLY_ENDS_S = 10.0
 """Longest wait in seconds for the exit code of a data plane that has closed its connection."""
+STALLED_S = 300.0
+"""Seconds after which a connection is closed whose client takes nothing of an answer."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LISTENER_VARIABLE = "_LARDER_UP_LISTENER"
 """Environment variable for the descriptor of the HTTP socket: a process that replaces itself passes the socket on, so
@@ -267,9 +269,10 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit this option: an answer in two writes must not wait 40 ms for the client's delayed
-        # ACK.
+        # Accepted sockets inherit these options: an answer in two writes must not wait 40 ms for the client's delayed
+        # ACK, and a client that reads nothing must not hold its connection for ever.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STALLED_S * 1000))
         listener.bind((host, port))
         listener.listen(1024)
     except (OSError, OverflowError) as error:
@@ -395,17 +398,11 @@ async def _run(
     from app.cli.support.exit_watchdog import cut_off_after
     from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
+    from app.http.server import Server
 
     raise_descriptors()
 
-    class Server(uvicorn.Server):
-        """uvicorn without signal handling: uvicorn would raise the signals again at its end, and the exit code would
-        not be 0."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
+    class LoggedServer(Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
@@ -413,7 +410,7 @@ async def _run(
                 gc.freeze()  # objects from the start are permanent: collections need not walk them
                 structlog.get_logger().info("larder.started", url=url)
 
-    server = Server(
+    server = LoggedServer(
         uvicorn.Config(
             app,
             loop="none",
