@@ -88,7 +88,7 @@ class Tokens:
     async def patch(self, key: str, patch: dict[str, Any], by: Principal) -> TokenAnswer:
         """Change the name or the expiry. Raises Invalid, NotFound, Conflict."""
         now = time.time()
-        request = patched(TokenPatch, {}, {name: value for name, value in patch.items() if value is not None})
+        request = patched(TokenPatch, {}, patch)
         never = patch.get("expires_at", 0) is None
         faults = checks.Faults()
         for name in ("name", "ttl_s"):

@@ -1,10 +1,11 @@
 """JSON merge patch, RFC 7396: the patch is merged into the current value; null removes a field."""
 
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
-from app.errors import Invalid
+from app.errors import FieldError, Invalid
 from app.services.base.fields import field_error
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -25,7 +26,16 @@ def merge(target: Any, patch: Any) -> Any:
 
 def patched(kind: type[T], held: dict[str, Any], patch: dict[str, Any]) -> T:
     """Return the complete intent: the held record with the patch applied. Raises Invalid."""
+    check_names(patch, kind.__struct_encode_fields__)
     return converted(kind, merge(held, patch))
+
+
+def check_names(patch: Iterable[str], known: Collection[str]) -> None:
+    """Check the names of a patch's fields; the decoder does not see those that are null. Raises Invalid."""
+    for name in patch:
+        if name not in known:
+            message = f"unknown; expected one of {', '.join(known)}"
+            raise Invalid(f"{name}: {message}", [FieldError(name, message)])
 
 
 def converted(kind: type[T], fields: dict[str, Any]) -> T:

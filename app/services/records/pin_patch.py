@@ -4,10 +4,9 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from app.errors import FieldError, Invalid
 from app.schemas.records.pins import SETTINGS, STORED, PinPut
 from app.services.base import checks
-from app.services.base.merge import converted
+from app.services.base.merge import check_names, converted
 from app.services.records.pin_intent import future, ttl
 from app.services.records.record_types import Values, checked, columns
 from app.store.records.pins import PinRow
@@ -16,10 +15,7 @@ from app.store.records.pins import PinRow
 def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
     """Return the columns of a pin that a patch sets; null resets a field to its default. Raises Invalid with every
     fault found."""
-    for name in patch:
-        if name not in SETTINGS:
-            message = f"unknown; expected one of {', '.join(SETTINGS)}"
-            raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+    check_names(patch, SETTINGS)
     asked = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
     faults = checks.Faults()
     given = columns(asked, [name for name in STORED if name in patch])

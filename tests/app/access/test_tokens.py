@@ -193,7 +193,14 @@ async def test_a_token_that_cannot_be_is_told_why(socket_dir: Path) -> None:
         for body, path in BAD:
             answer = await plane.http.post("/api/v1/tokens", json=body)
             assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path), answer.text
-        for patch in ({"name": None}, {"ttl_s": None}, {"ttl_s": -1}, {"role": "admin"}, {"name": "a b"}):
+        for patch in (
+            {"name": None},
+            {"ttl_s": None},
+            {"ttl_s": -1},
+            {"role": "admin"},
+            {"tenants": None},
+            {"name": "a b"},
+        ):
             await plane.http.delete("/api/v1/tokens/here")
             await made(plane, "here")
             assert (await plane.http.patch("/api/v1/tokens/here", json=patch)).status_code == 422, patch
