@@ -110,7 +110,7 @@ def test_the_driver_s_errors_have_the_runtime_s_names(make_driver: Any) -> None:
     with pytest.raises(DeviceError, match="cudaErrorInvalidHandle") as refused:
         driver.copy_batch(one, one, one, 1)
     assert not refused.value.lasting
-    with pytest.raises(DeviceError, match="restart it") as broken:
+    with pytest.raises(DeviceError, match="restart the process") as broken:
         driver.copy(0, 0, 0, 1)
     assert broken.value.lasting
     assert runtime_name("CUDA_ERROR_OUT_OF_MEMORY") == "cudaErrorOutOfMemory"
