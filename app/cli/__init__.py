@@ -67,6 +67,7 @@ _COMMANDS = {
     ),
     "db": ("app.cli.commands.machine.db:db", "The database: upgrade, check, backup."),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
+    "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
     "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
     "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a real load to look at."),

@@ -1,0 +1,140 @@
+"""`larder install systemd`: write the units of this machine's services."""
+
+import os
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from app.cli.support.terminal import exact, say
+
+DIRECTORY_MODE = 0o755
+_HIDDEN = ("/home", "/root", "/run/user")
+"""Folders that `ProtectHome=yes` hides from the services."""
+
+
+@click.group()
+def install() -> None:
+    """Install Larder as services of this machine."""
+
+
+@install.command()
+@click.option("--system/--user", default=True, help="Services of the machine (default), or of your user.")
+@click.option(
+    "--prefix",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/"),
+    help="Write below this folder instead of /, as for a package or an image.",
+)
+@click.option(
+    "--executable",
+    type=click.Path(dir_okay=False),
+    help="The `larder` that the services run; the default is this one.",
+)
+@click.option("--print", "only_print", is_flag=True, help="Print the files and write nothing.")
+@click.option("--force", is_flag=True, help="Overwrite unit files that were changed.")
+def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool, force: bool) -> None:
+    """Write systemd units for the management plane and the data plane, and show the next commands.
+
+    Each of the two services restarts alone. Unit files that were changed are kept unless --force is given; the
+    environment file is never overwritten.
+    """
+    larder = executable or str(Path(sys.executable).with_name("larder"))
+    _check(larder, system)
+    wanted = _files(system, prefix, larder)
+    if only_print:
+        exact(f"# {path}\n{text}\n".encode() for path, (text, _) in wanted.items())
+        return
+    changed = [
+        path for path, (text, _) in wanted.items() if _differs(path, text) and not _is_environment(path)
+    ]
+    if changed and not force:
+        names = ", ".join(map(str, changed))
+        raise click.ClickException(f"{names}: changed since it was written; --force overwrites it")
+    for path, (text, mode) in wanted.items():
+        if path.exists() and (_is_environment(path) or not _differs(path, text)):
+            say(f"kept     {path}")
+            continue
+        _write(path, text, mode)
+        say(f"written  {path}")
+    _say_next(system)
+
+
+def _check(larder: str, system: bool) -> None:
+    """Raise ClickException if a service cannot run this executable."""
+    if not os.path.isabs(larder) or any(each.isspace() or each in "%$\"'\\;" for each in larder):
+        raise click.ClickException(
+            f"--executable: expected an absolute path without spaces and %, got {larder!r}"
+        )
+    if system and any(Path(larder).is_relative_to(folder) for folder in _HIDDEN):
+        raise click.ClickException(
+            f"{larder} is in a home directory, which the user of the services cannot read; install Larder in "
+            "/opt/larder (docs/install.md) and name it with --executable, or use --user"
+        )
+
+
+def _files(system: bool, prefix: Path, larder: str) -> dict[Path, tuple[str, int]]:
+    """Return the text and the mode of each file by its path."""
+    units = files(__package__) / "units"
+    ours = units / ("system" if system else "user")
+    root = prefix.absolute()
+    if system:
+        folder, environment = root / "etc/systemd/system", root / "etc/larder/larder.env"
+    else:
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").absolute()
+        config = root / config.relative_to("/")
+        folder, environment = config / "systemd/user", config / "larder/larder.env"
+    found = {
+        folder / name: ((ours / name).read_text(encoding="utf-8").replace("@LARDER@", larder), 0o644)
+        for name in ("larder.service", "larder-dataplane.service")
+    }
+    if system:
+        users = (ours / "larder.conf").read_text(encoding="utf-8")
+        found[root / "etc/sysusers.d/larder.conf"] = (users, 0o644)
+    found[environment] = ((units / "larder.env").read_text(encoding="utf-8"), 0o600)
+    return found
+
+
+def _is_environment(path: Path) -> bool:
+    return path.suffix == ".env"
+
+
+def _differs(path: Path, text: str) -> bool:
+    """Return whether there is a file with another text. Raises ClickException."""
+    try:
+        return path.read_bytes() != text.encode()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Write the file as a whole, or leave what is there. Raises ClickException."""
+    making = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        making.unlink(missing_ok=True)
+        with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+        making.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _say_next(system: bool) -> None:
+    control = "systemctl" if system else "systemctl --user"
+    users = ["systemd-sysusers larder.conf"] if system else ["loginctl enable-linger"]
+    commands = [*users, f"{control} daemon-reload", f"{control} enable --now larder-dataplane larder"]
+    say()
+    say("Next:")
+    for command in commands:
+        say(f"  {command}")
+    if not system:
+        say()
+        say(
+            "enable-linger starts the services at boot. It also keeps logind from removing the files of your user in"
+        )
+        say("/dev/shm when your last session ends (RemoveIPC=).")

@@ -1,0 +1,213 @@
+"""`larder install systemd`: what it writes, what it leaves alone, and that the units keep the cache over a restart.
+
+No systemd runs here as process 1. `systemd-analyze verify` reads the units, and a test runs their commands with their
+environment and stops them as `KillMode=process` does.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import larder
+from app.settings import load
+from dataplane.client import Space, attach
+from dataplane.protocol.keys import chain
+from tests.dataplane.plane import wait_for
+from tests.free_port import free_port
+from tests.require import require
+
+LARDER = Path(__file__).parents[2] / ".venv" / "bin" / "larder"
+UNITS = ["larder-dataplane.service", "larder.service"]
+
+
+def install(prefix: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        larder, ["install", "systemd", "--prefix", str(prefix), "--executable", "/bin/true", *arguments]
+    )
+
+
+def settings_of(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text(encoding="utf-8").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def environment_of(unit: Path) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in settings_of(unit).get("Environment", []))
+
+
+@pytest.fixture(params=["--system", "--user"])
+def manager(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/home/user/.config")
+    return str(request.param)
+
+
+@pytest.fixture
+def units(manager: str, tmp_path: Path) -> Path:
+    """The folder of the installed units."""
+    assert install(tmp_path, manager).exit_code == 0
+    return tmp_path / ("etc/systemd/system" if manager == "--system" else "home/user/.config/systemd/user")
+
+
+def test_systemd_accepts_the_units(manager: str, units: Path, tmp_path: Path) -> None:
+    require(shutil.which("systemd-analyze"), "systemd-analyze is not installed (Debian: apt install systemd)")
+    command = ["systemd-analyze", "verify", manager, *(str(units / name) for name in UNITS)]
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_units_set_what_larder_knows_and_keep_the_planes_apart(units: Path) -> None:
+    settings = load(environ=environment_of(units / "larder.service"))
+    assert not settings.app.embedded_data_plane
+    managing, serving = (settings_of(units / name) for name in ("larder.service", "larder-dataplane.service"))
+    assert managing["ExecStart"] == ["/bin/true up"]
+    assert serving["ExecStart"] == ["/bin/true dataplane"]
+    for name in ("Requires", "BindsTo", "PartOf"):
+        assert name not in managing, "a restart of the data plane must not restart the management plane"
+
+
+def test_a_stop_of_the_data_plane_leaves_the_memory_keeper_alone(units: Path) -> None:
+    serving = settings_of(units / "larder-dataplane.service")
+    assert serving["KillMode"] == ["process"]
+    assert "DynamicUser" not in serving
+    assert serving.get("RemoveIPC", ["no"]) == ["no"]
+    for hides_gpus in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"):
+        assert hides_gpus not in serving
+
+
+def test_a_second_install_changes_nothing(manager: str, units: Path, tmp_path: Path) -> None:
+    before = {path: path.stat() for path in tmp_path.rglob("*")}
+    result = install(tmp_path, manager)
+    assert result.exit_code == 0
+    assert "written" not in result.output
+    assert {path: path.stat().st_ino for path in before} == {
+        path: stat.st_ino for path, stat in before.items()
+    }
+
+
+def test_changed_units_are_kept_without_force(manager: str, units: Path, tmp_path: Path) -> None:
+    changed = units / "larder.service"
+    changed.write_text("mine", encoding="utf-8")
+    (units / "larder-dataplane.service").unlink()
+    result = install(tmp_path, manager)
+    assert result.exit_code == 1
+    assert f"{changed}: changed since it was written; --force overwrites it" in result.output
+    assert changed.read_text(encoding="utf-8") == "mine"
+    assert not (units / "larder-dataplane.service").exists(), "nothing is written beside a refusal"
+    assert install(tmp_path, manager, "--force").exit_code == 0
+    assert "ExecStart" in changed.read_text(encoding="utf-8")
+
+
+def test_the_environment_file_is_private_and_never_overwritten(
+    manager: str, units: Path, tmp_path: Path
+) -> None:
+    (environment,) = tmp_path.rglob("larder.env")
+    assert environment.stat().st_mode & 0o777 == 0o600
+    environment.write_text("LARDER_HTTP_PORT=8471\n", encoding="utf-8")
+    assert install(tmp_path, manager, "--force").exit_code == 0
+    assert environment.read_text(encoding="utf-8") == "LARDER_HTTP_PORT=8471\n"
+
+
+def test_print_writes_nothing(manager: str, tmp_path: Path) -> None:
+    result = install(tmp_path, manager, "--print")
+    assert result.exit_code == 0
+    assert result.output.count("ExecStart=/bin/true ") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("executable", ["larder", "/opt/my larder/bin/larder", "/opt/100%/larder"])
+def test_an_executable_that_a_unit_cannot_name_is_refused(tmp_path: Path, executable: str) -> None:
+    result = install(tmp_path, "--executable", executable)
+    assert result.exit_code == 1
+    assert "expected an absolute path without spaces" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_executable_in_a_home_directory_is_refused_for_the_machine(tmp_path: Path) -> None:
+    result = install(tmp_path, "--executable", "/home/me/.venv/bin/larder")
+    assert result.exit_code == 1
+    assert "--user" in result.output
+
+
+@contextmanager
+def service(unit: Path, overrides: dict[str, str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the unit's command as its service does, with `overrides` as its EnvironmentFile."""
+    (command,) = settings_of(unit)["ExecStart"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command.replace("/bin/true", str(LARDER)).split(),
+            env={**environ, **environment_of(unit), **overrides},
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)  # KillMode=process: to the main process alone
+        assert process.wait(30) == 0, log.read_text(errors="replace")
+
+
+def test_the_cache_outlives_a_restart_of_either_service(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(LARDER.exists(), "the larder command is not installed in .venv")
+    assert install(tmp_path, "--system").exit_code == 0
+    units = tmp_path / "etc/systemd/system"
+    socket = socket_dir / "engine.sock"
+    overrides = {
+        "LARDER_STATE_DIR": str(socket_dir),
+        "LARDER_ENGINE_SOCKET": str(socket),
+        "LARDER_HTTP_PORT": str(free_port()),
+        "LARDER_LMCACHE_PORT": "0",
+        "LARDER_POOL_BYTES": "16MiB",
+        "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
+        "LARDER_DATAPLANE__KEEP_MEMORY_S": "60",
+    }
+    managing, serving, log = units / "larder.service", units / "larder-dataplane.service", socket_dir / "log"
+    keys, space = chain(list(range(512))), Space(model="m")
+
+    def node() -> Any:
+        url = f"http://127.0.0.1:{overrides['LARDER_HTTP_PORT']}/api/v1/nodes"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                nodes = json.load(answer)["items"]
+        except OSError:
+            return None
+        return next((each for each in nodes if each["state"] == "in_sync"), None)
+
+    with ExitStack() as manager:
+        manager.enter_context(service(managing, overrides, log))
+        with service(serving, overrides, log):
+            wait_for(node, "the management plane has the node in sync", 30)
+            with attach(str(socket), [space], timeout_s=10) as client, client.reserve(keys, 4096) as room:
+                for i in room.writable:
+                    room.array(i)[:] = 7 + i
+                assert room.commit().blocks == 2
+        with service(serving, overrides, log):
+            wait_for(socket.exists, "the data plane listens")
+            with attach(str(socket), [space], timeout_s=10) as client, client.acquire(keys) as lease:
+                assert [bytes(lease.view(i)) for i in range(len(lease))] == [b"\7" * 4096, b"\10" * 4096]
+            manager.close()
+            with attach(str(socket), [space], timeout_s=10) as client:
+                assert client.lookup(keys) == 2
+            manager.enter_context(service(managing, overrides, log))
+            wait_for(node, "the new management plane has the node in sync", 30)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(socket_dir))
+    released = CliRunner().invoke(larder, ["down"])
+    assert "released 2 blocks" in released.output, released.output
