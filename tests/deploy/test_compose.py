@@ -1,5 +1,6 @@
 """The compose files: valid, closed to the network, and in step with the settings."""
 
+import json
 import re
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_every_port_is_published_on_the_loopback_address_alone(file: str) -> Non
 @pytest.mark.parametrize("file", FILES)
 def test_every_image_has_a_version(file: str) -> None:
     for name, service in services(file).items():
-        image = service.get("image", "larder:overlay")
+        image = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", service.get("image", "larder:overlay"))
         assert re.fullmatch(r"[\w./-]+:[\w.-]+", image), f"{name} runs {image}"
         assert not image.endswith(":latest")
 
@@ -78,7 +79,7 @@ def test_the_containers_settings_are_settings_that_larder_knows() -> None:
     assert common.pool_bytes == 1 << 30
     assert common.database_url == "sqlite+aiosqlite:////var/lib/larder/larder.db"
     assert settings.app.allowed_hosts == "larder"
-    assert settings.app.anonymous_metrics, "Prometheus is given no token"
+    assert not settings.app.anonymous_metrics, "Prometheus has a token"
 
     common = load(environ=environ["docker-compose.yml"] | environ["deploy/postgres.yml"]).common
     assert common.database_url == "postgresql+asyncpg://larder:secret@postgres:5432/larder"
@@ -104,3 +105,20 @@ def test_the_image_copies_what_is_there_and_what_dockerignore_lets_through() -> 
 
 def test_the_image_is_called_after_the_version(version: str) -> None:
     assert services("docker-compose.yml")["larder"]["image"] == f"larder:{version}"
+
+
+def test_engines_reach_the_gateway_and_share_its_memory() -> None:
+    found = services("docker-compose.yml")
+    environ = environment_of_larder("docker-compose.yml")
+    assert environ["LARDER_DATAPLANE__LMCACHE_HOST"] == "0.0.0.0"
+    assert found["larder"]["ipc"] == "shareable"
+    assert "shm_size" in found["larder"]
+    assert not any("5555" in port for port in found["larder"]["ports"]), "the gateway has no authentication"
+    for name, profile in (("vllm-cpu", "cpu"), ("vllm-gpu", "gpu")):
+        engine = found[name]
+        assert engine["profiles"] == [profile]
+        assert (engine["ipc"], engine["pid"]) == ("service:larder", "service:larder")
+        config = json.loads(engine["command"][engine["command"].index("--kv-transfer-config") + 1])
+        options = config["kv_connector_extra_config"]
+        assert options["lmcache.mp.host"] == "tcp://larder"
+        assert str(options["lmcache.mp.port"]) == environ["LARDER_LMCACHE_PORT"]
