@@ -1,0 +1,321 @@
+"""The Helm chart: Helm renders it, Kubernetes' schemas accept the manifests, and Larder runs with their settings.
+
+Helm is its Go library (helm-python-sdk). No cluster runs here: a test starts the commands of the containers with their
+environment as processes of this machine.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings import join_addresses, load
+from tests.dataplane.plane import wait_for
+from tests.free_port import free_port
+from tests.require import require
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "larder"
+LARDER = Path(sys.executable).with_name("larder")
+KUBERNETES = ["1.28.0", "1.32.0", "1.37.0"]
+NEEDED = "is not installed: .venv/bin/python -m pip install -r tests/deploy/requirements.txt"
+EVERYTHING: dict[str, Any] = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "manager": {
+        "allowedHosts": ["larder.example"],
+        "env": {"LARDER_APP__LOG_LEVEL": "debug"},
+        "nodeSelector": {"role": "control"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podAnnotations": {"a": "b"},
+    },
+    "dataplane": {
+        "sharedMemory": "hostPath",
+        "allowedUids": [0, 1000],
+        "env": {"LARDER_DATAPLANE__MLOCK": True},
+        "runtimeClassName": "nvidia",
+        "nodeSelector": {"gpu": "h200"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podAnnotations": {"a": "b"},
+    },
+    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+    "metrics": {
+        "serviceMonitor": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "tokenSecret": {"name": "larder-prometheus"},
+        }
+    },
+    "vllm": {
+        "enabled": True,
+        "huggingFaceSecret": "hugging-face",
+        "extraArgs": ["--max-model-len=4096"],
+        "runtimeClassName": "nvidia",
+        "nodeSelector": {"gpu": "h200"},
+        "tolerations": [{"operator": "Exists"}],
+    },
+}
+VALUES = [pytest.param({}, id="defaults"), pytest.param(EVERYTHING, id="everything")]
+
+
+@pytest.fixture(scope="module")
+def helm() -> Any:
+    require(find_spec("helm_python"), f"helm-python-sdk {NEEDED}")
+    return import_module("helm_python")
+
+
+def manifests(helm: Any, values: dict[str, Any], name: str = "larder") -> dict[str, dict[str, Any]]:
+    """The rendered objects by kind and name."""
+    with helm.Chart.load(CHART) as chart:
+        rendered = chart.render(values=values, name=name, namespace="inference")
+    found = {}
+    for path, text in rendered.items():
+        if path.endswith(".yaml"):
+            for each in filter(None, yaml.safe_load_all(text)):
+                found[f"{each['kind']}/{each['metadata']['name']}"] = each
+    return found
+
+
+def pod(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["spec"]["template"]["spec"]
+    return found
+
+
+def environment_of(manifest: dict[str, Any]) -> dict[str, str]:
+    """The environment of the only container, with stand-ins for what the cluster fills in."""
+    (container,) = pod(manifest)["containers"]
+    filled = {"NODE_NAME": "node-1.example", "POD_IP": "127.0.0.1"}
+    found = {each["name"]: each.get("value", "") for each in container["env"]} | filled
+    return {
+        name: re.sub(r"\$\((\w+)\)", lambda match: filled[match[1]], value) for name, value in found.items()
+    }
+
+
+def test_helm_finds_no_fault_in_the_chart(helm: Any) -> None:
+    found = helm.lint(CHART)
+    assert found["errors"] == []
+    assert [each for each in found["messages"] if "icon" not in each["error"]] == []
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", VALUES)
+def test_kubernetes_accepts_the_manifests(helm: Any, values: dict[str, Any], version: str) -> None:
+    require(find_spec("kubernetes_validate"), f"kubernetes-validate {NEEDED}")
+    kubernetes = import_module("kubernetes_validate")
+    found = manifests(helm, values)
+    assert {"Deployment/larder-manager", "DaemonSet/larder-dataplane", "Service/larder"} <= set(found)
+    for name, manifest in found.items():
+        if not name.startswith("ServiceMonitor/"):  # a custom resource
+            kubernetes.validate(manifest, version, strict=True)
+
+
+def test_what_is_optional_is_left_out(helm: Any) -> None:
+    assert set(manifests(helm, {})) == {
+        "Deployment/larder-manager",
+        "DaemonSet/larder-dataplane",
+        "Service/larder",
+        "Service/larder-gateway",
+        "NetworkPolicy/larder-dataplane",
+    }
+    little = manifests(helm, {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}})
+    assert {"Service/larder-gateway", "NetworkPolicy/larder-dataplane"}.isdisjoint(little)
+    assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(manifests(helm, EVERYTHING))
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"dataplane": {"poolByte": "1GiB"}}, "poolByte"),
+        ({"dataplane": {"poolBytes": "1 GB"}}, "poolBytes"),
+        ({"dataplane": {"uid": 0}}, "uid"),
+        ({"manager": {"replicas": 0}}, "replicas"),
+        ({"secrets": {"join": {"name": ""}}}, "name"),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "viewer's token"),
+        ({"vllm": {"enabled": True}, "dataplane": {"gatewayPort": 0}}, "needs the gateway"),
+    ],
+)
+def test_wrong_values_are_refused(helm: Any, values: dict[str, Any], fault: str) -> None:
+    with pytest.raises(helm.HelmError, match=fault):
+        manifests(helm, values)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_the_settings_of_the_containers_are_settings_that_larder_knows(
+    helm: Any, values: dict[str, Any], tmp_path: Path
+) -> None:
+    found = manifests(helm, values)
+    environ = environment_of(found["Deployment/larder-manager"])
+    (token := tmp_path / "token").write_text("t" * 64, encoding="ascii")
+    token.chmod(0o600)
+    settings = load(environ=environ | {"LARDER_APP__ADMIN_TOKEN_FILE": str(token), "LARDER_DATABASE_URL": ""})
+    assert not settings.app.embedded_data_plane
+    assert join_addresses(settings.app) == ("tcp://larder.inference.svc:8471",)
+    assert "larder.inference.svc" in settings.app.allowed_hosts.split(",")
+    serving = environment_of(found["DaemonSet/larder-dataplane"])
+    printed = subprocess.run(
+        [sys.executable, "-m", "dataplane", "--print-config", "--join-token-file", token],
+        env={**os.environ, **serving, "LARDER_STATE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert printed.returncode == 0, printed.stderr
+    config = json.loads(printed.stdout)
+    assert config["pool_bytes"] == 8 << 30
+    assert config["dataplane"]["node"] == "node-1.example"
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_no_pod_gets_variables_or_rights_that_it_does_not_need(helm: Any, values: dict[str, Any]) -> None:
+    """The variables of service links begin with the name of the Service: LARDER_PORT is a setting nobody knows."""
+    for name, manifest in manifests(helm, values).items():
+        if "template" not in manifest["spec"]:
+            continue
+        spec = pod(manifest)
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["automountServiceAccountToken"] is False, name
+        if not name.endswith("-vllm"):
+            for container in spec["containers"]:
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+                assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+@pytest.mark.parametrize("mode", ["hostIPC", "hostPath"])
+def test_engines_map_the_memory_of_the_data_plane_of_their_node(helm: Any, mode: str) -> None:
+    found = manifests(helm, {"dataplane": {"sharedMemory": mode}, "vllm": {"enabled": True}})
+    serving, engine = pod(found["DaemonSet/larder-dataplane"]), pod(found["Deployment/larder-vllm"])
+    for spec in (serving, engine):
+        assert spec["hostIPC"] is (mode == "hostIPC")
+        mounts = {each["mountPath"] for each in spec["containers"][0].get("volumeMounts", [])}
+        assert ("/dev/shm" in mounts) is (mode == "hostPath")
+    gateway = found["Service/larder-gateway"]["spec"]
+    assert gateway["internalTrafficPolicy"] == "Local"
+    arguments = engine["containers"][0]["args"]
+    options = json.loads(arguments[arguments.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]
+    assert options["lmcache.mp.host"] == "tcp://larder-gateway"
+    assert options["lmcache.mp.port"] == gateway["ports"][0]["port"]
+    labels = found["Deployment/larder-vllm"]["spec"]["template"]["metadata"]["labels"]
+    rules = found["NetworkPolicy/larder-dataplane"]["spec"]["ingress"]
+    assert any(labels.items() >= rule["from"][0]["podSelector"]["matchLabels"].items() for rule in rules)
+
+
+def test_the_chart_has_the_version_of_the_project(version: str) -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+@contextmanager
+def container(
+    manifest: dict[str, Any], environ: dict[str, str], paths: dict[str, str], log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the only container's arguments and environment here; `paths` maps its folders to folders of this machine."""
+    arguments = pod(manifest)["containers"][0]["args"]
+    given = environment_of(manifest) | environ
+
+    def here(text: str) -> str:
+        for folder, ours in paths.items():
+            text = text.replace(folder, ours)
+        return text
+
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [str(LARDER), *map(here, arguments)],
+            env={**inherited, **{name: here(value) for name, value in given.items()}},
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, log.read_text(errors="replace")
+
+
+def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:
+    require(LARDER.exists(), "the larder command is not installed")
+    ports = {name: free_port() for name in ("httpPort", "joinPort", "controlPort", "eventsPort")}
+    found = manifests(
+        helm,
+        {
+            "manager": {"httpPort": ports["httpPort"], "joinPort": ports["joinPort"]},
+            "dataplane": {
+                "poolBytes": "16MiB",
+                "controlPort": ports["controlPort"],
+                "eventsPort": ports["eventsPort"],
+                "gatewayPort": 0,
+            },
+        },
+    )
+    log, secret = socket_dir / "log", "a" * 64
+    folders = {"/run/secrets": "secrets", "/var/lib/larder": "state", "/run/larder": "run"}
+    paths = {folder: str(socket_dir / name) for folder, name in folders.items()}
+    for name in ("admin", "curve", "join"):
+        (socket_dir / "secrets" / f"larder-{name}").mkdir(parents=True, mode=0o700)
+    admin, curve, join = (
+        socket_dir / "secrets" / name
+        for name in ("larder-admin/token", "larder-curve/manager.key", "larder-join/token")
+    )
+    for file, text in ((admin, secret), (curve, _curve_key())):
+        file.write_text(text, encoding="ascii")
+        file.chmod(0o600)
+    api = f"http://127.0.0.1:{ports['httpPort']}"
+    managing = {
+        "LARDER_DATABASE_URL": f"sqlite+aiosqlite:///{socket_dir}/larder.db",
+        "LARDER_APP__JOIN_ADDRESSES": f"tcp://127.0.0.1:{ports['joinPort']}",
+        "LARDER_STATE_DIR": str(socket_dir / "manager"),
+    }
+
+    def node() -> Any:
+        request = urllib.request.Request(f"{api}/api/v1/nodes", headers={"Authorization": f"Bearer {secret}"})
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                nodes = json.load(answer)["items"]
+        except OSError:
+            return None
+        return next((each for each in nodes if each["state"] == "in_sync"), None)
+
+    def is_ready() -> bool:
+        try:
+            with urllib.request.urlopen(f"{api}/healthz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    with ExitStack() as stack:
+        stack.enter_context(container(found["Deployment/larder-manager"], managing, paths, log))
+        wait_for(is_ready, "the manager is ready", 30)
+        made = subprocess.run(
+            [LARDER, "nodes", "token", "create", "--name", "larder", "--uses", "100", "--ttl", "1h"],
+            env={**os.environ, "LARDER_TOKEN": secret, "LARDER_URL": api},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        join.write_text(made.stdout.strip(), encoding="ascii")  # as $(…) and --from-literal do
+        join.chmod(0o600)
+        serving = {"LARDER_DATAPLANE__KEEP_MEMORY_S": "0"}
+        stack.enter_context(container(found["DaemonSet/larder-dataplane"], serving, paths, log))
+        joined = wait_for(node, "the node is in sync", 30)
+        assert joined["name"] == "node-1.example"
+
+
+def _curve_key() -> str:
+    import zmq
+
+    return zmq.curve_keypair()[1].decode("ascii")
