@@ -94,7 +94,7 @@ def test_clients_find_a_sparse_file_of_the_right_size_that_is_its_owners_alone(
 def test_a_living_owners_name_is_never_taken(name: str) -> None:
     with owner(name) as process:
         before = path_of(name).stat()
-        with pytest.raises(CannotName, match=f"made by process {process.pid}"):
+        with pytest.raises(CannotName, match=f"created by process {process.pid}"):
             NamedFile.create(name, SIZE, os.getpid(), 1)
         free_bytes()
         assert os.path.samestat(before, path_of(name).stat())
