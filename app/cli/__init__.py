@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from app import __version__
+from app.cli.support import exit_codes
 from app.observe.visible import plain
 
 _COMMANDS = {
@@ -16,11 +17,11 @@ _COMMANDS = {
     "restart": ("app.cli.commands.machine.restart:restart", "Replace the processes and keep the cache."),
     "status": ("app.cli.commands.views.status:status", "Show nodes, pool, tenants and pins."),
     "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
-    "tenants": ("app.cli.commands.records.tenants:tenants", "Tenants with cached blocks or a quota."),
+    "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
     "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
     "tokenizers": (
         "app.cli.commands.records.tokenizers:tokenizers",
-        "Tokenizers of models, for pins and look-ups by text.",
+        "Manage tokenizers, for pins and look-ups by text.",
     ),
     "policies": ("app.cli.commands.records.policies:policies", "Manage eviction policies."),
     "prefixes": (
@@ -30,30 +31,31 @@ _COMMANDS = {
     "login": ("app.cli.commands.access.login:login", "Log in to a Larder and store the token."),
     "logout": ("app.cli.commands.access.login:logout", "Delete the stored token."),
     "whoami": ("app.cli.commands.access.login:whoami", "Show the current identity."),
+    "context": ("app.cli.commands.access.context:context", "Manage contexts: servers by name."),
     "tokens": ("app.cli.commands.access.tokens:tokens", "Manage API tokens."),
     "ceilings": ("app.cli.commands.records.ceilings:ceilings", "Manage the ceilings of tenants."),
     "events": ("app.cli.commands.views.events:events", "List events, newest first."),
     "pushes": ("app.cli.commands.fleet.pushes:pushes", "List pushes to nodes and their answers."),
-    "managers": ("app.cli.commands.fleet.managers:managers", "Management planes that share the database."),
+    "managers": ("app.cli.commands.fleet.managers:managers", "List managers that share the database."),
     "audit": ("app.cli.commands.access.audit:audit", "List, export and verify the audit log."),
     "blocks": ("app.cli.commands.cache.blocks:blocks", "List cached blocks."),
-    "lookup": ("app.cli.commands.cache.actions:lookup", "How much of a prefix each node would serve."),
-    "locate": ("app.cli.commands.cache.actions:locate", "Which nodes hold a prefix, best first."),
+    "lookup": ("app.cli.commands.cache.actions:lookup", "Show how much of a prefix each node would serve."),
+    "locate": ("app.cli.commands.cache.actions:locate", "Show which nodes hold a prefix, best first."),
     "invalidate": ("app.cli.commands.cache.actions:invalidate", "Make blocks unreadable at once."),
     "demote": ("app.cli.commands.cache.actions:demote", "Make blocks the first victims."),
     "verify": ("app.cli.commands.cache.actions:verify", "Verify blocks against their checksums."),
     "clear": ("app.cli.commands.cache.actions:clear", "Drop everything that is cached."),
     "export": ("app.cli.commands.documents.export:export", "Print records as a document."),
-    "diff": ("app.cli.commands.documents.diff:diff", "What applying documents would change."),
+    "diff": ("app.cli.commands.documents.diff:diff", "Show what applying documents would change."),
     "apply": ("app.cli.commands.documents.apply:apply", "Apply documents."),
-    "nodes": ("app.cli.commands.fleet.nodes:nodes", "Nodes: join tokens, labels, draining, size."),
+    "nodes": ("app.cli.commands.fleet.nodes:nodes", "Manage nodes: join tokens, labels, draining, size."),
     "engines": (
         "app.cli.commands.fleet.engines:engines",
-        "Processes that attached to nodes: list, expel, kill.",
+        "Manage processes that attached to nodes.",
     ),
     "manager-key": (
         "app.cli.commands.fleet.manager_key:manager_key",
-        "The key by which nodes know this management plane.",
+        "Manage the key that authenticates this management plane.",
     ),
     "dataplane": (
         "app.cli.commands.machine.passthrough:dataplane",
@@ -63,14 +65,19 @@ _COMMANDS = {
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
     "doctor": (
         "app.cli.commands.machine.doctor:doctor",
-        "Check this machine, and say how to fix what is wrong.",
+        "Check this machine and suggest fixes.",
     ),
-    "db": ("app.cli.commands.machine.db:db", "The database: upgrade, check, backup."),
+    "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, backup."),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
+    "version": ("app.cli.commands.views.version:version", "Show the versions of client, server and nodes."),
+    "completion": (
+        "app.cli.commands.machine.completion:completion",
+        "Print a completion script for a shell.",
+    ),
     "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
-    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a real load to look at."),
+    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a real load."),
 }
 
 
@@ -86,6 +93,11 @@ _ALIASES = {
     "ceiling": "ceilings",
     "engine": "engines",
     "manager": "managers",
+    "event": "events",
+    "block": "blocks",
+    "push": "pushes",
+    "rate": "rates",
+    "contexts": "context",
 }
 """Aliases of commands, which the help does not list."""
 
@@ -111,6 +123,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if (
+            self.get_command(ctx, args[0]) is None
+            and not args[0].startswith("-")
+            and not ctx.resilient_parsing
+        ):
+            raise click.NoSuchCommand(args[0], possibilities=_COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and escape control characters in errors, which may quote untrusted text."""
         try:
@@ -123,16 +146,25 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in exit_codes.MEANINGS.items()])
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="larder")
-def larder() -> None:
+@click.option(
+    "--context", metavar="NAME", help="Use this context instead of the current one (see 'larder context')."
+)
+@click.pass_context
+def larder(ctx: click.Context, context: str | None) -> None:
     """Larder: a control tower for LLM KV caches."""
+    if context is not None:
+        ctx.meta["larder.context"] = context
 
 
 def main() -> None:
-    """Run the `larder` command. The exit code is 0 for success, 1 for a failure, which is reported in one sentence, and
-    2 for wrong usage."""
+    """Run the `larder` command, and exit with a code of `exit_codes`."""
     try:
         larder.main(prog_name="larder", standalone_mode=True)
     except BrokenPipeError:  # the reader of the output (head, less) exited

@@ -136,6 +136,6 @@ def test_the_command_line_does_what_curl_does(larder: Larder) -> None:
     assert larder.node()["name"] in larder.cli("status").stdout
     assert larder.cli("quota", "delete", "mine").returncode == 0
     missing = larder.cli("quota", "get", "mine")
-    assert missing.returncode == 1
+    assert missing.returncode == 4
     assert "mine" in missing.stderr
     assert "Traceback" not in missing.stderr

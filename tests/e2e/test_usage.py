@@ -67,7 +67,7 @@ def test_tokens_served_and_bytes_held_are_told_for_each_tenant_in_json_and_csv(l
     assert "measured" in larder.cli("rates", "list").stdout
     assert larder.cli("rates", "set", "other", "--model", "m", "--tokens-per-s", "5").returncode == 0
     assert larder.cli("rates", "set", "other", "--model", "m", "--tokens-per-s", "6").returncode == 0
-    assert larder.cli("rates", "unset", "other").returncode == 0
+    assert larder.cli("rates", "delete", "other").returncode == 0
 
 
 def test_what_was_used_right_before_a_stop_is_written(

@@ -109,7 +109,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     assert "name_taken" in node.log()
     assert "larder nodes forget d" in node.log()
     app.until_states(**dict.fromkeys(NAMES, "in_sync"), d="lost")
-    app.cli("nodes", "forget", "d")
+    app.cli("nodes", "delete", "d")
     node.start()
     app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
     assert app.get("nodes/d")["public_key"] != before.public

@@ -108,7 +108,7 @@ def test_a_node_is_drained_and_forgotten_by_the_command_line(fleet: Fleet) -> No
     app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
     assert "drains" in app.cli("nodes", "drain", "d", "--wait", "10s")
     assert refusals(fleet.nodes["b"]) == {}
-    app.cli("nodes", "forget", "d")
+    app.cli("nodes", "delete", "d")
     app.until_states(**dict.fromkeys(NAMES, "in_sync"))
     assert "zone=z" in app.cli("nodes", "label", "b", "zone=z")
     app.put_quota("zoned", PAGE, wait="5s", selector={"zone": "z"})

@@ -1,4 +1,4 @@
-"""HTTP client of the command line: returns answers as dicts, and reports failures as one sentence with exit code 1."""
+"""API client of the command line: returns answers as dicts, and reports failures as one sentence with an exit code."""
 
 import json
 import os
@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import click
-import httpx
 import msgspec
 
-from app.cli.support import stored_tokens
+from app.cli.support import contexts, exit_codes, http, stored_tokens
+from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
 from app.cli.support.terminal import exact
 from app.observe.visible import plain
@@ -35,7 +35,7 @@ def _keep_timeout(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def url_option(command: F) -> F:
-    """Add `--url` and `--timeout`. The timeout applies only to `call` and `stream`."""
+    """Add `--url`, `--context` and `--timeout`. The timeout applies only to `call` and `stream`."""
     for option in (
         click.option(
             "--timeout",
@@ -46,11 +46,11 @@ def url_option(command: F) -> F:
             callback=_keep_timeout,
             help="Wait at most this long for an answer, such as 5s; default 60s.",
         ),
+        contexts.context_option,
         click.option(
             "--url",
-            envvar=URL_VARIABLE,
-            show_envvar=True,
-            help=f"Where the API is; default from the settings. {TOKEN_VARIABLE} is the token to ask with.",
+            help=f"URL of the API; default {URL_VARIABLE}, the context in use, or the settings. {TOKEN_VARIABLE} is "
+            "the token.",
         ),
     ):
         command = option(command)
@@ -77,6 +77,7 @@ class ApiError(click.ClickException):
 
     def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(plain(message))
+        self.exit_code = exit_codes.of_status(status)  # type: ignore[misc]  # click declares it for the class
         self.status = status
         self.errors = [{name: plain(text) for name, text in error.items()} for error in errors]
 
@@ -91,11 +92,16 @@ def as_token(token: str) -> dict[str, str]:
 
 
 def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers with the token from the environment, otherwise with the stored token of this Larder."""
+    """Return the headers with a token: of the context that `--context` names, else of the environment, else of the
+    current context or `larder login`. The token of a context is sent to its URL alone."""
     given = dict(headers or {})
     if "Authorization" in given:
         return given
-    token = os.environ.get(TOKEN_VARIABLE, "").strip() or stored_tokens.get(base)
+    named, current = contexts.named(), contexts.current()
+    token = named.token if named is not None and named.url == base else ""
+    token = token or os.environ.get(TOKEN_VARIABLE, "").strip()
+    token = token or (current.token if current is not None and current.url == base else "")
+    token = token or stored_tokens.get(base)
     return {**given, **as_token(token)} if token else given
 
 
@@ -126,11 +132,6 @@ def _encoded(body: Mapping[str, Any] | None) -> bytes | None:
         raise click.ClickException("expected finite numbers") from None
 
 
-def _has_certificate(base: str) -> bool:
-    """Return False for plain HTTP: loading the certificate authorities takes half of the time of a short command."""
-    return not base.startswith("http://")
-
-
 def call(
     url: str | None,
     method: str,
@@ -148,33 +149,27 @@ def call(
     content = _encoded(body)
     kind = {} if content is None else {"Content-Type": "application/json"}
     try:
-        response = httpx.request(
+        response = http.request(
             method,
             base + path,
+            {**_proof(base, headers), **kind},
+            query=parameters,
             content=content,
-            params=parameters,
-            headers={**_proof(base, headers), **kind},
-            timeout=limit_s,
-            verify=_has_certificate(base),
-            trust_env=False,
+            timeout_s=limit_s,
         )
     except UnicodeEncodeError:
         raise click.ClickException("expected text in UTF-8") from None
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
-    except (httpx.ReadTimeout, httpx.WriteTimeout):
-        raise click.ClickException(
+    except http.TimedOut:
+        raise Unreachable(
             f"{base} did not answer within {limit_s:g} s (--timeout); a change may have been made all the same"
             if method != "GET"
             else f"{base} did not answer within {limit_s:g} s{'' if timeout_s else ' (--timeout)'}"
         ) from None
-    except httpx.HTTPError as error:
-        raise click.ClickException(
-            f"no Larder answers at {base} ({error}); start one with 'larder up'"
-        ) from None
+    except http.RequestFailed as error:
+        raise Unreachable(f"no Larder answers at {base} ({error}); start one with 'larder up'") from None
     if response.is_success:
-        return response.json() if response.content else None
-    raise ApiError(_sentence(response, base), response.status_code, _faults(response))
+        return _decoded(response, base) if response.content else None
+    raise ApiError(_sentence(response, base), response.status, _faults(response))
 
 
 ANY_STATE = {"If-Match": "*"}
@@ -220,37 +215,40 @@ def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[byt
     """Yield a long answer in parts. Raises ClickException, also if the answer breaks off."""
     base = base_url(url)
     try:
-        with httpx.stream(
-            "GET",
-            base + path,
-            params=query,
-            headers=_proof(base, None),
-            timeout=_timeout_s(),
-            verify=_has_certificate(base),
-            trust_env=False,
-        ) as response:
-            if not response.is_success:
-                response.read()
-                raise ApiError(_sentence(response, base), response.status_code)
-            yield from response.iter_bytes()
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise click.ClickException(f"{base!r} is not a URL such as http://127.0.0.1:8470") from None
-    except httpx.HTTPError as error:
-        raise click.ClickException(f"{base} did not answer to the end: {error}") from None
+        with http.opened(
+            "GET", base + path, _proof(base, None), query=query, timeout_s=_timeout_s()
+        ) as answer:
+            if not 200 <= answer.status < 300:
+                response = http.Response(answer.status, answer.read())
+                raise ApiError(_sentence(response, base), response.status)
+            yield from http.parts(answer)
+    except http.RequestFailed as error:
+        raise Unreachable(f"{base} did not answer to the end: {error}") from None
 
 
 def base_url(url: str | None) -> str:
-    """Return the URL of the API without a trailing slash. Raises UsageError for an unusable URL."""
-    if not url:
-        return default_url()
+    """Return the URL of the API without a trailing slash: the option, else the URL of the context that `--context`
+    names, of the environment, of the current context, or of the settings. Raises UsageError for an unusable URL."""
+    named = contexts.named()
+    if url and named is not None:
+        raise click.UsageError("expected at most one of --url and --context")
+    given = url or (named.url if named is not None else "") or os.environ.get(URL_VARIABLE, "")
+    if given:
+        return checked_url(given)
+    current = contexts.current()
+    return default_url() if current is None else current.url
+
+
+def checked_url(url: str) -> str:
+    """Return a URL without a trailing slash. Raises UsageError for an unusable URL."""
     base = url.rstrip("/")
     try:
-        parts, parsed = urlsplit(base), httpx.URL(base)
+        parts = urlsplit(base)
         port = parts.port  # raises for a port that is too large
-        host = parsed.host.encode("idna")
-    except (httpx.InvalidURL, ValueError):  # UnicodeError, a ValueError, is an invalid host name
-        host, port = b"", None
-    if not host or port == 0 or parsed.scheme not in ("http", "https"):
+        host = (parts.hostname or "").encode("idna").decode("idna")
+    except ValueError:  # UnicodeError, a ValueError, is an invalid host name
+        host, port, parts = "", None, urlsplit("")
+    if not host or port == 0 or parts.scheme not in ("http", "https") or not base.isprintable():
         shown = base if len(base) <= MAX_URL_SHOWN else f"{base[:MAX_URL_SHOWN]}…"
         raise click.UsageError(
             f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}"
@@ -268,12 +266,19 @@ def default_url() -> str:
     return f"http://{host}:{common.http_port}"
 
 
-def _sentence(response: httpx.Response, base: str) -> str:
+def _decoded(response: http.Response, base: str) -> Any:
     try:
-        sentence = str(response.json()["detail"])
+        return json.loads(response.content)
+    except ValueError:
+        raise click.ClickException(f"{base} gave an answer that is not JSON: it is not a Larder") from None
+
+
+def _sentence(response: http.Response, base: str) -> str:
+    try:
+        sentence = str(json.loads(response.content)["detail"])
     except (ValueError, KeyError, TypeError):
-        return f"{base} answered {response.status_code}, which is not an answer of Larder"
-    if response.status_code == 401 and "larder login" not in sentence:
+        return f"{base} answered {response.status}, which is not an answer of Larder"
+    if response.status == 401 and "larder login" not in sentence:
         return (
             f"{sentence}; 'larder login --url {base}' keeps a token. The first one of a new Larder is made by "
             "'larder login --setup', which asks for the setup token of its log (auth.setup_token)"
@@ -281,11 +286,11 @@ def _sentence(response: httpx.Response, base: str) -> str:
     return sentence
 
 
-def _faults(response: httpx.Response) -> list[dict[str, str]]:
+def _faults(response: http.Response) -> list[dict[str, str]]:
     try:
         return [
             {"path": str(error["path"]), "message": str(error["message"])}
-            for error in response.json()["errors"]
+            for error in json.loads(response.content)["errors"]
         ]
     except (ValueError, KeyError, TypeError):
         return []

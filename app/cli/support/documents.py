@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from app.cli.support.client import ApiError, call
+from app.cli.support.exit_codes import worded
 from app.cli.support.terminal import say
 from app.observe.visible import is_plain
 from dataplane.base.units import format_exact_size
@@ -65,7 +66,7 @@ def send(
         told = [f"{_place(error['path'], files)}: {error['message']}" for error in refused.errors]
         if len(told) > MAX_FAULTS:
             told[MAX_FAULTS:] = [f"and {len(told) - MAX_FAULTS} more"]
-        raise click.ClickException("\n  ".join(["nothing was changed:", *told])) from None
+        raise worded(refused, "\n  ".join(["nothing was changed:", *told])) from None
 
 
 def _place(path: str, files: Sequence[str]) -> str:

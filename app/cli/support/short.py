@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from app.cli.support.client import call
+from app.cli.support.exit_codes import NothingFound
 
 MIN = 8
 """Smallest number of digits of an abbreviation."""
@@ -24,7 +25,7 @@ def whole(url: str | None, field: str, given: str) -> str:
         return given
     found = sorted(_beginning(url, field, short))
     if not found:
-        raise click.ClickException(f"no cached block has a {field} that begins with {short}")
+        raise NothingFound(f"no cached block has a {field} that begins with {short}")
     if len(found) > 1:
         more = f" and {len(found) - MAX_TOLD} more" if len(found) > MAX_TOLD else ""
         raise click.ClickException(

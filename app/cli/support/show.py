@@ -1,22 +1,17 @@
 """Format records as tables and text."""
 
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from app.cli.support.table import Column
+from app.cli.support.table import table as print_table
 from app.cli.support.terminal import say
-from app.observe.visible import cell as visible_cell
-from app.observe.visible import plain
 from dataplane.base.units import format_size
 
 ID_JOURNAL_WARNS = 0.8
 """Share of the id journal's capacity above which a line warns."""
-WIDE = 400
-"""Line width in characters where the output is not a terminal."""
 
 
 def size(value: int | None) -> str:
@@ -138,27 +133,34 @@ def ineffective(record: dict[str, Any]) -> str:
     return f"not effective: {effective['message']}"
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table. A column whose name ends with a space is right-aligned, for numbers."""
-    grid = Table(
-        title=plain(title),
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
-    for column in columns:
-        grid.add_column(column.strip(), justify="right" if column.endswith(" ") else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*map(visible_cell, row))
-    # Do not wrap lines in a file or a pipe, which have no terminal width.
-    width = None if sys.stdout.isatty() else WIDE
-    Console(highlight=False, markup=False, width=width).print(grid)
+def refused(tenant: Mapping[str, Any]) -> str:
+    """Return the number of refused blocks, with the most frequent reason."""
+    reasons: dict[str, int] = tenant.get("refused") or {}
+    count = tenant["refused_blocks"]
+    if not reasons:
+        return f"{count:,}"
+    most = max(reasons, key=lambda reason: reasons[reason])
+    more = f", {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return f"{count:,} ({most}{more})"
 
 
-def listing(
-    title: str, items: Iterable[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]]
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    text: Sequence[str] = (),
+    *,
+    wide: bool = False,
 ) -> None:
-    """Print a table with a row for each item. `columns` are the cell of an item by the name of the column."""
-    table(title, columns, [[cell(item) for cell in columns.values()] for item in items])
+    """Print a table. A column whose name ends with a space is right-aligned, for numbers; those in `text` may be
+    shortened, the last one always."""
+    made = [
+        Column(
+            name.strip(),
+            itemgetter(at),
+            right=name.endswith(" "),
+            text=at == len(columns) - 1 or name in text,
+        )
+        for at, name in enumerate(columns)
+    ]
+    print_table(title, made, list(rows), wide=wide)

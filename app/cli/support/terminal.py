@@ -3,7 +3,10 @@ characters. Control characters, and characters that change the direction of a li
 
 import codecs
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,11 +14,42 @@ import click
 
 from app.observe.visible import is_plain, is_seen, plain
 
+WIDTH = 80
+"""Width in characters where the output is not a terminal."""
 
-def say(text: str = "", *, err: bool = False, **style: Any) -> None:
-    """Print a line of text; `style` holds arguments of `click.style`."""
+
+def width() -> int:
+    """Return the width of the terminal; 80 if the output is not one."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal() else WIDTH
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def style(text: str, **styles: Any) -> str:
+    """Return the text with the arguments of `click.style` applied, on a terminal and without NO_COLOR alone."""
+    return click.style(text, **styles) if is_terminal() and not os.environ.get("NO_COLOR") else text
+
+
+def write(line: str, *, err: bool = False) -> None:
+    """Print a line that is safe already."""
+    click.echo(line, err=err, color=True)
+
+
+def say(text: str = "", *, err: bool = False, **styles: Any) -> None:
+    """Print a line of text; `styles` holds arguments of `click.style`."""
     shown = plain(text) if text else ""
-    click.echo(click.style(shown, **style) if style else shown, err=err)
+    write(style(shown, **styles) if styles and not err else shown, err=err)
+
+
+def wrapped(text: str) -> None:
+    """Print a sentence, continued on indented lines where it is longer than the terminal is wide."""
+    for line in textwrap.wrap(
+        plain(text), width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    ):
+        write(line)
 
 
 def agrees(question: str) -> bool:
@@ -27,7 +61,7 @@ def exact(parts: Iterable[bytes]) -> None:
     """Print output for programs (JSON, YAML, CSV) unchanged. On a terminal, control characters become escapes that mean
     the same in JSON and YAML, and bytes that are not UTF-8 become hexadecimal escapes."""
     out = sys.stdout.buffer
-    if not sys.stdout.isatty():
+    if not is_terminal():
         for part in parts:
             out.write(part)
         out.flush()

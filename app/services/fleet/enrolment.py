@@ -236,7 +236,7 @@ class Enrolment:
             raise _Refusal(
                 "name_taken",
                 f"another node is named {message.node!r}: give this node another name (dataplane.node), or forget the "
-                f"other one (`larder nodes forget {message.node}`) if it is gone for good",
+                f"other one (`larder nodes delete {message.node}`) if it is gone for good",
             )
         if token.uses_left is not None:
             token.uses_left -= 1

@@ -187,7 +187,7 @@ def _unknown(field: str, model: str, known: list[str]) -> Invalid:
         else "no tokenizer is registered"
     )
     message = (
-        f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers add', or send "
+        f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers set', or send "
         "tokens"
     )
     return Invalid(f"{field}: {message}", [FieldError(field, message)])

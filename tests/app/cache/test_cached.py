@@ -312,15 +312,15 @@ async def test_the_command_line_takes_the_first_digits_that_its_tables_show(
     store(engine, [*KEYS[:2], *alike])
     space = (await all_blocks(governed))[0]["space"]
     short = KEYS[0].hex()[:16]
-    code, out, err = await larder(governed, "blocks", short)
+    code, out, err = await larder(governed, "blocks", "get", short)
     assert code == 0, err
     assert (KEYS[0].hex() in out, KEYS[1].hex() in out) == (True, False)
     code, out, err = await larder(governed, "blocks", "--space", space[:8].upper())
     assert (code, "Blocks (4)" in out) == (0, True), err
-    code, _, err = await larder(governed, "blocks", "abababababababab")
+    code, _, err = await larder(governed, "blocks", "get", "abababababababab")
     assert (code, "2 keys begin with abababababababab: " in err) == (1, True)
     assert all(key.hex() in err for key in alike)
-    code, _, err = await larder(governed, "blocks", "0123456789")
-    assert (code, err) == (1, "Error: no cached block has a key that begins with 0123456789\n")
+    code, _, err = await larder(governed, "blocks", "get", "0123456789")
+    assert (code, err) == (4, "Error: no cached block has a key that begins with 0123456789\n")
     code, out, err = await larder(governed, "invalidate", "--space", space[:8], "--yes")
     assert (code, "4 blocks" in out) == (0, True), err

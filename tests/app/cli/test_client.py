@@ -26,7 +26,7 @@ async def test_a_larder_that_hangs_is_given_up_when_one_likes(plane: Plane) -> N
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
         code, out, err = await larder(plane, "quotas", "list", "--url", url, "--timeout", "1s")
-        assert (code, out, err) == (1, "", f"Error: {url} did not answer within 1 s (--timeout)\n")
+        assert (code, out, err) == (6, "", f"Error: {url} did not answer within 1 s (--timeout)\n")
     for wrong in ("0", "soon"):
         code, _, err = await larder(plane, "status", "--timeout", wrong)
         assert (code, "--timeout" in err) == (2, True)
@@ -39,14 +39,14 @@ async def test_deletions_take_yes_and_errors_name_options(plane: Plane, node: Fa
     assert code == 1
     assert err.startswith("Error: --tokens-per-s: expected more than 0")
     assert (await larder(plane, "rates", "set", "r", "--model", "m", "--tokens-per-s", "10"))[0] == 0
-    code, out, _ = await larder(plane, "rates", "get", "r")
+    code, out, _ = await larder(plane, "rates", "get", "r", "--json")
     assert (code, json.loads(out)["model"]) == (0, "m")
     assert (await larder(plane, "usage", "--from", "2026-11-01", "--to", "2026-11-02"))[0] == 0
 
 
 async def test_events_pushes_and_managers_are_listed(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 1)
-    code, out, err = await larder(plane, "pushes", "--type", "quotas", "--state", "acked")
+    code, out, err = await larder(plane, "pushes", "list", "--type", "quotas", "--state", "acked")
     assert (code, err, "quotas 1" in out) == (0, "", True)
     code, out, err = await larder(plane, "managers")
     assert (code, err, "this one" in out) == (0, "", True)
@@ -130,7 +130,7 @@ async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(ill_willed: dic
 
 
 async def test_what_a_wide_list_shows_can_be_asked_for(plane: Plane, node: FakeNode) -> None:
-    code, out, err = await larder(plane, "blocks", "--wide")
+    code, out, err = await larder(plane, "blocks", "-o", "wide")
     assert (code, err) == (0, "")
     code, out, err = await larder(plane, "usage", "--tenant", "nobody")
     assert (code, err) == (0, "")

@@ -25,7 +25,8 @@ async def test_a_list_is_whole_and_says_what_a_limit_left_out(
     assert [item["tenant"] for item in answer["items"]] == [f"t{at}" for at in range(5)]
     assert (answer["total"], answer["next_cursor"]) == (5, "")
     _, out, _ = await larder(plane, "quotas", "list", "--limit", "3", "--sort=-tenant")
-    assert out.startswith("Quotas (3 of 5) ")
+    assert out.startswith("Quotas (3 of 5)\n")
+    assert out.endswith("\n2 more; --limit N shows more of them\n")
     assert "t4" in out
     assert "t1" not in out
     _, out, _ = await larder(plane, "quotas", "list", "--limit", "3", "--json")
@@ -45,7 +46,7 @@ async def test_records_say_whose_they_are_and_for_which_nodes(plane: Plane, node
         plane, "quotas", "set", "acme", "1GiB", "--selector", "zone=a", "--selector", "gpu=h200"
     )
     assert (code, err) == (0, "")
-    _, out, _ = await larder(plane, "quotas", "list")
+    _, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
     assert "gpu=h200,zone=a" in out
     assert node.quotas == []
     code, out, err = await larder(plane, "quotas", "set", "acme", "--note", "n")
@@ -76,7 +77,7 @@ async def test_a_pin_that_is_set_again_keeps_what_is_not_said(plane: Plane, node
     assert (code, err) == (0, "")
     assert out.startswith("sys: 1 chunk of m for acme, permanent, ends never, ")
     assert "resolved 1 chunk, " in out
-    code, out, err = await larder(plane, "pins", "put", "sys", *new)
+    code, out, err = await larder(plane, "pins", "set", "sys", "--replace", *new)
     assert (code, err) == (0, "")
     last = await plane.get("/api/v1/pins/sys")
     assert (last["strength"], last["note"], last["expires_at"], last["key_count"]) == (

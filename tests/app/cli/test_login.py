@@ -18,7 +18,7 @@ async def test_a_setup_token_that_is_not_taken_is_told_as_one(socket_dir: Path) 
     async with guarding(socket_dir) as plane:
         for wrong in ("WRONG", f"larder_setup_{'0' * 64}"):
             code, out, err = await larder(plane, "login", "--setup", wrong)
-            assert (code, out) == (1, "")
+            assert (code, out) == (5, "")
             assert "\nError: --setup: " in err
             assert "auth.setup_token" in err
             assert "no later start does" in err
@@ -59,7 +59,7 @@ async def test_a_setup_token_need_not_be_an_argument(
 async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir, auth="required")) as plane:
         code, _, err = await larder(plane, "quotas", "list")
-        assert code == 1
+        assert code == 5
         assert "'larder login --setup'" in err
         assert "auth.setup_token" in err
 
@@ -83,9 +83,9 @@ async def test_a_journal_that_is_not_there_is_not_intact(settings: Settings, tmp
 async def test_a_token_is_got_by_its_name_without_its_secret(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "reader")
-        code, out, err = await larder(plane, "tokens", "get", "reader", token=ADMIN)
+        code, out, err = await larder(plane, "tokens", "get", "reader", "--json", token=ADMIN)
         assert code == 0, err
         assert json.loads(out)["role"] == "viewer"
         assert token not in out
         code, _, err = await larder(plane, "tokens", "get", "nobody", token=ADMIN)
-        assert (code, err) == (1, "Error: there is no token 'nobody'\n")
+        assert (code, err) == (4, "Error: there is no token 'nobody'\n")

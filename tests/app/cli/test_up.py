@@ -65,7 +65,7 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     assert limits == {"acme": 8 << 20, "_default": None}
     assert "acme" in up.cli("status").stdout
     missing = up.cli("quota", "get", "nobody")
-    assert (missing.returncode, missing.stderr) == (1, "Error: there is no quota for tenant 'nobody'\n")
+    assert (missing.returncode, missing.stderr) == (4, "Error: there is no quota for tenant 'nobody'\n")
     assert up.cli("pin", "set", "p", "--model", "m").returncode == 2
     assert up.cli("quota", "delete", "acme").returncode == 0
     second = up.cli("up")
@@ -291,7 +291,7 @@ def test_a_command_without_a_larder_says_so() -> None:
         text=True,
         timeout=30,
     )
-    assert done.returncode == 1
+    assert done.returncode == 6
     assert "start one with 'larder up'" in done.stderr
 
 

@@ -624,7 +624,7 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
     try:
         running.until_ready()
         diff = running.cli("diff", "-f", str(file))
-        assert (diff.returncode, diff.stderr) == (2, "")
+        assert (diff.returncode, diff.stderr) == (3, "")
         assert "  + acme (team-a)\n      limit_bytes: 4 GiB\n" in diff.stdout
         assert diff.stdout.endswith("6 to create, 0 to update, 0 to delete, 0 unchanged\n")
         assert running.get("/api/v1/quotas").json()["total"] == 0
@@ -639,7 +639,7 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         same = running.cli("diff", "-f", str(second), "--json")
         assert (same.returncode, json.loads(same.stdout)["unchanged"]) == (0, 6)
         file.write_text("apiVersion: larder/v1\nmanaged_by: team-a\nquotas: {acme: {limit_bytes: 8GiB}}\n")
-        assert running.cli("diff", "-f", str(file), "--prune").returncode == 2
+        assert running.cli("diff", "-f", str(file), "--prune").returncode == 3
         asked = running.cli("apply", "-f", str(file), "--prune")
         assert asked.returncode == 2
         assert "5 records would be deleted, and nobody said yes" in asked.stderr
@@ -650,8 +650,9 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         wrong = running.cli("diff", "-f", str(file), "-f", str(second))
         assert wrong.returncode == 1
         assert f"{file}: quotas[0].weight: expected 0.01 to 1000, got 0 (line 3)\n" in wrong.stderr
-        for arguments in (["diff"], ["diff", "-f", str(tmp_path / "none")], ["diff", "--colour", "-f", "-"]):
-            assert running.cli(*arguments).returncode == 1
+        assert running.cli("diff", "-f", str(tmp_path / "none")).returncode == 1
+        for arguments in (["diff"], ["diff", "--colour", "-f", "-"]):
+            assert running.cli(*arguments).returncode == 2
     finally:
         running.end()
 

@@ -275,7 +275,9 @@ async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
 
 async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
     pin = ("--model", "m", "--tokens", "1,2,3,4", "--chunk-tokens", "4")
-    code, out, err = await larder(plane, "pins", "put", "p", *pin, "--tier", "gpu", "--wait", "2s")
+    code, out, err = await larder(
+        plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "2s"
+    )
     assert (code, err) == (0, "")
     assert "guaranteed, also on GPUs, ends never" in out
     assert node.pins[0].tier == "gpu"
@@ -290,12 +292,12 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
         await tell(plane, node, [told("p", 1)], [pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
     await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
-    for command in (("pins", "list"), ("pins", "list", "--tier", "gpu"), ("status",)):
+    for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
     for command in (("status",), ("nodes", "list")):
         assert f"node-a GPU copies on H200 ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
-    _, out, _ = await larder(plane, "nodes", "gpus", "node-a")
+    _, out, _ = await larder(plane, "nodes", "gpus", "node-a", "-o", "wide")
     assert [text for text in (DEVICE, "H200", "2/2", "1 MiB", "out of memory") if text not in out] == []
     assert '"device": "GPU-' in (await larder(plane, "nodes", "gpus", "--json"))[1]
     code, _, err = await larder(plane, "pins", "set", "p", "--tier", "disk")

@@ -4,13 +4,17 @@ import getpass
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from app.cli.support import stored_tokens
-from app.cli.support.client import ApiError, as_token, base_url, call, json_option, print_json, url_option
+from app.cli.support import contexts, stored_tokens
+from app.cli.support.client import ApiError, as_token, base_url, call, url_option
+from app.cli.support.contexts import Context
+from app.cli.support.exit_codes import worded
+from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 from dataplane.base.secret_file import SecretFileExposed, read_secret
 from dataplane.base.settings import SETUP_VARIABLE
@@ -53,7 +57,13 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
     else:
         token = _asked(base, "Token")
     who = call(base, "GET", "/api/v1/whoami", headers=as_token(token))
-    file = stored_tokens.put(base, token)
+    named = contexts.chosen()
+    if named:  # the token of a context is kept with it
+        kept = contexts.load()
+        contexts.save(replace(kept, contexts={**kept.contexts, named: Context(base, token)}))
+        file = contexts.path()
+    else:
+        file = stored_tokens.put(base, token)
     say(f"logged in at {base} as {_described(who)}; kept in {file}")
 
 
@@ -67,14 +77,12 @@ def logout(url: str | None) -> None:
 
 @click.command()
 @url_option
-@json_option
-def whoami(url: str | None, as_json: bool) -> None:
+@output_option
+def whoami(url: str | None, output: Output) -> None:
     """Show the current identity."""
     who = call(url, "GET", "/api/v1/whoami")
-    if as_json:
-        print_json(who)
-        return
-    say(_described(who))
+    if not output.data(who, who["actor"]):
+        say(_described(who))
 
 
 def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
@@ -103,11 +111,12 @@ def _first(base: str, setup: str, body: dict[str, Any]) -> str:
         token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
     except ApiError as refused:
         if refused.status == 401:
-            raise click.ClickException(
+            raise worded(
+                refused,
                 f"--setup: {base} does not take this setup token. The first start of that Larder wrote it to the log, "
                 "as auth.setup_token, and no later start does; it is used up once there is a token, and then "
                 "'larder login' takes one. When it is lost, start once with app.admin_token_file: that token is an "
-                "admin's"
+                "admin's",
             ) from None
         raise
     return token

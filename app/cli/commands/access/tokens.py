@@ -1,55 +1,82 @@
 """`larder tokens …`."""
 
+from typing import Any
+
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, segment, url_option
+from app.cli.support.client import call, segment, url_option
+from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
-from app.cli.support.lists import listed, title, unasked_option
+from app.cli.support.lists import listed, unasked_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
 
-@click.group()
+def _used(token: dict[str, Any]) -> str:
+    if token["last_used_at"] is None:
+        return "never"
+    return f"{show.ago(token['last_used_at'])} from {token['last_used_from'] or '-'}"
+
+
+_COLUMNS = (
+    Column("id", lambda t: t["id"]),
+    Column("name", lambda t: t["name"]),
+    Column("role", lambda t: t["role"]),
+    Column(
+        "tenants", lambda t: "all" if t["tenants"] is None else ", ".join(t["tenants"]), drop=1, text=True
+    ),
+    Column("ends", lambda t: "expired" if t["expired"] else show.ends(t["expires_at"])),
+    Column("used", _used, drop=2),
+    Column("made by", lambda t: t["created_by"], drop=3),
+)
+
+
+@click.group(cls=Noun, renamed={"delete": "tokens revoke", "set": "tokens create"})
 def tokens() -> None:
     """Manage API tokens."""
 
 
 @tokens.command("list")
 @url_option
-@json_option
-def list_tokens(url: str | None, as_json: bool) -> None:
-    """Show all tokens, without their secrets."""
-    answer = listed(url, "/api/v1/tokens")
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            token["id"],
-            token["name"],
-            token["role"],
-            "all" if token["tenants"] is None else ", ".join(token["tenants"]),
-            "expired" if token["expired"] else show.ends(token["expires_at"]),
-            "never"
-            if token["last_used_at"] is None
-            else f"{show.ago(token['last_used_at'])} from {token['last_used_from'] or '-'}",
-            token["created_by"],
-        ]
-        for token in answer["items"]
-    ]
-    columns = ["id", "name", "role", "tenants", "ends", "used", "made by"]
-    show.table(title("Tokens", answer), columns, rows)
+@output_option
+@watch_option
+def list_tokens(url: str | None, output: Output) -> None:
+    """List all tokens, without their secrets."""
+    output.listing("Tokens", listed(url, "/api/v1/tokens"), _COLUMNS, "id")
 
 
 @tokens.command("get")
 @click.argument("token")
+@output_option
 @url_option
-def get_token(url: str | None, token: str) -> None:
-    """Show a token as JSON, by id or name, without its secret."""
-    found = [each for each in listed(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])]
+def get_token(url: str | None, token: str, output: Output) -> None:
+    """Show a token, by id or name, without its secret."""
+    output.record(_found(url, token), _COLUMNS, token)
+
+
+@tokens.command("describe")
+@click.argument("token")
+@url_option
+def describe_token(url: str | None, token: str) -> None:
+    """Show a token in full, by id or name, and events that concern it."""
+    from app.cli.support.describe import describe
+
+    found = _found(url, token)
+    describe(url, "token", found["name"], found)
+
+
+def _found(url: str | None, token: str) -> dict[str, Any]:
+    """Return a token by its id or name. Raises NothingFound."""
+    found: list[dict[str, Any]] = [
+        each for each in listed(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])
+    ]
     if not found:
-        raise click.ClickException(f"there is no token {token!r}")
-    print_json(found[0])
+        raise NothingFound(f"there is no token {token!r}")
+    return found[0]
 
 
 @tokens.command("create")
@@ -59,16 +86,16 @@ def get_token(url: str | None, token: str) -> None:
     type=click.Choice(["viewer", "operator", "admin"]),
     default="viewer",
     show_default=True,
-    help="What it may do.",
+    help="What the token permits.",
 )
 @click.option(
     "--tenant", "tenants", multiple=True, help="Limit it to this tenant, as shown; may be repeated."
 )
 @click.option("--ttl", metavar="TIME", help="Ends after this time, such as 90d or 12h; default never.")
 @url_option
-@json_option
+@output_option
 def create_token(
-    name: str, role: str, tenants: tuple[str, ...], ttl: str | None, url: str | None, as_json: bool
+    name: str, role: str, tenants: tuple[str, ...], ttl: str | None, url: str | None, output: Output
 ) -> None:
     """Create a token and print its secret, which is shown only once. Standard output has the secret only, for
     `TOKEN=$(larder tokens …)`."""
@@ -79,8 +106,7 @@ def create_token(
         "ttl_s": None if ttl is None else seconds("--ttl", ttl),
     }
     made = call(url, "POST", "/api/v1/tokens", body)
-    if as_json:
-        print_json(made)
+    if output.data(made, made["id"]):
         return
     say(f"{made['name']} ({made['role']}), id {made['id']}, ends {show.ends(made['expires_at'])}", err=True)
     say(made["token"])

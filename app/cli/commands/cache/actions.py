@@ -7,8 +7,9 @@ from typing import IO, Any
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, segment, url_option
+from app.cli.support.client import call, segment, url_option
 from app.cli.support.keys import F, key_fields, key_options, text_fields, text_options
+from app.cli.support.output import Output, output_option
 from app.cli.support.short import whole
 from app.cli.support.terminal import agrees, say
 
@@ -26,7 +27,7 @@ def _source_options(command: F) -> F:
 
 def _scope_options(command: F) -> F:
     for option in (
-        json_option,
+        output_option,
         url_option,
         node_option,
         _source_options,
@@ -40,7 +41,7 @@ def _scope_options(command: F) -> F:
 
 def _lookup_options(command: F) -> F:
     for option in (
-        json_option,
+        output_option,
         url_option,
         node_option,
         _source_options,
@@ -58,10 +59,9 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @_lookup_options
 def lookup(**options: Any) -> None:
     """Show how many tokens of a prefix each node would serve now, by tier."""
-    url, as_json = options.pop("url"), options.pop("as_json")
+    url, output = options.pop("url"), options.pop("output")
     answer = call(url, "POST", "/api/v1/actions/lookup", _asked(**options))
-    if as_json:
-        print_json(answer)
+    if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
         [
@@ -75,23 +75,28 @@ def lookup(**options: Any) -> None:
         for item in answer["items"]
     ]
     columns = ["node", "hit tokens ", "hit chunks ", "resident ", "spaces ", "error"]
-    show.table(_title(answer), columns, rows)
+    show.table(_title(answer), columns, rows, wide=output.wide)
 
 
 @click.command()
 @_lookup_options
 def locate(**options: Any) -> None:
     """Show which nodes hold the start of a prefix, best first, and where engines reach them."""
-    url, as_json = options.pop("url"), options.pop("as_json")
+    url, output = options.pop("url"), options.pop("output")
     answer = call(url, "POST", "/api/v1/actions/locate", _asked(**options))
-    if as_json:
-        print_json(answer)
+    if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
         [place["node"], _tiers(place["hit_tokens"]), place["engine_socket"], place["control_url"]]
         for place in answer["items"]
     ]
-    show.table(_title(answer), ["node", "hit tokens ", "engine socket", "control"], rows)
+    show.table(
+        _title(answer),
+        ["node", "hit tokens ", "engine socket", "control"],
+        rows,
+        text=["engine socket"],
+        wide=output.wide,
+    )
     if not answer["items"]:
         say("no node holds the start of this prefix for this tenant and model")
     for silent in answer["silent"]:
@@ -116,31 +121,29 @@ def demote(**options: Any) -> None:
 
 
 @click.command()
-@click.option("--permanent", is_flag=True, help="Also what permanent pins hold.")
+@click.option("--permanent", is_flag=True, help="Drop the blocks of permanent pins too.")
 @node_option
 @_yes_option
 @url_option
-@json_option
-def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, as_json: bool) -> None:
+@output_option
+def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, output: Output) -> None:
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
         what = "everything, also under permanent pins," if permanent else "everything"
         _ask(f"drop {what} on {_where(nodes)}{_about(url, 'clear', body)}?")
-    _told("clear", call(url, "POST", "/api/v1/actions/clear", body), as_json)
+    _told("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
 
 
 @click.command()
 @_scope_options
-def verify(url: str | None, as_json: bool, **options: Any) -> None:
+def verify(url: str | None, output: Output, **options: Any) -> None:
     """Compare the blocks that match all given options with their checksums; all blocks without options. Corrupt blocks
     become misses. The command waits for the end."""
     _whole_space(url, options)
     answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
-    items = [_ended(url, item, as_json) for item in answer["items"]]
-    if as_json:
-        print_json({**answer, "items": items})
-    else:
+    items = [_ended(url, item) for item in answer["items"]]
+    if not output.data({**answer, "items": items}, [item["node"] for item in items]):
         rows = [
             [
                 item["node"],
@@ -153,17 +156,16 @@ def verify(url: str | None, as_json: bool, **options: Any) -> None:
             for item in items
         ]
         columns = ["node", "blocks ", "checked ", "corrupt ", "no checksum ", "gone ", "unread ", "error"]
-        show.table("Verified", columns, rows)
+        show.table("Verified", columns, rows, wide=output.wide)
     if any(item["error"] for item in items):
         raise click.ClickException("not every node did it: verify again when they can")
 
 
-def _ended(url: str | None, item: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _ended(url: str | None, item: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of a node's verification, and return it."""
     while item["verification"] is not None and item["verification"]["ended_at"] is None:
         state = item["verification"]
-        if not as_json:
-            say(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
+        say(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
         time.sleep(1.0)
         item = call(url, "GET", f"/api/v1/actions/verify/{segment(item['node'])}/{state['number']}")
     return item
@@ -236,7 +238,7 @@ def _where(nodes: tuple[str, ...]) -> str:
 
 
 def _act(
-    verb: str, yes: bool, url: str | None, as_json: bool, nodes: tuple[str, ...], **options: Any
+    verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str, ...], **options: Any
 ) -> None:
     _whole_space(url, options)
     body = _asked(nodes=nodes, **options)
@@ -248,7 +250,7 @@ def _act(
         words = [*named, *(f"a prefix of {len(body[name])} {name}" for name in given if name != "text")]
         words += ["a text"] if "text" in given else []
         _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}{_about(url, verb, body)}?")
-    _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), as_json)
+    _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), output)
 
 
 def _whole_space(url: str | None, options: dict[str, Any]) -> None:
@@ -256,10 +258,8 @@ def _whole_space(url: str | None, options: dict[str, Any]) -> None:
         options["space"] = whole(url, "space", options["space"])
 
 
-def _told(verb: str, answer: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
+def _told(verb: str, answer: dict[str, Any], output: Output) -> None:
+    if not output.data(answer, [node["node"] for node in answer["items"]]):
         for node in answer["items"]:
             say(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
         if not answer["blocks"] and all(node["blocks"] == 0 for node in answer["items"]):

@@ -1,74 +1,102 @@
-"""`larder blocks`."""
+"""`larder blocks …`."""
 
+import re
 from typing import Any
 
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, segment, url_option
+from app.cli.support.client import call, segment, url_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
 from app.cli.support.short import whole
+from app.cli.support.table import Column, table
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
 PAGE = 1000
+_KEY = re.compile(r"[0-9a-fA-F]{8,64}", re.ASCII)
 
 
-@click.command()
-@click.argument("key", required=False)
+def _columns(key_digits: int, space_digits: int) -> list[Column]:
+    """Return the columns; keys and spaces are cut to their first digits."""
+    return [
+        Column("key", lambda b: b["key"][:key_digits]),
+        Column("tenant", lambda b: b["tenant"]),
+        Column("model", lambda b: b["model"], drop=1),
+        Column("node", lambda b: b["node"], drop=4),
+        Column("space", lambda b: b["space"][:space_digits], drop=6),
+        Column("state", lambda b: b["state"] if b["tier"] == "l1" else f"{b['state']} ({b['tier']})"),
+        Column("bytes", lambda b: show.size(b["bytes"]), right=True),
+        Column("leases", lambda b: str(b["leases"] or "-"), drop=5, right=True),
+        Column("pins", lambda b: ", ".join(b["pins"]) or "-", drop=3),
+        Column("hits", lambda b: str(b["hits"]), right=True),
+        Column("stored", lambda b: show.ago(b["stored_at"]), drop=7),
+        Column("used", lambda b: show.ago(b["used_at"]), drop=2),
+        Column("checksum", lambda b: "yes" if b["checksum"] else "no", drop=8),
+    ]
+
+
+class _Blocks(Noun):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if _KEY.fullmatch(cmd_name) is not None:
+            ctx.fail(f"`larder blocks KEY` is `larder blocks get KEY` now: larder blocks get {cmd_name}")
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Blocks)
+def blocks() -> None:
+    """Show cached blocks."""
+
+
+@blocks.command("get")
+@click.argument("key")
+@url_option
+@output_option
+def get_block(key: str, url: str | None, output: Output) -> None:
+    """Show all copies of KEY (64 hex digits, or the first 8 or more)."""
+    key = whole(url, "key", key)
+    answer = call(url, "GET", f"/api/v1/blocks/{segment(key)}")
+    if not output.data(answer, [item["node"] for item in answer["items"]]):
+        _print(f"Copies of {key}", answer, output)
+
+
+@blocks.command("list")
 @click.option("--tenant", help="Only of this tenant, as shown.")
 @click.option("--model", help="Only of this model.")
 @click.option("--space", help="Only of this space: its 32 hex digits, or the first 8 or more.")
 @click.option("--prefix", metavar="LABEL", help="Only of this hot prefix, as 'larder prefixes' lists it.")
 @click.option("--node", help="Only of this node.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
-@click.option("--wide", is_flag=True, help="Keys and spaces in full, as other commands take them.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
+)
 @url_option
-@json_option
-def blocks(
-    key: str | None,
+@output_option
+@watch_option
+def list_blocks(
     tenant: str | None,
     model: str | None,
     space: str | None,
     prefix: str | None,
     node: str | None,
     limit: int,
-    wide: bool,
     url: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    """Show cached blocks, or all copies of KEY (64 hex digits, or the first 8 or more)."""
+    """List cached blocks. `-o wide` shows keys and spaces in full, as other commands take them."""
     space = None if space is None else whole(url, "space", space)
     filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
-    if key is not None:
-        if any(filters.values()):
-            raise click.UsageError("expected a KEY alone, or filters")
-        answer = call(url, "GET", f"/api/v1/blocks/{segment(whole(url, 'key', key))}")
-        more = False
-    else:
-        answer, more = _listed(url, filters, limit)
-    if as_json:
-        print_json(answer)
+    answer, more = _listed(url, filters, limit)
+    if output.data(answer, [item["key"] for item in answer["items"]]):
         return
-    rows = [
-        [
-            block["node"],
-            block["key"] if wide or key is not None else block["key"][:16],
-            block["tenant"],
-            block["model"],
-            block["space"] if wide else block["space"][:8],
-            block["state"] if block["tier"] == "l1" else f"{block['state']} ({block['tier']})",
-            show.size(block["bytes"]),
-            str(block["leases"] or "-"),
-            ", ".join(block["pins"]) or "-",
-            str(block["hits"]),
-            show.ago(block["stored_at"]),
-            show.ago(block["used_at"]),
-            "yes" if block["checksum"] else "no",
-        ]
-        for block in answer["items"]
-    ]
-    columns = ["node", "key", "tenant", "model", "space", "state", "bytes ", "leases ", "pins"]
-    columns += ["hits ", "stored", "used", "checksum"]
-    show.table(f"Blocks ({len(rows)}{', more with --limit' if more else ''})", columns, rows)
+    _print(f"Blocks ({len(answer['items'])})", answer, output)
+    if more:
+        say("there are more: --limit N shows them")
+
+
+def _print(title: str, answer: dict[str, Any], output: Output) -> None:
+    columns = _columns(64, 32) if output.wide else _columns(16, 8)
+    table(title, columns, answer["items"], wide=output.wide)
     for silent in answer["silent"]:
         say(f"{silent['node']}: {silent['error']}")
 

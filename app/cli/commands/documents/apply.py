@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import json_option, print_json, url_option, wait_option
+from app.cli.support import exit_codes, show
+from app.cli.support.client import url_option, wait_option
 from app.cli.support.documents import counted, document_options, is_drift, print_changes, read_files, send
+from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 
 
@@ -17,7 +18,7 @@ from app.cli.support.terminal import say
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @url_option
 @wait_option
-@json_option
+@output_option
 def apply(
     files: tuple[str, ...],
     prune: bool,
@@ -27,10 +28,10 @@ def apply(
     yes: bool,
     url: str | None,
     wait: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Change records to match the files, all of them or none. Asks first on a terminal, and before it deletes
-    records."""
+    records. With --dry-run, the exit code is 3 if there are changes."""
     asked: dict[str, Any] = {"prune": prune, "managed_by": managed_by, "take_over": take_over}
     texts = read_files(files)
     may_ask = sys.stdin.isatty() and "-" not in files
@@ -40,11 +41,13 @@ def apply(
             _ask(seen, may_ask)
         asked["expect"] = seen["generations"]
     answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **asked)
-    if as_json:
-        print_json(answer)
-        return
-    print_changes(answer)
-    say(f"{counted(answer)}{_state(answer)}")
+    if not output.data(
+        answer, [record["name"] for record in answer["records"] if record["action"] != "unchanged"]
+    ):
+        print_changes(answer)
+        say(f"{counted(answer)}{_state(answer)}")
+    if dry_run and is_drift(answer):
+        raise click.exceptions.Exit(exit_codes.DIFFERS)
 
 
 def _ask(seen: dict[str, Any], may_ask: bool) -> None:

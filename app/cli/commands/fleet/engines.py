@@ -5,11 +5,37 @@ from typing import Any
 import click
 
 from app.cli.support import show
-from app.cli.support.client import ApiError, call, json_option, print_json, segment, url_option
+from app.cli.support.client import ApiError, call, segment, url_option
+from app.cli.support.exit_codes import worded
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
 
-@click.group()
+def _state(engine: dict[str, Any]) -> str:
+    if engine.get("expelled"):  # a server of an older release does not report it
+        return "expelled" if engine["expelled"] == "barred" else "expelled, readmitted"
+    if engine["connected"]:
+        return "attached"
+    return "lost" if engine["alive"] else "gone"
+
+
+_COLUMNS = (
+    Column("node", lambda e: e["node"]),
+    Column("client", lambda e: str(e["client"]), right=True),
+    Column("pid", lambda e: str(e["pid"] or "-"), right=True),
+    Column("group", lambda e: e["group"], drop=1),
+    Column("state", _state),
+    Column("leased", lambda e: str(e["leased_blocks"]), right=True),
+    Column("writing", lambda e: show.size(e["reserved_bytes"]), drop=3, right=True),
+    Column("quarantined", lambda e: show.size(e["quarantined_bytes"]), drop=2, right=True),
+    Column("waits for pids", lambda e: ", ".join(map(str, e["waits_for_pids"])) or "-", drop=4),
+)
+
+
+@click.group(cls=Noun)
 def engines() -> None:
     """Manage engines: processes that are attached to nodes."""
 
@@ -17,9 +43,10 @@ def engines() -> None:
 @engines.command("list")
 @click.argument("node", required=False)
 @url_option
-@json_option
-def list_engines(url: str | None, node: str | None, as_json: bool) -> None:
-    """Show the engines of one node or of all nodes, by number of leased blocks."""
+@output_option
+@watch_option
+def list_engines(url: str | None, node: str | None, output: Output) -> None:
+    """List the engines of one node or of all nodes, by number of leased blocks."""
     if node is None:
         nodes = call(url, "GET", "/api/v1/nodes")["items"]
     else:
@@ -31,43 +58,8 @@ def list_engines(url: str | None, node: str | None, as_json: bool) -> None:
         for engine in each["stats"]["engines"]
     ]
     told.sort(key=lambda engine: -engine["leased_blocks"])
-    if as_json:
-        print_json(told)
-        return
-    rows = [
-        [
-            engine["node"],
-            str(engine["client"]),
-            str(engine["pid"] or "-"),
-            engine["group"],
-            _state(engine),
-            str(engine["leased_blocks"]),
-            show.size(engine["reserved_bytes"]),
-            show.size(engine["quarantined_bytes"]),
-            ", ".join(map(str, engine["waits_for_pids"])) or "-",
-        ]
-        for engine in told
-    ]
-    columns = [
-        "node",
-        "client ",
-        "pid ",
-        "group",
-        "state",
-        "leased ",
-        "writing ",
-        "quarantined ",
-        "waits for pids",
-    ]
-    show.table(f"Engines ({len(rows)})", columns, rows)
-
-
-def _state(engine: dict[str, Any]) -> str:
-    if engine.get("expelled"):  # a server of an older release does not report it
-        return "expelled" if engine["expelled"] == "barred" else "expelled, readmitted"
-    if engine["connected"]:
-        return "attached"
-    return "lost" if engine["alive"] else "gone"
+    if not output.data(told, [f"{engine['node']} {engine['client']}" for engine in told]):
+        table(f"Engines ({len(told)})", _COLUMNS, told, wide=output.wide)
 
 
 @engines.command("expel")
@@ -79,8 +71,10 @@ def _state(engine: dict[str, Any]) -> str:
 @click.option("--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operations.md.")
 @click.option("--off", is_flag=True, help="Let the process attach again.")
 @url_option
-@json_option
-def expel(url: str | None, node: str, client: int, kill: bool, force: bool, off: bool, as_json: bool) -> None:
+@output_option
+def expel(
+    url: str | None, node: str, client: int, kill: bool, force: bool, off: bool, output: Output
+) -> None:
     """Drop the leases of an engine's process, and stop it from attaching again.
 
     CLIENT is the number that `larder engines list` shows. The command applies to all attachments of the process.
@@ -94,9 +88,8 @@ def expel(url: str | None, node: str, client: int, kill: bool, force: bool, off:
         message = refused.message.replace("with force it", "with --force it").replace(
             "kill it instead", "use --kill"
         )
-        raise click.ClickException(message) from None
-    if as_json:
-        print_json(answer)
+        raise worded(refused, message) from None
+    if output.data(answer, f"{node} {client}"):
         return
     process = f"process {answer['pid']}" if answer["pid"] else f"the process of engine {client}"
     if off:

@@ -1,32 +1,40 @@
-"""`larder managers`."""
+"""`larder managers …`."""
 
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, url_option
-from app.cli.support.lists import title
+from app.cli.support.client import call, url_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column
+from app.cli.support.watch import watch_option
 
 
-@click.command()
-@url_option
-@json_option
-def managers(url: str | None, as_json: bool) -> None:
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+_COLUMNS = (
+    Column("id", lambda m: m["id"]),
+    Column("host", lambda m: m["host"], drop=1),
+    Column("pid", lambda m: str(m["pid"]), drop=2, right=True),
+    Column("url", lambda m: m["url"]),
+    Column("pushes", lambda m: _yes(m["pushing"])),
+    Column("alive", lambda m: _yes(m["alive"])),
+    Column("", lambda m: "this one" if m["answering"] else "", drop=4),
+    Column("seen", lambda m: show.ago(m["seen_at"]), drop=3),
+)
+
+
+@click.group(cls=Noun)
+def managers() -> None:
     """Show the managers that share the database, and which of them pushes to nodes."""
-    answer = call(url, "GET", "/api/v1/managers")
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            each["id"],
-            each["host"],
-            str(each["pid"]),
-            each["url"],
-            "yes" if each["pushing"] else "no",
-            "yes" if each["alive"] else "no",
-            "this one" if each["answering"] else "",
-            show.ago(each["seen_at"]),
-        ]
-        for each in answer["items"]
-    ]
-    show.table(title("Managers", answer), ["id", "host", "pid ", "url", "pushes", "alive", "", "seen"], rows)
+
+
+@managers.command("list")
+@url_option
+@output_option
+@watch_option
+def list_managers(url: str | None, output: Output) -> None:
+    """List the managers."""
+    output.listing("Managers", call(url, "GET", "/api/v1/managers"), _COLUMNS, "id")

@@ -5,52 +5,18 @@ from typing import Any
 import click
 
 from app.cli.support import caches, show
-from app.cli.support.client import ApiError, call, json_option, print_json, segment, url_option, wait_option
+from app.cli.support.client import ApiError, call, segment, url_option, wait_option
+from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.lists import unasked_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""
-
-
-@click.group()
-def nodes() -> None:
-    """Manage nodes: data planes, one on each machine."""
-
-
-@nodes.command("list")
-@url_option
-@json_option
-def list_nodes(url: str | None, as_json: bool) -> None:
-    """Show all nodes."""
-    answer = call(url, "GET", "/api/v1/nodes")
-    if as_json:
-        print_json(answer)
-        return
-    rows = []
-    for node in answer["items"]:
-        stats = node["stats"]
-        pool = stats["pool"] if stats else {"used_bytes": None, "capacity_bytes": node["capacity_bytes"]}
-        engines = "-" if stats is None else str(sum(e["connected"] for e in stats["engines"]))
-        gate = "-" if stats is None else stats["policy"]["algorithm"]
-        if stats is not None and stats["policy"]["gate_closed"]:
-            gate += " (gate closed)"
-        rows.append(
-            [
-                node["name"],
-                _state(node),
-                str(node["pid"] or "-"),
-                show.size(pool["used_bytes"]),
-                show.size(pool["capacity_bytes"]),
-                engines,
-                gate,
-                ",".join(f"{key}={value}" for key, value in sorted(node["labels"].items())),
-            ]
-        )
-    columns = ["name", "state", "pid ", "used ", "pool ", "engines ", "policy", "labels"]
-    show.table(f"Nodes ({answer['total']})", columns, rows)
-    show.faults(answer["items"])
 
 
 def _state(node: dict[str, Any]) -> str:
@@ -65,45 +31,114 @@ def _state(node: dict[str, Any]) -> str:
     return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
+def _pool(node: dict[str, Any], field: str) -> int | None:
+    """Return a number of the node's pool; its capacity also if the node has not reported."""
+    if node["stats"] is None:
+        return int(node["capacity_bytes"]) if field == "capacity_bytes" else None
+    return int(node["stats"]["pool"][field])
+
+
+def _engines(node: dict[str, Any]) -> str:
+    return "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
+
+
+def _policy(node: dict[str, Any]) -> str:
+    if node["stats"] is None:
+        return "-"
+    policy = node["stats"]["policy"]
+    return f"{policy['algorithm']} (gate closed)" if policy["gate_closed"] else str(policy["algorithm"])
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+_COLUMNS = (
+    Column("name", lambda n: n["name"]),
+    Column("state", _state),
+    Column("pid", lambda n: str(n["pid"] or "-"), drop=3, right=True),
+    Column("used", lambda n: show.size(_pool(n, "used_bytes")), right=True),
+    Column("pool", lambda n: show.size(_pool(n, "capacity_bytes")), right=True),
+    Column("engines", _engines, drop=2, right=True),
+    Column("policy", _policy, drop=1),
+    Column("labels", lambda n: _labels(n["labels"]), drop=4, text=True),
+    Column("release", lambda n: n["release"], wide=True),
+    Column("engine socket", lambda n: n["engine_socket"], wide=True),
+)
+_GPU_COLUMNS = (
+    Column("node", lambda g: g["node"]),
+    Column("gpu", lambda g: g["name"]),
+    Column("uuid", lambda g: g["device"], drop=4),
+    Column("used", lambda g: show.size(g["used_bytes"]), right=True),
+    Column("pool", lambda g: show.size(g["capacity_bytes"]), right=True),
+    Column("GPU copies", lambda g: f"{g['gpu_copies']}/{g['wanted']}", right=True),
+    Column("copying", lambda g: str(g["copying"] or "-"), drop=1, right=True),
+    Column(
+        "leaving", lambda g: show.size(g["leaving_bytes"]) if g["leaving_bytes"] else "-", drop=2, right=True
+    ),
+    Column("engines", lambda g: str(g["readers"]), drop=3, right=True),
+    Column("state", show.pool_state),
+)
+_TOKEN_COLUMNS = (
+    Column("id", lambda t: t["id"]),
+    Column("name", lambda t: t["name"]),
+    Column("uses left", lambda t: "any" if t["uses_left"] is None else str(t["uses_left"]), right=True),
+    Column("ends", lambda t: show.ends(t["expires_at"])),
+    Column("labels", lambda t: _labels(t["labels"]), drop=2, text=True),
+    Column("nodes", lambda t: ", ".join(t["nodes"]), drop=1, text=True),
+)
+
+
+@click.group(cls=Noun, renamed={"forget": "nodes delete"})
+def nodes() -> None:
+    """Manage nodes: data planes, one on each machine."""
+
+
+@nodes.command("list")
+@url_option
+@output_option
+@watch_option
+def list_nodes(url: str | None, output: Output) -> None:
+    """List all nodes."""
+    answer = call(url, "GET", "/api/v1/nodes")
+    if output.listing("Nodes", answer, _COLUMNS, "name"):
+        show.faults(answer["items"])
+
+
 @nodes.command("get")
 @click.argument("node")
+@output_option
 @url_option
-def get_node(url: str | None, node: str) -> None:
-    """Show one node as JSON."""
-    print_json(call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
+def get_node(url: str | None, node: str, output: Output) -> None:
+    """Show one node."""
+    output.record(call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"), _COLUMNS, node)
+
+
+@nodes.command("describe")
+@click.argument("node")
+@url_option
+def describe_node(url: str | None, node: str) -> None:
+    """Show a node in full, with its numbers, and events that concern it."""
+    from app.cli.support.describe import describe
+
+    describe(url, "node", node, call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
 
 
 @nodes.command("gpus")
 @click.argument("node", required=False)
 @url_option
-@json_option
-def gpus(url: str | None, node: str | None, as_json: bool) -> None:
+@output_option
+@watch_option
+def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
     if node is None:
         answer = call(url, "GET", "/api/v1/nodes")["items"]
     else:
         answer = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
-    told = [(each["name"], pool) for each in answer for pool in show.gpu_copy_pools(each)]
-    if as_json:
-        print_json([{"node": name, **pool} for name, pool in told])
+    rows = [{"node": each["name"], **pool} for each in answer for pool in show.gpu_copy_pools(each)]
+    if output.data(rows, [row["device"] for row in rows]):
         return
-    rows = [
-        [
-            name,
-            pool["name"],
-            pool["device"],
-            show.size(pool["used_bytes"]),
-            show.size(pool["capacity_bytes"]),
-            f"{pool['gpu_copies']}/{pool['wanted']}",
-            str(pool["copying"] or "-"),
-            show.size(pool["leaving_bytes"]) if pool["leaving_bytes"] else "-",
-            str(pool["readers"]),
-            show.pool_state(pool),
-        ]
-        for name, pool in told
-    ]
-    columns = ["node", "gpu", "uuid", "used ", "pool ", "GPU copies ", "copying ", "leaving ", "engines "]
-    show.table(f"GPU copies ({len(rows)})", [*columns, "state"], rows)
+    table(f"GPU copies ({len(rows)})", _GPU_COLUMNS, rows, wide=output.wide)
     if not rows and all(each["stats"] is None for each in answer):
         say("no node has told, or its numbers are not for this token")
     elif not rows:
@@ -116,22 +151,21 @@ def gpus(url: str | None, node: str | None, as_json: bool) -> None:
 @nodes.command("resize")
 @click.argument("node")
 @click.argument("size", required=False)
-@click.option("--forget", is_flag=True, help="Ask for no size any more when the node comes back.")
+@click.option("--forget", is_flag=True, help="Use the size from the settings at the next start of the node.")
 @url_option
-@json_option
-def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: bool) -> None:
+@output_option
+def resize(url: str | None, node: str, size: str | None, forget: bool, output: Output) -> None:
     """Grow a node's pool to SIZE, such as 4GiB. The size also applies after restarts, until --forget."""
     if forget == (size is not None):
         raise click.UsageError("expected either a SIZE or --forget")
     path = f"/api/v1/nodes/{segment(node, 'node')}/resize"
     if forget:
         call(url, "DELETE", path)
-        if not as_json:
+        if not output.for_programs:
             say(f"{node}: no size is asked for any more; the pool stays as it is until the node stops")
         return
     answer = call(url, "POST", path, {"pool_bytes": size})
-    if as_json:
-        print_json(answer)
+    if output.data(answer, node):
         return
     say(f"{answer['node']}: the pool holds {show.size(answer['capacity_bytes'])}")
     most = answer["max_blocks"]
@@ -141,7 +175,7 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, as_json: 
 
 @nodes.command("drain")
 @click.argument("node")
-@click.option("--off", is_flag=True, help="Let it take new engines and store again.")
+@click.option("--off", is_flag=True, help="End draining: the node accepts engines and stores again.")
 @wait_option
 @url_option
 def drain(url: str | None, node: str, off: bool, wait: str) -> None:
@@ -174,12 +208,12 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
     say(f"{node}: {shown or 'no labels'}")
 
 
-@nodes.command("forget")
+@nodes.command("delete")
 @click.argument("node")
-@click.option("--force", is_flag=True, help="Also while it is connected and not drained.")
+@click.option("--force", is_flag=True, help="Delete it even while it is connected and not drained.")
 @unasked_option
 @url_option
-def forget(url: str | None, node: str, force: bool) -> None:
+def delete(url: str | None, node: str, force: bool) -> None:
     """Remove a node. It must join again with a token."""
     try:
         call(
@@ -189,29 +223,37 @@ def forget(url: str | None, node: str, force: bool) -> None:
             query={"force": "true" if force else None},
         )
     except ApiError as refused:
-        raise click.ClickException(refused.message.replace("force=true", "--force")) from None
-    say(f"{node} is forgotten")
+        raise worded(refused, refused.message.replace("force=true", "--force")) from None
+    say(f"{node}: node deleted")
 
 
-@nodes.group("token")
+@nodes.group("token", cls=Noun)
 def token() -> None:
     """Manage join tokens, with which data planes on other machines join."""
 
 
 @token.command("create")
-@click.option("--name", default="", help="What it is for.")
+@click.option("--name", default="", help="Name of the token.")
 @click.option(
-    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label that nodes get; repeatable."
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label of nodes that join with the token; repeatable.",
 )
 @click.option("--uses", type=int, default=1, show_default=True, help="Nodes that may join; 0 for any number.")
 @click.option(
     "--ttl", metavar="TIME", default="24h", show_default=True, help="Ends after this time; 0 for never."
 )
 @click.option(
-    "--address", "addresses", multiple=True, metavar="URL", help="Where nodes reach us; repeatable."
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="URL",
+    help="Where nodes reach this management plane; repeatable.",
 )
 @url_option
-@json_option
+@output_option
 def create_token(
     url: str | None,
     name: str,
@@ -219,7 +261,7 @@ def create_token(
     uses: int,
     ttl: str,
     addresses: tuple[str, ...],
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Create a join token and print it. It is shown only once."""
     pairs = [text.partition("=") for text in labels]
@@ -234,8 +276,7 @@ def create_token(
         "addresses": list(addresses),
     }
     answer = call(url, "POST", "/api/v1/join-tokens", body)
-    if as_json:
-        print_json(answer)
+    if output.data(answer, answer["token"]):
         return
     say(answer["token"])
     say("Keep it in a file of mode 0600 on the new machine, and start there:", err=True)
@@ -244,27 +285,11 @@ def create_token(
 
 @token.command("list")
 @url_option
-@json_option
-def list_tokens(url: str | None, as_json: bool) -> None:
-    """Show join tokens, without their secrets."""
-    answer = call(url, "GET", "/api/v1/join-tokens")
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            each["id"],
-            each["name"],
-            "any" if each["uses_left"] is None else str(each["uses_left"]),
-            show.ends(each["expires_at"]),
-            ",".join(f"{key}={value}" for key, value in sorted(each["labels"].items())),
-            ", ".join(each["nodes"]),
-        ]
-        for each in answer["items"]
-    ]
-    show.table(
-        f"Join tokens ({answer['total']})", ["id", "name", "uses left ", "ends", "labels", "nodes"], rows
-    )
+@output_option
+@watch_option
+def list_tokens(url: str | None, output: Output) -> None:
+    """List join tokens, without their secrets."""
+    output.listing("Join tokens", call(url, "GET", "/api/v1/join-tokens"), _TOKEN_COLUMNS, "id")
 
 
 @token.command("revoke")

@@ -1,13 +1,36 @@
-"""`larder pushes`."""
+"""`larder pushes …`."""
 
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, url_option
-from app.cli.support.lists import title
+from app.cli.support.client import call, url_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column
+from app.cli.support.watch import watch_option
+
+_COLUMNS = (
+    Column("sent", lambda p: show.ago(p["sent_at"])),
+    Column("node", lambda p: p["node"]),
+    Column("generation", lambda p: f"{p['type']} {p['generation']}"),
+    Column("reason", lambda p: p["reason"], drop=2),
+    Column("answer", lambda p: p["state"]),
+    Column("size", lambda p: show.size(p["size_bytes"]), drop=3, right=True),
+    Column(
+        "faults",
+        lambda p: "; ".join(f"{fault['path']}: {fault['message']}" for fault in p["faults"]),
+        drop=1,
+        text=True,
+    ),
+)
 
 
-@click.command()
+@click.group(cls=Noun)
+def pushes() -> None:
+    """Show the pushes of records to nodes, and their answers."""
+
+
+@pushes.command("list")
 @click.option("--type", "kind", type=click.Choice(["quotas", "pins", "policies"]), help="Only this type.")
 @click.option("--node", help="Only of this node.")
 @click.option(
@@ -17,28 +40,12 @@ from app.cli.support.lists import title
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items."
 )
 @url_option
-@json_option
-def pushes(
-    kind: str | None, node: str | None, state: str | None, limit: int, url: str | None, as_json: bool
+@output_option
+@watch_option
+def list_pushes(
+    kind: str | None, node: str | None, state: str | None, limit: int, url: str | None, output: Output
 ) -> None:
-    """Show the pushes to nodes and their answers, newest first."""
+    """List the pushes to nodes and their answers, newest first."""
     asked = {"type": kind, "node": node, "state": state, "limit": str(limit)}
     answer = call(url, "GET", "/api/v1/pushes", None, asked)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            show.ago(push["sent_at"]),
-            push["node"],
-            f"{push['type']} {push['generation']}",
-            push["reason"],
-            push["state"],
-            show.size(push["size_bytes"]),
-            "; ".join(f"{fault['path']}: {fault['message']}" for fault in push["faults"]),
-        ]
-        for push in answer["items"]
-    ]
-    show.table(
-        title("Pushes", answer), ["sent", "node", "generation", "reason", "answer", "size ", "faults"], rows
-    )
+    output.listing("Pushes", answer, _COLUMNS, "id")

@@ -12,7 +12,7 @@ import msgspec
 
 from app.cli.support import caches, checkup, gpus, show
 from app.cli.support.checkup import CheckResult
-from app.cli.support.client import base_url, call, print_json
+from app.cli.support.client import call, default_url, print_json
 from app.settings import Settings, load
 from dataplane.base.settings import SettingsError, without_password
 from dataplane.base.units import format_size
@@ -113,7 +113,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
     if settings.common.http_port == 0:
         return [CheckResult("cache", "ok", "not asked: the port of the Larder that runs here is not known")]
     try:
-        overview = call(None, "GET", "/api/v1/overview", timeout_s=ASK_S)
+        overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         told = [node for node in overview["nodes"] if node["stats"] is not None]
         found = [_node_cache(node) for node in told] + _empty_pins(overview["pins"])
         return found or [
@@ -122,7 +122,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
     except click.ClickException as error:
         return [CheckResult("cache", "ok", f"not asked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return [CheckResult("cache", "ok", f"not asked: what answers at {base_url(None)} is not a Larder")]
+        return [CheckResult("cache", "ok", f"not asked: what answers at {default_url()} is not a Larder")]
 
 
 def _node_cache(node: dict[str, Any]) -> CheckResult:

@@ -6,111 +6,120 @@ from typing import Any
 import click
 
 from app.cli.support import show
-from app.cli.support.client import (
-    call,
-    find,
-    held_state,
-    json_option,
-    print_json,
-    url_option,
-)
+from app.cli.support.client import call, held_state, url_option
 from app.cli.support.fields import kept_fields, required
 from app.cli.support.keys import FINITE, seconds
-from app.cli.support.lists import listed, title
-from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.lists import listed
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 from app.schemas.records.ceilings import CeilingPut
 
 _NONE = "none"
-_CEILINGS = Resource("/api/v1/ceilings", "ceiling", key="tenant")
 _MAXIMA = (
     *("max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes"),
     "max_ttl_s",
 )
 
 
-@click.group()
+def _cell(ceiling: dict[str, Any], name: str, say: Callable[[Any], str]) -> str:
+    if ceiling[name] is not None:
+        return say(ceiling[name])
+    return "no bound" if name in ceiling["no_bound"] else "as it is"
+
+
+_COLUMNS = (
+    Column("tenant", lambda c: c["tenant"]),
+    Column("limit", lambda c: _cell(c, "max_limit_bytes", show.size), right=True),
+    Column("floor", lambda c: _cell(c, "max_floor_bytes", show.size), right=True),
+    Column("weight", lambda c: _cell(c, "max_weight", "{:g}".format), drop=2, right=True),
+    Column("pins", lambda c: _cell(c, "max_pin_budget_bytes", show.size), right=True),
+    Column("rate", lambda c: _cell(c, "max_store_rate_bytes", show.rate), drop=4, right=True),
+    Column("ttl", lambda c: _cell(c, "max_ttl_s", show.span), drop=3, right=True),
+    Column(
+        "strengths",
+        lambda c: "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none",
+        drop=5,
+    ),
+    Column("note", lambda c: c["note"], drop=1, text=True),
+)
+_CEILINGS = Resource(
+    "/api/v1/ceilings", "ceiling", _COLUMNS, key="tenant", editable=CeilingPut.__struct_fields__
+)
+
+
+@click.group(cls=Noun)
 def ceilings() -> None:
     """Manage ceilings: bounds on changes to quotas and pins by callers that are limited to a tenant."""
 
 
-add_get(ceilings, _CEILINGS, "Show one tenant's ceiling as JSON.")
-add_delete(
-    ceilings,
-    _CEILINGS,
-    "Delete a tenant's ceiling. Callers that are limited to the tenant may then not change its quota.",
-)
-
-
 @ceilings.command("list")
 @url_option
-@json_option
-def list_ceilings(url: str | None, as_json: bool) -> None:
-    """Show all ceilings. `as it is` means that the tenant's operators may lower the value but not raise it."""
+@output_option
+@watch_option
+def list_ceilings(url: str | None, output: Output) -> None:
+    """List all ceilings. `as it is` means that the tenant's operators may lower the value but not raise it."""
     answer = listed(url, _CEILINGS.path)
-    if as_json:
-        print_json(answer)
-        return
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "tenant": lambda c: c["tenant"],
-        "limit ": lambda c: _cell(c, "max_limit_bytes", show.size),
-        "floor ": lambda c: _cell(c, "max_floor_bytes", show.size),
-        "weight ": lambda c: _cell(c, "max_weight", "{:g}".format),
-        "pins ": lambda c: _cell(c, "max_pin_budget_bytes", show.size),
-        "rate ": lambda c: _cell(c, "max_store_rate_bytes", show.rate),
-        "ttl ": lambda c: _cell(c, "max_ttl_s", show.span),
-        "strengths": lambda c: (
-            "soft, guaranteed" if c["strengths"] is None else ", ".join(c["strengths"]) or "none"
-        ),
-        "note": lambda c: c["note"],
-    }
-    show.listing(title("Ceilings", answer), answer["items"], columns)
+    output.listing("Ceilings", answer, _COLUMNS, "tenant")
 
 
-@ceilings.command("set")
+add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
+
+
 @click.argument("tenant")
-@click.option("--limit", "max_limit_bytes", help="Of the quota's limit, such as 4GiB; `none` for no bound.")
-@click.option("--floor", "max_floor_bytes", help="Of its floor; `none` for no bound.")
-@click.option("--weight", "max_weight", help="Of its weight; `none` for no bound.")
-@click.option("--pin-budget", "max_pin_budget_bytes", help="Of its pin budget; `none` for no bound.")
 @click.option(
-    "--store-rate", "max_store_rate_bytes", help="Of its store rate, bytes a second; `none` for no bound."
+    "--limit", "max_limit_bytes", help="Largest limit of the quota, such as 4GiB; `none`: no bound."
+)
+@click.option("--floor", "max_floor_bytes", help="Largest floor; `none`: no bound.")
+@click.option("--weight", "max_weight", help="Largest weight; `none`: no bound.")
+@click.option("--pin-budget", "max_pin_budget_bytes", help="Largest pin budget; `none`: no bound.")
+@click.option(
+    "--store-rate", "max_store_rate_bytes", help="Largest store rate in bytes a second; `none`: no bound."
 )
 @click.option(
     "--ttl",
     "max_ttl_s",
     metavar="TIME",
-    help="Pins must end within this time, such as 7d; `none`, or never said: no bound.",
+    help="Longest life of a pin, such as 7d; `none`, the default: no bound.",
 )
 @click.option(
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),
-    help="Of pins that may be made; may be repeated.",
+    help="Strength that pins may have; may be repeated.",
 )  # fmt: skip
 @click.option("--note", help="Free-form note.")
 @url_option
-@json_option
-def set_ceiling(tenant: str, url: str | None, as_json: bool, **options: Any) -> None:
-    """Set a tenant's ceiling. Omitted options keep the values of the record. For a value that was never set, the
-    tenant's operators may only lower the value in the quota."""
+@output_option
+def set_ceiling(tenant: str, url: str | None, output: Output, **options: Any) -> None:
     given = {**options, "strengths": list(options["strengths"]) or None}
     changed = required({name: _value(name, value) for name, value in given.items() if value is not None})
     path = _CEILINGS.of(tenant)
-    held = find(url, path)
+    held = _CEILINGS.held(url, tenant)
     kept = kept_fields(CeilingPut, held or {})
     opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
     still = {name for name in kept.get("no_bound", ()) if name not in changed}
     changed["no_bound"] = sorted(opened | still)
     answer = call(url, "PUT", path, {**kept, **changed}, None, held_state(held))
-    if as_json:
-        print_json(answer)
-        return
-    say(f"{answer['tenant']}: ceiling set{_said(answer)}")
+    if not output.data(answer, tenant):
+        say(f"{answer['tenant']}: ceiling set{_said(answer)}")
 
 
-def _cell(ceiling: dict[str, Any], name: str, say: Callable[[Any], str]) -> str:
-    if ceiling[name] is not None:
-        return say(ceiling[name])
-    return "no bound" if name in ceiling["no_bound"] else "as it is"
+add_set(
+    ceilings,
+    set_ceiling,
+    about="Set a tenant's ceiling. Omitted options keep the values of the record. For a value that was never set, the "
+    "tenant's operators may only lower the value in the quota.",
+    create="Create a ceiling for a tenant that has none.",
+)
+add_edit(ceilings, _CEILINGS)
+add_delete(
+    ceilings,
+    _CEILINGS,
+    "Delete a tenant's ceiling. Callers that are limited to the tenant may then not change its quota.",
+)
+add_describe(ceilings, _CEILINGS)
 
 
 def _said(ceiling: dict[str, Any]) -> str:

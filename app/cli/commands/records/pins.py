@@ -6,25 +6,20 @@ from typing import IO, Any
 import click
 
 from app.cli.support import caches, show
-from app.cli.support.client import (
-    call,
-    find,
-    held_state,
-    json_option,
-    print_json,
-    url_option,
-    wait_option,
-)
+from app.cli.support.client import call, held_state, url_option, wait_option
 from app.cli.support.fields import field_options, given_fields
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
-from app.cli.support.lists import listed, owner_option, paged, title
-from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.lists import listed, owner_option, paged
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
 from app.cli.support.selectors import NONE, reach
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 from app.schemas.records.pins import STORED, PinPut
 from dataplane.protocol.control import TIERS
 
-_PINS = Resource("/api/v1/pins", "pin")
 _SOURCE = (
     *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
     *("text", "text_file", "messages", "generation_prompt"),
@@ -36,13 +31,29 @@ _ONE_SOURCE = (
 )
 
 
-@click.group()
+_COLUMNS = (
+    Column("name", lambda p: p["name"]),
+    Column("tenant", lambda p: p["tenant"]),
+    Column("model", lambda p: p["model"], drop=1),
+    Column("strength", lambda p: p["strength"], drop=4),
+    Column("resident", lambda p: f"{p['resident']}/{p['resolved']}", right=True),
+    Column("degraded", lambda p: str(p["degraded"] or "-"), drop=6, right=True),
+    Column("tier", show.tier, drop=3),
+    Column("bytes", lambda p: show.size(p["bytes"]), drop=5, right=True),
+    Column(
+        "ends", lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""), drop=2
+    ),
+    Column("state", lambda p: "holds nothing" if p.get("holds_nothing") else show.applied(p)),
+    Column("nodes", lambda p: reach(p["selector"]), drop=7),
+    Column("owner", lambda p: p["managed_by"] or "-", drop=9),
+    Column("note", lambda p: p["note"], drop=8, text=True),
+)
+_PINS = Resource("/api/v1/pins", "pin", _COLUMNS, editable=[*_OPTIONS, "ttl_s", "expires_at"])
+
+
+@click.group(cls=Noun, renamed={"put": "pins set --replace"})
 def pins() -> None:
     """Manage pins: prefixes that are kept in the cache."""
-
-
-add_get(pins, _PINS, "Show one pin as JSON.")
-add_delete(pins, _PINS, "Delete a pin.", waits=True)
 
 
 @pins.command("list")
@@ -52,44 +63,30 @@ add_delete(pins, _PINS, "Delete a pin.", waits=True)
 @owner_option
 @paged
 @url_option
-@json_option
+@output_option
+@watch_option
 def list_pins(
     url: str | None,
     tenant: str | None,
     model: str | None,
     tier: str | None,
     managed_by: str | None,
-    as_json: bool,
+    output: Output,
     **page: Any,
 ) -> None:
-    """Show all pins."""
+    """List all pins."""
     filters = {"tenant": tenant, "model": model, "tier": tier, "managed_by": managed_by}
     answer = listed(url, _PINS.path, filters, **page)
-    if as_json:
-        print_json(answer)
-        return
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "name": lambda p: p["name"],
-        "tenant": lambda p: p["tenant"],
-        "model": lambda p: p["model"],
-        "strength": lambda p: p["strength"],
-        "resident ": lambda p: f"{p['resident']}/{p['resolved']}",
-        "degraded ": lambda p: str(p["degraded"] or "-"),
-        "tier": show.tier,
-        "bytes ": lambda p: show.size(p["bytes"]),
-        "ends": lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""),
-        "state": show.applied,
-        "nodes": lambda p: reach(p["selector"]),
-        "owner": lambda p: p["managed_by"] or "-",
-        "note": lambda p: p["note"],
-    }
-    show.listing(title("Pins", answer), answer["items"], columns)
+    output.listing("Pins", answer, _COLUMNS, "name")
+
+
+add_get(pins, _PINS, "Show one pin.")
 
 
 def _pin_options(command: F) -> F:
-    """Add the options that `set` and `put` have in common."""
+    """Add the options of `set`."""
     for option in (
-        json_option,
+        output_option,
         wait_option,
         url_option,
         click.option("--ttl", help="Ends after this time, such as 90s, 30m, 12h, 7d; `none`: never."),
@@ -101,22 +98,24 @@ def _pin_options(command: F) -> F:
         click.option(
             "--model", help="Model name; the pin holds in every space of it. A prefix brings its own."
         ),
+        click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
         click.argument("name"),
     ):
         command = option(command)
     return command
 
 
-@pins.command("set")
 @_pin_options
-def set_pin(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
-    """Pin the prefix that the given tokens, keys, label, text or messages describe. For an existing pin, omitted
-    options keep their values, and an omitted prefix keeps the pinned one."""
+def set_pin(
+    name: str, replace: bool, url: str | None, wait: str | None, output: Output, **options: Any
+) -> None:
     source, intent = _source(**{field: options[field] for field in _SOURCE}), _intent(options)
     path = _PINS.of(name)
-    held = find(url, path)
+    if replace and not source:
+        raise click.UsageError(_ONE_SOURCE)
+    held = _PINS.held(url, name)
     if source:
-        kept = {} if held is None else _kept(held, source, intent)
+        kept = {} if held is None or replace else _kept(held, source, intent)
         answer = call(url, "PUT", path, {**kept, **source, **intent}, {"wait": wait}, held_state(held))
     elif held is None:
         raise click.UsageError(f"there is no pin {name!r} yet: {_ONE_SOURCE}")
@@ -129,19 +128,19 @@ def set_pin(name: str, url: str | None, wait: str | None, as_json: bool, **optio
         if intent.get("strength") == "permanent" and "ttl_s" not in intent:
             intent |= {"ttl_s": None}
         answer = call(url, "PATCH", path, intent, {"wait": wait}, held_state(held))
-    _say(name, answer, as_json, _words(kept) if held else "")
+    _say(name, answer, output, _words(kept) if held else "")
 
 
-@pins.command("put")
-@_pin_options
-def put_pin(name: str, url: str | None, wait: str | None, as_json: bool, **options: Any) -> None:
-    """Set a pin like `set`, but replace an existing pin: omitted options get their defaults."""
-    source = _source(**{field: options[field] for field in _SOURCE})
-    if not source:
-        raise click.UsageError(_ONE_SOURCE)
-    path = _PINS.of(name)
-    body = {**source, **_intent(options)}
-    _say(name, call(url, "PUT", path, body, {"wait": wait}, held_state(find(url, path))), as_json, "")
+add_set(
+    pins,
+    set_pin,
+    about="Pin the prefix that the given tokens, keys, label, text or messages describe. For an existing pin, omitted "
+    "options keep their values, and an omitted prefix keeps the pinned one.",
+    create="Pin a prefix under a name that no pin has.",
+)
+add_edit(pins, _PINS, waits=True)
+add_delete(pins, _PINS, "Delete a pin.", waits=True)
+add_describe(pins, _PINS)
 
 
 def _source(
@@ -215,9 +214,8 @@ def _words(kept: Mapping[str, Any]) -> str:
     return f" (kept: {', '.join(words)})" if words else ""
 
 
-def _say(name: str, answer: dict[str, Any], as_json: bool, kept: str) -> None:
-    if as_json:
-        print_json(answer)
+def _say(name: str, answer: dict[str, Any], output: Output, kept: str) -> None:
+    if output.data(answer, name):
         return
     refreshed = " (each hit moves that)" if answer["refresh_on_hit"] else ""
     used = (answer["origin"] or {}).get("tokenizer")
@@ -248,12 +246,10 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 @click.option("--ttl", required=True, help="It ends no sooner than after this time, such as 30m, 12h, 7d.")
 @url_option
 @wait_option
-@json_option
-def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, as_json: bool) -> None:
+@output_option
+def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, output: Output) -> None:
     """Extend a pin, counted from now."""
     path = f"{_PINS.of(name)}:extend"
     answer = call(url, "POST", path, {"ttl_s": seconds("--ttl", ttl)}, {"wait": wait})
-    if as_json:
-        print_json(answer)
-    else:
+    if not output.data(answer, name):
         say(f"{name}: ends {show.ends(answer['expires_at'])}, {show.applied(answer)}")

@@ -1,46 +1,50 @@
-"""`larder prefixes`."""
+"""`larder prefixes …`."""
 
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, url_option
+from app.cli.support.client import call, url_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
+
+_COLUMNS = (
+    Column("label", lambda p: p["label"]),
+    Column("tenant", lambda p: p["tenant"]),
+    Column("model", lambda p: p["model"], drop=1),
+    Column("chunks", lambda p: str(p["depth"]), drop=2, right=True),
+    Column("hits", lambda p: f"{p['hits']}" + (f" (-{p['error']})" if p["error"] else ""), right=True),
+    Column("served", lambda p: show.size(p["bytes_served"]), right=True),
+    Column("resident", lambda p: str(p["resident"]), drop=3, right=True),
+    Column("last used", lambda p: show.ago(p["last_used"]), drop=4),
+)
 
 
-@click.command()
+@click.group(cls=Noun)
+def prefixes() -> None:
+    """Show the prefixes that were served most in the last hour; `larder pins set NAME --prefix LABEL` pins one."""
+
+
+@prefixes.command("list")
 @click.option(
     "--by",
     type=click.Choice(["bytes", "hits"]),
     default="bytes",
     show_default=True,
-    help="What makes it hot.",
+    help="Order of the list.",
 )
 @click.option("--tenant", help="Only this tenant, as shown.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of items."
 )
 @url_option
-@json_option
-def prefixes(by: str, tenant: str | None, limit: int, url: str | None, as_json: bool) -> None:
-    """Show the prefixes that were served most in the last hour; `larder pins set NAME --prefix LABEL` pins one."""
+@output_option
+@watch_option
+def list_prefixes(by: str, tenant: str | None, limit: int, url: str | None, output: Output) -> None:
+    """List the most served prefixes, the most served first."""
     answer = call(url, "GET", "/api/v1/prefixes", None, {"by": by, "tenant": tenant, "limit": str(limit)})
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            p["label"],
-            p["tenant"],
-            p["model"],
-            str(p["depth"]),
-            f"{p['hits']}" + (f" (-{p['error']})" if p["error"] else ""),
-            show.size(p["bytes_served"]),
-            str(p["resident"]),
-            show.ago(p["last_used"]),
-        ]
-        for p in answer["items"]
-    ]
-    columns = ["label", "tenant", "model", "chunks ", "hits ", "served ", "resident ", "last used"]
-    show.table(f"Hot prefixes ({answer['total']})", columns, rows)
-    for silent in answer["silent"]:
-        say(f"  missing: {silent['error']}")
+    if output.listing("Hot prefixes", answer, _COLUMNS, "label"):
+        for silent in answer["silent"]:
+            say(f"  missing: {silent['error']}")

@@ -1,57 +1,63 @@
 """`larder tenants …`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from app.cli.support import show
-from app.cli.support.client import call, json_option, print_json, url_option, wait_option
-from app.cli.support.lists import listed, paged, title
-from app.cli.support.resources import Resource, add_get
+from app.cli.support.client import call, url_option, wait_option
+from app.cli.support.lists import listed, paged
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_describe, add_get
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
-_TENANTS = Resource("/api/v1/tenants", "tenant", key="tenant")
+_COLUMNS = (
+    Column("tenant", lambda t: t["tenant"]),
+    Column("used", lambda t: show.size(t["bytes"]), right=True),
+    Column(
+        "limit", lambda t: show.size(t["limit_bytes"]) + (" (over)" if t["over_limit"] else ""), right=True
+    ),
+    Column("floor", lambda t: show.floor(t["floor_bytes"], t["effective_floor_bytes"]), drop=1, right=True),
+    Column("blocks", lambda t: str(t["blocks"]), drop=3, right=True),
+    Column("hits", lambda t: show.percent(t["hit_ratio"]), right=True),
+    Column("pins", lambda t: str(t["pins"]), drop=4, right=True),
+    Column("refused", show.refused, right=True),
+    Column("quota", lambda t: "yes" if t["managed"] else "no", drop=2),
+    Column("note", lambda t: t["note"], drop=5, text=True),
+)
+_TENANTS = Resource("/api/v1/tenants", "tenant", _COLUMNS, key="tenant")
 
 
-@click.group()
+@click.group(cls=Noun)
 def tenants() -> None:
-    """Show and adopt tenants, with or without a quota. The empty salt is the tenant `_default`."""
-
-
-add_get(tenants, _TENANTS, "Show one tenant as JSON.")
+    """Manage tenants, with or without a quota. The empty salt is the tenant `_default`."""
 
 
 @tenants.command("list")
 @click.option("--managed/--unmanaged", default=None, help="Only those with, or without, a quota.")
 @paged
 @url_option
-@json_option
-def list_tenants(managed: bool | None, sort: str | None, url: str | None, as_json: bool, **page: Any) -> None:
-    """Show all tenants, largest first."""
+@output_option
+@watch_option
+def list_tenants(
+    managed: bool | None, sort: str | None, url: str | None, output: Output, **page: Any
+) -> None:
+    """List all tenants, largest first."""
     query = {"managed": None if managed is None else str(managed).lower()}
     answer = listed(url, _TENANTS.path, query, sort=sort or "-bytes", **page)
-    if as_json:
-        print_json(answer)
-        return
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "tenant": lambda t: t["tenant"],
-        "used ": lambda t: show.size(t["bytes"]),
-        "limit ": lambda t: show.size(t["limit_bytes"]) + (" (over)" if t["over_limit"] else ""),
-        "floor ": lambda t: show.floor(t["floor_bytes"], t["effective_floor_bytes"]),
-        "blocks ": lambda t: str(t["blocks"]),
-        "hits ": lambda t: show.percent(t["hit_ratio"]),
-        "pins ": lambda t: str(t["pins"]),
-        "refused ": lambda t: str(t["refused_blocks"]),
-        "quota": lambda t: "yes" if t["managed"] else "no",
-        "note": lambda t: t["note"],
-    }
-    show.listing(title("Tenants", answer), answer["items"], columns)
+    output.listing("Tenants", answer, _COLUMNS, "tenant")
+
+
+add_get(tenants, _TENANTS, "Show one tenant.")
+add_describe(tenants, _TENANTS)
 
 
 @tenants.command("adopt")
 @click.argument("tenant")
-@click.option("--floor", default="0", help="What no other tenant can take, such as 1GiB.")
+@click.option("--floor", default="0", help="Bytes that no other tenant can take, such as 1GiB.")
 @click.option("--note", default="", help="Free-form note.")
 @url_option
 @wait_option

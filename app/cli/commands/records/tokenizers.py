@@ -6,56 +6,56 @@ from typing import IO, Any
 import click
 
 from app.cli.support import show
-from app.cli.support.client import (
-    call,
-    find,
-    held_state,
-    json_option,
-    print_json,
-    url_option,
-)
-from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.client import call, held_state, url_option
+from app.cli.support.lists import listed
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_delete, add_describe, add_get
+from app.cli.support.table import Column
 from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
 
-_TOKENIZERS = Resource("/api/v1/tokenizers", "tokenizer")
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens of a tokenizer_config.json, by the names that templates use."""
 
 
-@click.group()
+def _has_template(item: dict[str, Any]) -> str:
+    if not item["digest"]:  # not shown to callers that are limited to tenants
+        return ""
+    return "no" if item["chat_template"] is None else "yes"
+
+
+_COLUMNS = (
+    Column("name", lambda t: t["name"]),
+    Column("model", lambda t: t["model"]),
+    Column("digest", lambda t: t["digest"][:16], drop=2),
+    Column("chat template", _has_template, drop=1),
+    Column("changed", lambda t: show.ago(t["updated_at"])),
+    Column("note", lambda t: t["note"], drop=3, text=True),
+)
+_TOKENIZERS = Resource("/api/v1/tokenizers", "tokenizer", _COLUMNS)
+
+
+@click.group(cls=Noun, renamed={"add": "tokenizers set"})
 def tokenizers() -> None:
     """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
 
 
-add_get(tokenizers, _TOKENIZERS, "Show one tokenizer as JSON, without its file.")
-add_delete(tokenizers, _TOKENIZERS, "Delete a tokenizer. Pins that were made with it stay.")
-
-
 @tokenizers.command("list")
 @url_option
-@json_option
-def list_tokenizers(url: str | None, as_json: bool) -> None:
-    """Show all tokenizers."""
-    answer = call(url, "GET", _TOKENIZERS.path)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            item["name"],
-            item["model"],
-            item["digest"][:16],
-            _has_template(item),
-            show.ago(item["updated_at"]),
-            item["note"],
-        ]
-        for item in answer["items"]
-    ]
-    columns = ["name", "model", "digest", "chat template", "changed", "note"]
-    show.table(f"Tokenizers ({answer['total']})", columns, rows)
+@output_option
+@watch_option
+def list_tokenizers(url: str | None, output: Output) -> None:
+    """List all tokenizers."""
+    output.listing("Tokenizers", listed(url, _TOKENIZERS.path), _COLUMNS, "name")
 
 
-@tokenizers.command("add")
+add_get(tokenizers, _TOKENIZERS, "Show one tokenizer, without its file.")
+add_delete(tokenizers, _TOKENIZERS, "Delete a tokenizer. Pins that were made with it stay.")
+add_describe(tokenizers, _TOKENIZERS)
+
+
+@tokenizers.command("set")
 @click.argument("name")
 @click.option("--model", required=True, help="Model name, as engines attach with it.")
 @click.option("--file", type=click.File(encoding="utf-8"), required=True, help="The tokenizer.json.")
@@ -67,8 +67,8 @@ def list_tokenizers(url: str | None, as_json: bool) -> None:
 @click.option("--no-special-tokens", is_flag=True, help="Add no special tokens around a text.")
 @click.option("--note", default="", help="Free-form note.")
 @url_option
-@json_option
-def add_tokenizer(
+@output_option
+def set_tokenizer(
     name: str,
     model: str,
     file: IO[str],
@@ -76,7 +76,7 @@ def add_tokenizer(
     no_special_tokens: bool,
     note: str,
     url: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Register or replace the tokenizer of a model."""
     try:
@@ -90,19 +90,12 @@ def add_tokenizer(
             body |= _template(chat_template.read(), chat_template.name)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"expected text in UTF-8: {error}") from None
-    held = find(url, _TOKENIZERS.of(name))
+    held = _TOKENIZERS.held(url, name)
     answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, held_state(held))
-    if as_json:
-        print_json(answer)
+    if output.data(answer, name):
         return
     template = "with a chat template" if answer["chat_template"] is not None else "without a chat template"
     say(f"{name}: tokenizer of {answer['model']}, SHA-256 {answer['digest'][:16]}…, {template}")
-
-
-def _has_template(item: dict[str, Any]) -> str:
-    if not item["digest"]:  # not shown to callers that are limited to tenants
-        return ""
-    return "no" if item["chat_template"] is None else "yes"
 
 
 def _template(text: str, path: str) -> dict[str, Any]:

@@ -2,29 +2,35 @@
 
 import re
 import time
+from operator import itemgetter
 from typing import Any
 
 import click
 
 from app.cli.support import show
 from app.cli.support.client import (
-    ANY_STATE,
     ApiError,
     call,
-    find,
-    json_option,
-    print_json,
+    held_state,
     stream,
     url_option,
 )
+from app.cli.support.exit_codes import worded
 from app.cli.support.keys import FINITE
-from app.cli.support.lists import listed, title
-from app.cli.support.resources import Resource, add_delete, add_get
+from app.cli.support.lists import listed
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.table import Column, table
 from app.cli.support.terminal import exact, say
+from app.cli.support.watch import watch_option
+from app.schemas.records.rates import RatePut
 
-_RATES = Resource("/api/v1/rates", "rate")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", "evicted ", "refused ")
+_COLUMNS = {
+    "GiB hours": 0, "tokens": 1, "served": 2, "ratio": 0, "spared": 0, "stored": 4, "evicted": 5, "refused": 3
+}  # fmt: skip
+"""Columns, and the order in which a narrow terminal leaves them out, highest first."""
 
 
 @click.command()
@@ -45,7 +51,7 @@ _COLUMNS = ("GiB hours ", "tokens ", "served ", "ratio ", "spared ", "stored ", 
 @click.option("--tenant", help="Only of this tenant.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @url_option
-@json_option
+@output_option
 def usage(
     group_by: str,
     step: str,
@@ -54,19 +60,18 @@ def usage(
     tenant: str | None,
     as_csv: bool,
     url: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Show usage: bytes held over time, tokens requested and served, and the prefill time saved."""
-    if as_csv and as_json:
-        raise click.UsageError("expected at most one of --csv and --json")
+    if as_csv and output.format != "table":
+        raise click.UsageError("expected at most one of --csv, --json and --output")
     given = {"group_by": group_by, "step": step, "from": _moment(start), "to": _moment(end), "tenant": tenant}
     query = {name: value for name, value in given.items() if value is not None}
     if as_csv:
         exact(stream(url, "/api/v1/usage", {**query, "format": "csv"}))
         return
     report = call(url, "GET", "/api/v1/usage", None, query)
-    if as_json:
-        print_json(report)
+    if output.data(report, sorted({item["group"] for item in report["items"]})):
         return
     form = "%Y-%m-%d" if step == "1d" else "%Y-%m-%d %H:%M"
     rows = [
@@ -74,7 +79,11 @@ def usage(
         for item in report["items"]
     ]
     rows.append(["total", "", *_row(report["totals"])])
-    show.table("Usage", ["from (UTC)", group_by, *_COLUMNS], rows)
+    columns = [
+        Column(name, itemgetter(at), drop=drop, right=at > 1)
+        for at, (name, drop) in enumerate({"from (UTC)": 0, group_by: 0, **_COLUMNS}.items())
+    ]
+    table("Usage", columns, rows, wide=output.wide)
     if not report["items"]:
         say(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
     unrated = report["totals"]["unrated_tokens"]
@@ -101,52 +110,54 @@ def _row(used: dict[str, Any]) -> list[str]:
     ]
 
 
-@click.group()
+_RATE_COLUMNS = (
+    Column("name", lambda r: r["name"]),
+    Column("model", lambda r: r["model"]),
+    Column("space", lambda r: r["space"] or "all", drop=2),
+    Column("tokens/s", lambda r: f"{r['prefill_tokens_per_s']:,g}", right=True),
+    Column("note", lambda r: r["note"], drop=1, text=True),
+)
+_RATES = Resource("/api/v1/rates", "rate", _RATE_COLUMNS, editable=RatePut.__struct_fields__)
+
+
+@click.group(cls=Noun, renamed={"unset": "rates delete"})
 def rates() -> None:
     """Manage prefill rates of engines, from which the saved prefill time is estimated."""
 
 
-add_get(rates, _RATES, "Show one rate as JSON.")
-add_delete(rates, _RATES, "Delete a rate.", verb="unset")
-
-
 @rates.command("list")
 @url_option
-@json_option
-def list_rates(url: str | None, as_json: bool) -> None:
-    """Show all rates."""
-    answer = listed(url, _RATES.path)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [r["name"], r["model"], r["space"] or "all", f"{r['prefill_tokens_per_s']:,g}", r["note"]]
-        for r in answer["items"]
-    ]
-    show.table(title("Rates", answer), ["name", "model", "space", "tokens/s ", "note"], rows)
+@output_option
+@watch_option
+def list_rates(url: str | None, output: Output) -> None:
+    """List all rates."""
+    output.listing("Rates", listed(url, _RATES.path), _RATE_COLUMNS, "name")
 
 
-@rates.command("set")
+add_get(rates, _RATES, "Show one rate.")
+add_edit(rates, _RATES, method="PUT")
+add_delete(rates, _RATES, "Delete a rate.")
+add_describe(rates, _RATES)
+
+
 @click.argument("name")
 @click.option("--model", required=True, help="The model's name, as engines attach with it.")
 @click.option("--tokens-per-s", type=FINITE, required=True, help="Prefill tokens a second of a whole engine.")
 @click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
 @click.option("--note", default="", help="Free-form note.")
 @url_option
-@json_option
+@output_option
 def set_rate(
-    name: str, model: str, tokens_per_s: float, space: str, note: str, url: str | None, as_json: bool
+    name: str, model: str, tokens_per_s: float, space: str, note: str, url: str | None, output: Output
 ) -> None:
-    """Create or replace a rate."""
     body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
     path = _RATES.of(name)
     try:
-        answer = call(url, "PUT", path, body, headers=None if find(url, path) is None else ANY_STATE)
+        answer = call(url, "PUT", path, body, headers=held_state(_RATES.held(url, name)))
     except ApiError as refused:
-        raise click.ClickException(
-            refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")
-        ) from None
-    if as_json:
-        print_json(answer)
-    else:
+        raise worded(refused, refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")) from None
+    if not output.data(answer, name):
         say(f"rate {name}: {answer['prefill_tokens_per_s']:,g} tokens/s of {answer['model']}")
+
+
+add_set(rates, set_rate, about="Create or replace a rate.", create="Create a rate.")

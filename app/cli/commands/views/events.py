@@ -1,41 +1,75 @@
-"""`larder events`."""
+"""`larder events …`."""
 
 import time
-from datetime import UTC, datetime
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import every, json_option, print_json, url_option
+from app.cli.support.client import every, url_option
+from app.cli.support.events import EVENT_COLUMNS, with_actors
 from app.cli.support.keys import seconds
-from app.cli.support.lists import title
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import table
+from app.cli.support.watch import watch_option
+
+POLL_S = 1.0
+MAX_AT_ONCE = 1000
 
 
-@click.command()
-@click.option("--name", help="Only of this name, such as node.lost.")
+@click.group(cls=Noun)
+def events() -> None:
+    """Show events: what happened on nodes and in the management plane."""
+
+
+@events.command("list")
+@click.option("--name", help="Only of this name, such as node.lost, or of all with a prefix, such as push.*.")
 @click.option("--node", help="Only of this node.")
 @click.option("--since", metavar="TIME", help="Only of the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
+@click.option("--follow", "-f", is_flag=True, help="Print the list with the newest last, then new events.")
 @url_option
-@json_option
-def events(
-    name: str | None, node: str | None, since: str | None, limit: int, url: str | None, as_json: bool
+@output_option
+@watch_option
+def list_events(
+    name: str | None,
+    node: str | None,
+    since: str | None,
+    limit: int,
+    follow: bool,
+    url: str | None,
+    output: Output,
 ) -> None:
-    """Show events, newest first."""
+    """List events, newest first."""
     first = None if since is None else str(max(time.time() - seconds("--since", since), 0))
-    answer = every(url, "/api/v1/events/history", {"name": name, "node": node, "since": first}, limit)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            datetime.fromtimestamp(each["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
-            each["name"],
-            each["node"] or "-",
-            ", ".join(f"{field}={value}" for field, value in each["fields"].items()),
-        ]
-        for each in answer["items"]
-    ]
-    show.table(title("Events", answer), ["at", "name", "node", "fields"], rows)
+    asked = {"name": name, "node": node}
+    answer = every(url, "/api/v1/events/history", {**asked, "since": first}, limit)
+    answer = {**answer, "items": with_actors(url, answer["items"])}
+    if follow:
+        _follow(url, asked, answer["items"], output)
+    else:
+        output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
+
+
+def _follow(
+    url: str | None, asked: dict[str, str | None], newest: list[dict[str, object]], output: Output
+) -> None:
+    """Print the events, oldest first, and those that happen from now on. Does not return."""
+    last = max((event["id"] for event in newest), default=0)  # type: ignore[type-var]
+    _print(list(reversed(newest)), output, header=True)
+    while True:
+        time.sleep(POLL_S)
+        page = every(url, "/api/v1/events/history", {**asked, "sort": "-id"}, MAX_AT_ONCE)["items"]
+        new = [event for event in page if event["id"] > last]
+        if new:
+            last = new[0]["id"]
+            _print(list(reversed(with_actors(url, new))), output, header=False)
+
+
+def _print(items: list[dict[str, object]], output: Output, *, header: bool) -> None:
+    if output.format in ("json", "yaml", "name"):
+        for event in items:
+            output.data(event, str(event["id"]))
+    else:
+        table("", EVENT_COLUMNS, items, wide=output.wide, header=header)

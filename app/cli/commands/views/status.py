@@ -1,33 +1,47 @@
 """`larder status`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from app.cli.support import caches, show
-from app.cli.support.client import ApiError, call, json_option, print_json, url_option
-from app.cli.support.terminal import say
+from app.cli.support.client import ApiError, call, url_option
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
+from app.cli.support.terminal import say, wrapped
+from app.cli.support.watch import watch_option
+
+MAX_ROWS = 20
+"""Number of tenants, and of pins, that the status lists."""
 
 
 @click.command()
 @url_option
-@json_option
-def status(url: str | None, as_json: bool) -> None:
+@output_option
+@watch_option
+def status(url: str | None, output: Output) -> None:
     """Show nodes, pool, tenants and pins."""
     overview = call(url, "GET", "/api/v1/overview")
-    if as_json:
-        print_json(overview)
+    if output.data(overview, [node["name"] for node in overview["nodes"]]):
         return
     managers = _unless_for_all(url, "/api/v1/managers")
     head(overview, _unready(url), is_limited=managers is None)
     if managers is not None:
         _managers(managers["items"])
     if overview["nodes"]:
-        _nodes(overview["nodes"], is_limited=managers is None)
+        _nodes(overview["nodes"], is_limited=managers is None, wide=output.wide)
     if overview["tenants"]:
-        _tenants(overview["tenants"], overview["tenants_total"])
+        _rows(
+            "Tenants",
+            _TENANT_COLUMNS,
+            overview["tenants"],
+            overview["tenants_total"],
+            "tenants",
+            wide=output.wide,
+        )
     if overview["pins"]:
-        _pins(overview["pins"], overview["pins_total"])
+        _rows("Pins", _PIN_COLUMNS, overview["pins"], overview["pins_total"], "pins", wide=output.wide)
 
 
 def _unless_for_all(url: str | None, path: str) -> Any:
@@ -54,9 +68,9 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     ready = f"ready{why}" if overview["ready"] else f"not ready{why}"
     trouble = caches.trouble(overview)
     but = f", but {trouble}" if trouble else ""
-    say(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
+    wrapped(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
     for line in caches.lines(overview):
-        say(line)
+        wrapped(line)
     told = [node for node in overview["nodes"] if node["stats"] is not None]
     for node in told:
         policy = node["stats"]["policy"]
@@ -69,7 +83,7 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     ratio = "hit ratio (last minute)", rates["hit_ratio"]
     if is_limited:
         ratio = "hit ratio", rates["hit_ratio_total"]
-    say(
+    wrapped(
         f"{whose}pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
         f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks, {ratio[0]} {show.percent(ratio[1])}"
     )
@@ -90,55 +104,70 @@ def _managers(managers: list[dict[str, Any]]) -> None:
     say(f"managers: {len(alive)} alive; {who}")
 
 
-def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool) -> None:
+def _engines(node: dict[str, Any]) -> str:
+    return "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
+
+
+def _applied(node: dict[str, Any]) -> str:
+    applied = ", ".join(f"{kind} {seen['generation']}" for kind, seen in sorted(node["observed"].items()))
+    return applied or "-"
+
+
+_NODE_COLUMNS = (
+    Column("name", lambda n: n["name"]),
+    Column("state", lambda n: n["state"]),
+    Column("pid", lambda n: str(n["pid"]), drop=1, right=True),
+    Column("engines", _engines, right=True),
+    Column("applied", _applied, text=True),
+)
+_TENANT_COLUMNS = (
+    Column("tenant", lambda t: t["tenant"]),
+    Column("used", lambda t: show.size(t["bytes"]), right=True),
+    Column("limit", lambda t: show.size(t["limit_bytes"]), right=True),
+    Column("blocks", lambda t: str(t["blocks"]), drop=1, right=True),
+    Column("floor", lambda t: show.floor(t["floor_bytes"], t["effective_floor_bytes"]), right=True),
+    Column("refused", show.refused, drop=3, right=True),
+    Column("", lambda t: "over" if t["over_limit"] else ""),
+    Column("note", lambda t: t["note"], drop=2, text=True),
+)
+_PIN_COLUMNS = (
+    Column("name", lambda p: p["name"]),
+    Column("tenant", lambda p: p["tenant"]),
+    Column("model", lambda p: p["model"], drop=1),
+    Column(
+        "strength",
+        lambda p: p["strength"] + (f" ({p['degraded']} degraded)" if p["degraded"] else ""),
+        drop=2,
+    ),
+    Column("resident", lambda p: f"{p['resident']}/{p['resolved']}", right=True),
+    Column("tier", show.tier),
+    Column("bytes", lambda p: show.size(p["bytes"]), drop=4, right=True),
+    Column("ends", lambda p: show.ends(p["expires_at"]), drop=3),
+)
+
+
+def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool, wide: bool) -> None:
     say()
     if is_limited:
         rows = [[node["name"], node["state"], show.size(node["capacity_bytes"])] for node in nodes]
         show.table("Nodes", ["name", "state", "pool "], rows)
         return
-    rows = []
-    for node in nodes:
-        engines = "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
-        applied = ", ".join(f"{kind} {seen['generation']}" for kind, seen in sorted(node["observed"].items()))
-        rows.append([node["name"], node["state"], str(node["pid"]), engines, applied or "-"])
-    show.table("Nodes", ["name", "state", "pid ", "engines ", "applied"], rows)
+    table("Nodes", _NODE_COLUMNS, nodes, wide=wide)
     show.faults(nodes)
 
 
-def _tenants(tenants: list[dict[str, Any]], total: int) -> None:
-    rows = [
-        [
-            tenant["tenant"],
-            show.size(tenant["bytes"]),
-            show.size(tenant["limit_bytes"]),
-            str(tenant["blocks"]),
-            show.floor(tenant["floor_bytes"], tenant["effective_floor_bytes"]),
-            "over" if tenant["over_limit"] else "",
-            tenant["note"],
-        ]
-        for tenant in tenants[:20]
-    ]
+def _rows(
+    title: str,
+    columns: Sequence[Column],
+    items: list[dict[str, Any]],
+    total: int,
+    command: str,
+    *,
+    wide: bool,
+) -> None:
+    """Print the first items, and how many there are besides."""
     say()
-    show.table(f"Tenants ({total})", ["tenant", "used ", "limit ", "blocks ", "floor ", "", "note"], rows)
-
-
-def _pins(pins: list[dict[str, Any]], total: int) -> None:
-    rows = [
-        [
-            pin["name"],
-            pin["tenant"],
-            pin["model"],
-            pin["strength"] + (f" ({pin['degraded']} degraded)" if pin["degraded"] else ""),
-            f"{pin['resident']}/{pin['resolved']}",
-            show.tier(pin),
-            show.size(pin["bytes"]),
-            show.ends(pin["expires_at"]),
-        ]
-        for pin in pins[:20]
-    ]
-    say()
-    show.table(
-        f"Pins ({total})",
-        ["name", "tenant", "model", "strength", "resident ", "tier", "bytes ", "ends"],
-        rows,
-    )
+    shown = items[:MAX_ROWS]
+    table(f"{title} ({total:,})", columns, shown, wide=wide)
+    if more := total - len(shown):
+        say(f"{more:,} more: larder {command}")

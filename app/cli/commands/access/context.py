@@ -1,0 +1,89 @@
+"""`larder context …`."""
+
+import sys
+from dataclasses import replace
+
+import click
+
+from app.cli.support import contexts
+from app.cli.support.client import checked_url
+from app.cli.support.contexts import Context
+from app.cli.support.exit_codes import NothingFound
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
+from app.cli.support.terminal import say
+
+_COLUMNS = (
+    Column("current", lambda c: "*" if c["current"] else ""),
+    Column("name", lambda c: c["name"]),
+    Column("url", lambda c: c["url"]),
+    Column("token", lambda c: "yes" if c["has_token"] else "no"),
+)
+
+
+@click.group(cls=Noun)
+def context() -> None:
+    """Manage contexts: Larder servers by name, each with its URL and token.
+
+    A command uses the server that --url or --context names, else the one of LARDER_URL, else the current context, else
+    the one of the settings on this machine. A token is taken from the context that --context names, else from
+    LARDER_TOKEN, else from the current context, else from 'larder login'.
+    """
+
+
+@context.command("list")
+@output_option
+def list_contexts(output: Output) -> None:
+    """List the contexts, without their tokens."""
+    kept = contexts.load()
+    items = [
+        {"name": name, "url": each.url, "has_token": bool(each.token), "current": name == kept.current}
+        for name, each in sorted(kept.contexts.items())
+    ]
+    if not output.data(items, [str(item["name"]) for item in items]):
+        table(f"Contexts ({len(items)})", _COLUMNS, items, wide=output.wide)
+
+
+@context.command("add")
+@click.argument("name")
+@click.option("--url", required=True, help="URL of the API, such as http://127.0.0.1:8470.")
+@click.option(
+    "--token-stdin", is_flag=True, help="Read the token from standard input; prompts on a terminal."
+)
+def add(name: str, url: str, token_stdin: bool) -> None:
+    """Add a context, or replace one. The first one becomes the current context."""
+    if not name.strip() or not name.isprintable():
+        raise click.UsageError("expected a name of printable characters")
+    token = ""
+    if token_stdin:
+        token = click.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+        token = token.strip()
+        if not token:
+            raise click.UsageError("expected a token on standard input, got nothing")
+    kept = contexts.load()
+    added = {**kept.contexts, name: Context(checked_url(url), token)}
+    contexts.save(replace(kept, current=kept.current or name, contexts=added))
+    say(f"{name}: context added" + (", in use" if not kept.current else ""))
+
+
+@context.command("use")
+@click.argument("name")
+def use(name: str) -> None:
+    """Make a context the current one."""
+    kept = contexts.load()
+    found = kept.get(name)
+    contexts.save(replace(kept, current=name))
+    say(f"{name}: in use ({found.url})")
+
+
+@context.command("delete")
+@click.argument("name")
+def delete(name: str) -> None:
+    """Delete a context and its token. The token stays valid; 'larder tokens revoke' revokes it."""
+    kept = contexts.load()
+    if name not in kept.contexts:
+        raise NothingFound(f"there is no context {name!r}")
+    rest = {each: held for each, held in kept.contexts.items() if each != name}
+    contexts.save(replace(kept, current="" if kept.current == name else kept.current, contexts=rest))
+    say(f"{name}: context deleted")

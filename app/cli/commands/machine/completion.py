@@ -1,0 +1,23 @@
+"""`larder completion`."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from app.cli.support.terminal import exact
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    \b
+    bash:  echo 'eval "$(larder completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(larder completion zsh)"' >> ~/.zshrc
+    fish:  larder completion fish > ~/.config/fish/completions/larder.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(ctx.find_root().command, {}, "larder", "_LARDER_COMPLETE")
+    exact([script.source().encode(), b"\n"])

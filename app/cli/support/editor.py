@@ -1,0 +1,52 @@
+"""`edit`: open a record as YAML in $EDITOR."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+import yaml
+
+from app.observe.visible import plain
+
+_HELP = "Lines that begin with # are ignored. An empty file changes nothing."
+
+
+def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, Any]], None]) -> bool:
+    """Open a record in the editor and apply what is saved. After an error, open the editor again with the error on top,
+    so that no work is lost; saving the same text again gives up. Return whether anything changed. Raises
+    ClickException."""
+    body = yaml.safe_dump(dict(record), sort_keys=False, allow_unicode=True)
+    error = ""
+    while True:
+        head = "".join(
+            f"# {line}\n" for line in [title, _HELP, *(f"Error: {error}".splitlines() if error else [])]
+        )
+        text = click.edit(head + body, extension=".yaml")
+        kept = _without_comments(text or "")
+        if text is None or not kept.strip() or kept == body:
+            if error:
+                raise click.ClickException(f"nothing was changed: {error}")
+            return False
+        body = kept
+        try:
+            after = yaml.safe_load(kept)
+            if not isinstance(after, dict):
+                raise click.ClickException("expected fields and their values, such as `note: text`")
+            if after == dict(record):
+                return False
+            apply(after)
+        except yaml.YAMLError as wrong:
+            error = plain(" ".join(str(wrong).split()))
+        except click.ClickException as refused:
+            if getattr(refused, "status", 422) not in (
+                400,
+                422,
+            ):  # only an invalid text can be mended by editing it
+                raise
+            error = plain(refused.message)
+        else:
+            return True
+
+
+def _without_comments(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))

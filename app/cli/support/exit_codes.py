@@ -1,0 +1,50 @@
+"""Exit codes of the commands. `larder --help` lists them."""
+
+import click
+
+OK = 0
+FAILED = 1
+USAGE = 2
+DIFFERS = 3
+NOT_FOUND = 4
+FORBIDDEN = 5
+UNREACHABLE = 6
+
+MEANINGS = {
+    OK: "The command succeeded.",
+    FAILED: "The command failed; one sentence says why.",
+    USAGE: "The command line is wrong.",
+    DIFFERS: "diff, or apply --dry-run: there are differences.",
+    NOT_FOUND: "The record, node or other resource does not exist.",
+    FORBIDDEN: "The token is missing or invalid, or lacks the permission.",
+    UNREACHABLE: "The server does not answer, or its database does not.",
+}
+
+_BY_STATUS = {
+    401: FORBIDDEN,
+    403: FORBIDDEN,
+    404: NOT_FOUND,
+    502: UNREACHABLE,
+    503: UNREACHABLE,
+    504: UNREACHABLE,
+}
+
+
+class NothingFound(click.ClickException):
+    exit_code = NOT_FOUND
+
+
+class Unreachable(click.ClickException):
+    exit_code = UNREACHABLE
+
+
+def of_status(status: int) -> int:
+    """Return the exit code for an HTTP status that is an error."""
+    return _BY_STATUS.get(status, FAILED)
+
+
+def worded(error: click.ClickException, message: str) -> click.ClickException:
+    """Return an error with the exit code of `error` and another message."""
+    other = click.ClickException(message)
+    other.exit_code = error.exit_code  # type: ignore[misc]  # click declares it for the class
+    return other

@@ -1,0 +1,25 @@
+"""Groups of commands about one type of resource, such as `larder quotas`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class Noun(click.Group):
+    """A group whose name alone means `list`, with the options of `list`. `renamed` are former commands, and what to
+    type instead."""
+
+    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.renamed = dict(renamed or {})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.renamed:
+            ctx.fail(f"`{ctx.command_path} {cmd_name}` is `larder {self.renamed[cmd_name]}` now")
+        return super().get_command(ctx, cmd_name)

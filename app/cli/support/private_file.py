@@ -1,0 +1,44 @@
+"""JSON files of this user that hold secrets: in `~/.config/larder`, with mode 0600."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dataplane.base.secret_file import SecretFileExposed, read_secret
+
+
+def folder() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "larder"
+
+
+def read(file: Path, hint: str) -> Any:
+    """Return the content of a file; None if it does not exist. Raises ClickException, also for a file that other users
+    can read. `hint` says how to make a new one."""
+    try:
+        return json.loads(read_secret(file))
+    except SecretFileExposed as error:
+        raise click.ClickException(str(error)) from None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise click.ClickException(f"{file} is not JSON; {hint} writes a new one once it is gone") from None
+
+
+def write(file: Path, content: Any) -> None:
+    """Replace a file. Raises ClickException."""
+    made = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump(content, out, indent=2, sort_keys=True)
+            out.write("\n")
+        made.replace(file)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None

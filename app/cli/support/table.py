@@ -1,0 +1,128 @@
+"""Tables that fit the terminal: columns are left out, least important first, and long texts are shortened between
+words."""
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.cli.support.terminal import style, width, write
+from app.observe.visible import cell as visible_cell
+from app.observe.visible import plain
+
+GAP = 2
+MIN_TEXT = 16
+"""Least width of a column with text before it is left out."""
+_ELLIPSIS = "…"
+_CODES = re.compile(r"[^\x00-\x7f]")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of items."""
+
+    name: str
+    cell: Callable[[Any], str]
+    drop: int = 0
+    """The columns with the highest number are left out first where the table is too wide; those with 0 never are."""
+    right: bool = False
+    """Right-aligned, for numbers."""
+    text: bool = False
+    """Prose, which may be shortened between words."""
+    wraps: bool = False
+    """Prose that continues on the next lines instead."""
+    wide: bool = False
+    """Shown with `-o wide` only."""
+
+
+def cells(text: str) -> int:
+    """Return the number of terminal cells that a text takes."""
+    if _CODES.search(text) is None:
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
+
+
+def table(
+    title: str, columns: Sequence[Column], items: Sequence[Any], *, wide: bool = False, header: bool = True
+) -> None:
+    """Print a table with a row for each item. `wide` shows all columns in full, however wide the terminal is."""
+    shown = [column for column in columns if wide or not column.wide]
+    texts = {column.name: [visible_cell(column.cell(item)) for item in items] for column in shown}
+    widths = {column.name: max(map(cells, [column.name, *texts[column.name]])) for column in shown}
+    if not wide:
+        shown = _fitting(shown, widths, width())
+    if title:
+        write(style(plain(title), bold=True))
+    if not shown:
+        return
+    if header:
+        write(style(_line(shown, widths, [column.name for column in shown]), dim=True))
+    for row in range(len(items)):
+        for line in _lines(shown, widths, [texts[column.name][row] for column in shown]):
+            write(line)
+
+
+def _fitting(columns: list[Column], widths: dict[str, int], limit: int) -> list[Column]:
+    """Return the columns that fit; the widths of those with text are reduced."""
+    shown = list(columns)
+
+    def needed() -> int:
+        least = [
+            min(widths[column.name], max(MIN_TEXT, len(column.name)))
+            if column.text or column.wraps
+            else widths[column.name]
+            for column in shown
+        ]
+        return sum(least) + GAP * (len(shown) - 1)
+
+    while needed() > limit and (droppable := [column for column in shown if column.drop]):
+        shown.remove(max(reversed(droppable), key=lambda column: column.drop))
+    over = sum(widths[column.name] for column in shown) + GAP * (len(shown) - 1) - limit
+    flexible = sorted((c for c in shown if c.text or c.wraps), key=lambda c: -widths[c.name])
+    for column in flexible:
+        cut = min(max(over, 0), widths[column.name] - min(widths[column.name], MIN_TEXT))
+        widths[column.name] -= cut
+        over -= cut
+    for column in sorted(shown, key=lambda column: -widths[column.name]):
+        # Names may be as long as anyone likes: the last resort is to cut them.
+        if over <= 0:
+            break
+        cut = min(over, max(widths[column.name] - MIN_TEXT, 0))
+        widths[column.name] -= cut
+        over -= cut
+    return shown
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return the start of a text, up to the end of a word if it has several."""
+    if cells(text) <= limit:
+        return text
+    cut = text[: limit - 1]
+    while cells(cut) > limit - 1:
+        cut = cut[:-1]
+    start, space, _ = cut.rpartition(" ")
+    return f"{(start if space and not text[len(cut) :].startswith(' ') else cut).rstrip()}{_ELLIPSIS}"
+
+
+def _lines(columns: Sequence[Column], widths: dict[str, int], row: Sequence[str]) -> Iterable[str]:
+    parts = [
+        textwrap.wrap(text, widths[column.name], break_long_words=False, break_on_hyphens=False) or [""]
+        if column.wraps
+        else [shortened(text, widths[column.name])]
+        for column, text in zip(columns, row, strict=True)
+    ]
+    for at in range(max(map(len, parts))):
+        yield _line(columns, widths, [lines[at] if at < len(lines) else "" for lines in parts])
+
+
+def _line(columns: Sequence[Column], widths: dict[str, int], row: Sequence[str]) -> str:
+    padded = []
+    for column, text in zip(columns, row, strict=True):
+        space = " " * max(widths[column.name] - cells(text), 0)
+        padded.append(space + text if column.right else text + space)
+    return (" " * GAP).join(padded).rstrip()

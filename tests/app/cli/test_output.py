@@ -1,0 +1,293 @@
+"""What commands print: formats, tables that fit, colour, exit codes, and the tree of help texts."""
+
+import asyncio
+import json
+import re
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from app.cli import larder as root
+from app.cli.support import table as tables
+from app.cli.support import watch
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, shortened, table
+from tests.app.callers import guarding, made
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+from tests.golden_file import Golden
+
+RAW = ("dataplane", "replay", "demo")
+"""Commands of other programs, which have their own help."""
+COLUMNS = (
+    Column("name", lambda row: row[0]),
+    Column("size", lambda row: row[1], right=True, drop=1),
+    Column("owner", lambda row: row[2], drop=2),
+    Column("note", lambda row: row[3], text=True, drop=3),
+    Column("id", lambda row: row[0] * 2, wide=True),
+)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Without what this user keeps; nothing listens at the default URL."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("LARDER_URL", raising=False)
+    monkeypatch.delenv("LARDER_TOKEN", raising=False)
+    monkeypatch.setenv("LARDER_HTTP_PORT", "9")
+    return tmp_path
+
+
+def run(*arguments: str, typed: str = "") -> Result:
+    return CliRunner().invoke(root, list(arguments), input=typed, catch_exceptions=False)
+
+
+async def recorded(plane: Plane, name: str) -> None:
+    """Wait until the history has an event of this name."""
+    async with asyncio.timeout(20):
+        while not (await plane.get(f"/api/v1/events/history?name={name}"))["items"]:
+            await asyncio.sleep(0.01)
+
+
+def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, str]]:
+    """Every command of the tree with its help."""
+    yield ctx.command_path, command.get_help(ctx)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            each = command.get_command(ctx, name)
+            assert each is not None
+            if name not in RAW:
+                yield from commands(each, click.Context(each, info_name=name, parent=ctx))
+
+
+def tree() -> list[tuple[str, str]]:
+    settings = {"terminal_width": 80, "max_content_width": 80, "help_option_names": ["-h", "--help"]}
+    return list(commands(root, click.Context(root, info_name="larder", **settings)))  # type: ignore[arg-type]
+
+
+def test_the_tree_of_help_texts_is_what_was_published(golden: Golden) -> None:
+    golden("help.txt", "\n".join(f"$ {path} --help\n{text}\n" for path, text in tree()))
+
+
+def test_every_command_has_a_help_text_that_is_a_sentence() -> None:
+    for path, text in tree():
+        about = text.split("\n\n")[1].strip()
+        assert about[0].isupper(), path
+        assert all(len(line) <= 80 for line in text.splitlines()), path
+
+
+def test_every_noun_alone_lists(alone: Path) -> None:
+    for path, _ in tree():
+        name = path.removeprefix("larder ")
+        command = root.get_command(click.Context(root), name)
+        if (
+            isinstance(command, click.Group)
+            and "list" in command.commands
+            and name not in ("audit", "context")
+        ):
+            refused = run(name, "--json")
+            assert (refused.exit_code, "no Larder answers" in refused.output) == (6, True), name
+
+
+def test_a_misspelt_command_or_option_is_suggested_and_a_former_word_is_named() -> None:
+    for arguments, told in (
+        (["qotas"], "Did you mean 'quotas'?"),
+        (["quotas", "lsit"], "'list'"),
+        (["quotas", "list", "--limt", "1"], "'--limit'"),
+        (["nodes", "forget", "n"], "`larder nodes forget` is `larder nodes delete` now"),
+        (["pins", "put", "p"], "`larder pins put` is `larder pins set --replace` now"),
+        (["tokens", "delete", "t"], "`larder tokens delete` is `larder tokens revoke` now"),
+        (["blocks", "0123456789ab"], "larder blocks get 0123456789ab"),
+    ):
+        refused = run(*arguments)
+        assert (refused.exit_code, told in refused.output) == (2, True), refused.output
+
+
+def test_columns_are_left_out_by_priority_and_texts_end_at_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        ("a", "1 MiB", "team-with-a-name", "a note of several words that goes on " * 3),
+        ("名", "2", "-", ""),
+    ]
+    for width, expected in (
+        (80, "name   size  owner             note"),
+        (45, "name   size  owner"),
+        (20, "name   size"),
+    ):
+        monkeypatch.setattr(tables, "width", lambda width=width: width)
+        table("", COLUMNS, rows)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == expected
+        assert all(tables.cells(line) <= width for line in lines)
+    table("", COLUMNS, rows, wide=True)
+    out = capsys.readouterr().out
+    assert ("goes on a note" in out, "aa" in out) == (True, True)
+    assert shortened("one two three", 9) == "one two…"
+    assert shortened("one two three", 8) == "one two…"
+    assert shortened("unbreakable", 5) == "unbr…"
+
+
+def test_colour_is_for_terminals_without_no_color(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table("Title", COLUMNS, [])
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    table("Title", COLUMNS, [])
+    assert "\x1b[1mTitle" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    table("Title", COLUMNS, [])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_watched_list_appends_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = iter([["a"], ["a"], ["b", "a"]])
+
+    @click.command()
+    @output_option
+    @watch.watch_option
+    def listing(output: Output) -> None:
+        items = next(frames, None)
+        if items is None:
+            raise click.Abort
+        output.listing("Names", {"items": items}, [Column("name", lambda item: item)], lambda item: item)
+
+    monkeypatch.setattr(watch, "POLL_S", 0.0)
+    shown = CliRunner().invoke(listing, ["--watch"])
+    assert shown.stdout == "Names (1)\nname\na\nNames (2)\nb\n"
+    frames = iter([["a"], ["b"]])
+    shown = CliRunner().invoke(listing, ["--watch", "-o", "yaml"])
+    assert shown.stdout == "items:\n- a\nitems:\n- b\n"
+
+
+def test_contexts_are_kept_with_their_tokens_and_a_flag_beats_the_environment(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+
+    def request(method: str, url: str, headers: dict[str, str], **_: object) -> object:
+        asked.append((url.removesuffix("/api/v1/whoami"), headers.get("Authorization", "")))
+        from app.cli.support.http import Response
+
+        return Response(200, b'{"actor": "a", "role": "viewer", "tenants": null}')
+
+    monkeypatch.setattr("app.cli.support.http.request", request)
+    one, two = f"http://127.0.0.1:{free}", "https://two.example"
+    assert run("context", "add", "one", "--url", one, "--token-stdin", typed="larder_1\n").exit_code == 0
+    assert (
+        run("context", "add", "two", "--url", f"{two}/", "--token-stdin", typed="larder_2\n").exit_code == 0
+    )
+    file = alone / "larder" / "contexts.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    run("whoami")
+    run("context", "use", "two")
+    run("whoami")
+    run("whoami", "--url", one)  # a token is sent to its own server alone
+    run("--context", "one", "whoami")
+    run("whoami", "--context", "one")
+    monkeypatch.setenv("LARDER_URL", "http://three.example")
+    monkeypatch.setenv("LARDER_TOKEN", "larder_3")
+    run("whoami")
+    run("whoami", "--context", "one")
+    first, second = (one, "Bearer larder_1"), (two, "Bearer larder_2")
+    third = ("http://three.example", "Bearer larder_3")
+    assert asked == [first, second, (one, ""), first, first, third, first]
+    listed = run("context", "-o", "json")
+    assert [(each["name"], each["current"]) for each in json.loads(listed.output)] == [
+        ("one", False),
+        ("two", True),
+    ]
+    assert "larder_1" not in listed.output
+    assert run("whoami", "--context", "none").exit_code == 4
+    assert run("context", "delete", "two").exit_code == 0
+    assert run("context", "use", "two").exit_code == 4
+    file.chmod(0o644)
+    assert "chmod 600" in run("context").output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_completion_script(shell: str) -> None:
+    done = run("completion", shell)
+    assert (done.exit_code, "_LARDER_COMPLETE" in done.output) == (0, True)
+
+
+@pytest.mark.anyio
+async def test_each_format_shows_the_same_records(plane: Plane, node: FakeNode) -> None:
+    long = "tenant-with-a-name-that-is-as-long-as-they-come-in-practice"
+    for name in ("acme", long):
+        await plane.put_quota(name, "1GiB")
+    code, out, _ = await larder(plane, "quotas")
+    assert (code, out) == (0, (await larder(plane, "quotas", "list"))[1])
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert (await larder(plane, "quotas", "-o", "name"))[1].splitlines() == ["acme", long]
+    _, as_json, _ = await larder(plane, "quotas", "-o", "json")
+    _, as_yaml, _ = await larder(plane, "quotas", "-o", "yaml")
+    assert [item["tenant"] for item in yaml.safe_load(as_yaml)["items"]] == ["acme", long]
+    assert json.loads(as_json)["total"] == 2
+    _, out, _ = await larder(plane, "quotas", "-o", "wide")
+    assert "owner" in out
+    assert (await larder(plane, "quotas", "--json", "-o", "yaml"))[0] == 2
+    assert "acme" in (await larder(plane, "quotas", "get", "acme"))[1]
+    code, out, _ = await larder(plane, "version", "-o", "json")
+    assert (code, json.loads(out)["server"], list(json.loads(out)["nodes"])) == (0, "0.1.0", ["node-a"])
+
+
+@pytest.mark.anyio
+async def test_a_record_is_described_edited_and_created_once(
+    plane: Plane, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await larder(plane, "quotas", "create", "acme", "1GiB"))[0] == 0
+    code, _, err = await larder(plane, "quotas", "create", "acme", "2GiB")
+    assert (code, err) == (1, "Error: the quota 'acme' exists; 'set' changes it\n")
+    monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 3/'")
+    code, out, err = await larder(plane, "quotas", "edit", "acme")
+    assert (code, out, err) == (0, "acme: quota changed\n", "")
+    quota = await plane.get("/api/v1/quotas/acme")
+    assert (quota["weight"], quota["limit_bytes"]) == (3, 1 << 30)
+    assert (await larder(plane, "quotas", "edit", "acme"))[1] == "acme: not changed\n"
+    monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 0/'")
+    code, _, err = await larder(plane, "quotas", "edit", "acme")
+    assert (code, "weight: expected 0.01 to 1000, got 0" in err) == (1, True)
+    await recorded(plane, "quota.changed")
+    code, out, _ = await larder(plane, "quotas", "describe", "acme")
+    assert code == 0
+    for told in (
+        "limit_bytes:",
+        "1 GiB",
+        "Conditions",
+        "Accepted",
+        "Usage of 7 days",
+        "Events",
+        "quota.changed",
+    ):
+        assert told in out
+    await plane.put_pin("sys")
+    assert "Conditions" in (await larder(plane, "pins", "describe", "sys"))[1]
+
+
+@pytest.mark.anyio
+async def test_events_name_the_actor(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 1)
+    await recorded(plane, "quota.changed")
+    _, out, _ = await larder(plane, "events", "list", "--name", "quota.changed")
+    assert re.search(r"quota\.changed +local +- +name=acme", out)
+
+
+@pytest.mark.anyio
+async def test_a_command_exits_with_the_reason(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        viewer = await made(plane, "reader")
+        assert (await larder(plane, "quotas", "list"))[0] == 5
+        assert (await larder(plane, "quotas", "set", "acme", "1", token=viewer))[0] == 5
+        assert (await larder(plane, "quotas", "get", "nobody", token=viewer))[0] == 4
+        assert (await larder(plane, "quotas", "list", "--url", "http://127.0.0.1:9", token=viewer))[0] == 6
