@@ -107,7 +107,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     node.token_file.write_text(fleet.token(node.machine))
     assert node.start().ended() == 1
     assert "name_taken" in node.log()
-    assert "larder nodes forget d" in node.log()
+    assert "larder nodes delete d" in node.log()
     app.until_states(**dict.fromkeys(NAMES, "in_sync"), d="lost")
     app.cli("nodes", "delete", "d")
     node.start()

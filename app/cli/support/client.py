@@ -68,7 +68,7 @@ wait_option = click.option(
     metavar="TIME",
     default="2s",
     show_default=True,
-    help="Wait until the nodes acknowledged, at most this long.",
+    help="Wait for the nodes to acknowledge, at most this long.",
 )
 
 

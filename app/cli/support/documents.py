@@ -21,13 +21,13 @@ def document_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that `diff` and `apply` have in common."""
     for option in (
         click.option(
-            "--take-over", is_flag=True, help="Make records of other owners, or of nobody, this owner's."
+            "--take-over", is_flag=True, help="Take over records of other owners, and records without one."
         ),
-        click.option("--managed-by", metavar="NAME", default="", help="Owner, when the document names none."),
+        click.option("--managed-by", metavar="NAME", default="", help="Owner, if the document names none."),
         click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
         click.option(
             "-f", "--file", "files", metavar="FILE", multiple=True, required=True,
-            help="Document in YAML or JSON; - is standard input. May come again.",
+            help="Document in YAML or JSON; - is standard input. May be repeated.",
         ),
     ):  # fmt: skip
         function = option(function)

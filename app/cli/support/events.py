@@ -12,7 +12,7 @@ MAX_SEARCHED = 1000
 
 
 def _at(event: Mapping[str, Any]) -> str:
-    return datetime.fromtimestamp(event["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return datetime.fromtimestamp(event["at"], UTC).strftime("%m-%d %H:%M:%SZ")
 
 
 def _fields(event: Mapping[str, Any]) -> str:
@@ -21,9 +21,9 @@ def _fields(event: Mapping[str, Any]) -> str:
 
 EVENT_COLUMNS = (
     Column("at", _at),
-    Column("name", lambda event: event["name"]),
-    Column("actor", lambda event: event.get("actor") or "-", drop=2),
-    Column("node", lambda event: event["node"] or "-", drop=1),
+    Column("name", lambda event: event["name"], least=14),
+    Column("actor", lambda event: event.get("actor") or "-", drop=2, least=6),
+    Column("node", lambda event: event["node"] or "-", drop=1, least=8),
     Column("fields", _fields, text=True),
 )
 

@@ -71,7 +71,7 @@ def text_options(command: F) -> F:
     """Add `--text`, `--text-file`, `--messages` and `--generation-prompt`."""
     for option in (
         click.option(
-            "--generation-prompt", is_flag=True, help="After the messages the turn of the model is opened."
+            "--generation-prompt", is_flag=True, help="Append the start of the model's turn to the messages."
         ),
         click.option(
             "--messages",
@@ -79,7 +79,7 @@ def text_options(command: F) -> F:
             help="File of messages, a JSON list of {role, content}; - for stdin.",
         ),
         click.option("--text-file", type=click.File(encoding="utf-8"), help="File of text; - for stdin."),
-        click.option("--text", help="Text; the tokenizer of the model makes tokens of it."),
+        click.option("--text", help="Text, which the tokenizer of the model converts to tokens."),
     ):
         command = option(command)
     return command

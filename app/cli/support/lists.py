@@ -9,20 +9,22 @@ from app.cli.support.client import every
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-limit_option = click.option("--limit", type=click.IntRange(1), help="At most so many; all when left out.")
+limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items; default all.")
 cursor_option = click.option(
-    "--cursor", metavar="TEXT", help="Go on there: `next_cursor` of the answer to --limit with --json."
+    "--cursor",
+    metavar="TEXT",
+    help="Position to continue from: `next_cursor` of the JSON of a list with --limit.",
 )
 sort_option = click.option(
     "--sort", metavar="FIELD", help="Field of the JSON to sort by; with - in front for descending."
 )
-owner_option = click.option("--managed-by", metavar="NAME", help="Only of this owner.")
+owner_option = click.option("--managed-by", metavar="NAME", help="Show only records of this owner.")
 
 unasked_option = click.option(
     "--yes",
     is_flag=True,
     expose_value=False,
-    help="For scripts; one record is deleted without a question anyway.",
+    help="Accepted for scripts; this command never asks.",
 )
 
 

@@ -19,6 +19,11 @@ class Noun(click.Group):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if "list" in self.commands:
+            formatter.write_paragraph()
+            formatter.write_text("Without a command, 'list' is run.")
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.renamed:
             ctx.fail(f"`{ctx.command_path} {cmd_name}` is `larder {self.renamed[cmd_name]}` now")

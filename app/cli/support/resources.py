@@ -62,7 +62,8 @@ def add_describe(group: click.Group, resource: Resource) -> None:
     """Add `describe`, which prints a record with its conditions and the events that concern it."""
 
     @group.command(
-        "describe", help=f"Show a {resource.noun} in full, with its conditions, and events that concern it."
+        "describe",
+        help=f"Show a {resource.noun} in full. Includes its conditions, and events that concern it.",
     )
     @resource.argument
     @url_option

@@ -10,7 +10,7 @@ selector_option = click.option(
     "--selector",
     metavar="LABEL=VALUE",
     multiple=True,
-    help="Only for nodes with this label; may be given several times. `none`: for all.",
+    help="Apply to nodes with this label only; may be repeated. `none`: all nodes.",
 )
 
 

@@ -15,6 +15,8 @@ from app.observe.visible import plain
 GAP = 2
 MIN_TEXT = 16
 """Least width of a column with text before it is left out."""
+CUT_NAME = 32
+"""Width of a name that must be cut anyway."""
 _ELLIPSIS = "…"
 _CODES = re.compile(r"[^\x00-\x7f]")
 
@@ -32,7 +34,9 @@ class Column:
     text: bool = False
     """Prose, which may be shortened between words."""
     wraps: bool = False
-    """Prose that continues on the next lines instead."""
+    """Text that continues on the next lines instead of being shortened."""
+    least: int = 0
+    """Least width in characters, so that tables that are printed one after the other line up."""
     wide: bool = False
     """Shown with `-o wide` only."""
 
@@ -53,7 +57,9 @@ def table(
     """Print a table with a row for each item. `wide` shows all columns in full, however wide the terminal is."""
     shown = [column for column in columns if wide or not column.wide]
     texts = {column.name: [visible_cell(column.cell(item)) for item in items] for column in shown}
-    widths = {column.name: max(map(cells, [column.name, *texts[column.name]])) for column in shown}
+    widths = {
+        column.name: max(column.least, *map(cells, [column.name, *texts[column.name]])) for column in shown
+    }
     if not wide:
         shown = _fitting(shown, widths, width())
     if title:
@@ -67,35 +73,45 @@ def table(
             write(line)
 
 
-def _fitting(columns: list[Column], widths: dict[str, int], limit: int) -> list[Column]:
-    """Return the columns that fit; the widths of those with text are reduced."""
-    shown = list(columns)
-
-    def needed() -> int:
-        least = [
-            min(widths[column.name], max(MIN_TEXT, len(column.name)))
-            if column.text or column.wraps
-            else widths[column.name]
-            for column in shown
-        ]
-        return sum(least) + GAP * (len(shown) - 1)
-
-    while needed() > limit and (droppable := [column for column in shown if column.drop]):
-        shown.remove(max(reversed(droppable), key=lambda column: column.drop))
-    over = sum(widths[column.name] for column in shown) + GAP * (len(shown) - 1) - limit
-    flexible = sorted((c for c in shown if c.text or c.wraps), key=lambda c: -widths[c.name])
-    for column in flexible:
-        cut = min(max(over, 0), widths[column.name] - min(widths[column.name], MIN_TEXT))
-        widths[column.name] -= cut
-        over -= cut
-    for column in sorted(shown, key=lambda column: -widths[column.name]):
-        # Names may be as long as anyone likes: the last resort is to cut them.
-        if over <= 0:
-            break
-        cut = min(over, max(widths[column.name] - MIN_TEXT, 0))
-        widths[column.name] -= cut
-        over -= cut
+def _fitting(columns: Sequence[Column], widths: dict[str, int], limit: int) -> list[Column]:
+    """Return the columns that fit; the widths of those that are shortened are reduced. Names are cut only if they do
+    not fit even alone."""
+    shown = _important(columns, widths, limit)
+    if _needed([column for column in shown if not column.text], widths) > limit:
+        shown = _important(columns, {name: min(width, CUT_NAME) for name, width in widths.items()}, limit)
+    over = _needed(shown, widths) - limit
+    over = _reduced(widths, [column for column in shown if column.text], over)
+    _reduced(widths, shown, over)
     return shown
+
+
+def _important(columns: Sequence[Column], widths: dict[str, int], limit: int) -> list[Column]:
+    """Return the columns without those that are left out so that the others fit."""
+    shown = list(columns)
+    least = {
+        column.name: min(widths[column.name], max(MIN_TEXT, len(column.name)))
+        if column.text
+        else widths[column.name]
+        for column in columns
+    }
+    while _needed(shown, least) > limit and (droppable := [column for column in shown if column.drop]):
+        shown.remove(max(reversed(droppable), key=lambda column: column.drop))
+    return shown
+
+
+def _needed(columns: Sequence[Column], widths: dict[str, int]) -> int:
+    return sum(widths[column.name] for column in columns) + GAP * (len(columns) - 1)
+
+
+def _reduced(widths: dict[str, int], columns: Sequence[Column], over: int) -> int:
+    """Reduce the widest of the columns until nothing is over, or all have the least width. Return what is over."""
+    while over > 0 and columns:
+        widest = max(columns, key=lambda column: widths[column.name]).name
+        if widths[widest] <= MIN_TEXT:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return over
 
 
 def shortened(text: str, limit: int) -> str:

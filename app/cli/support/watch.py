@@ -60,6 +60,21 @@ def watch_option(command: F) -> F:
     return cast(F, watched)
 
 
+def _repeat(show: Callable[[], Any], output: Output) -> None:
+    """Print what `show` prints, again and again. Does not return."""
+    before = ""
+    while True:
+        frame = _Frame(sys.stdout)
+        with redirect_stdout(frame):
+            show()
+        text = frame.text()
+        if text != before:
+            sys.stdout.write(_CLEAR + text if is_terminal() else _added(before, text, output.for_programs))
+            sys.stdout.flush()
+        before = text
+        time.sleep(POLL_S)
+
+
 def _added(before: str, text: str, whole: bool) -> str:
     """Return the lines that are not in the text before; the whole text if it is JSON or YAML."""
     if whole:

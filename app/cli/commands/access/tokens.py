@@ -62,7 +62,7 @@ def get_token(url: str | None, token: str, output: Output) -> None:
 @click.argument("token")
 @url_option
 def describe_token(url: str | None, token: str) -> None:
-    """Show a token in full, by id or name, and events that concern it."""
+    """Show a token in full, by id or name. Includes events that concern it."""
     from app.cli.support.describe import describe
 
     found = _found(url, token)
@@ -88,10 +88,8 @@ def _found(url: str | None, token: str) -> dict[str, Any]:
     show_default=True,
     help="What the token permits.",
 )
-@click.option(
-    "--tenant", "tenants", multiple=True, help="Limit it to this tenant, as shown; may be repeated."
-)
-@click.option("--ttl", metavar="TIME", help="Ends after this time, such as 90d or 12h; default never.")
+@click.option("--tenant", "tenants", multiple=True, help="Limit the token to this tenant; may be repeated.")
+@click.option("--ttl", metavar="TIME", help="Time until the end, such as 90d or 12h; default no end.")
 @url_option
 @output_option
 def create_token(

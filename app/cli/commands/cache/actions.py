@@ -17,7 +17,7 @@ VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
 
 node_option = click.option(
-    "--node", "nodes", metavar="NAME", multiple=True, help="Only on this node; may be given several times."
+    "--node", "nodes", metavar="NAME", multiple=True, help="Act on this node only; may be repeated."
 )
 
 
@@ -52,7 +52,7 @@ def _lookup_options(command: F) -> F:
     return command
 
 
-_yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+_yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command()

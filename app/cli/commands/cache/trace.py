@@ -20,8 +20,8 @@ def trace() -> None:
 @trace.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--since", default="1h", show_default=True, help="How far back, such as 90s, 30m or 1h.")
-@click.option("--node", help="Which node; needed when there are several.")
-@click.option("--force", is_flag=True, help="Replace FILE when it is there.")
+@click.option("--node", help="Node to record; required if there are several.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
 @url_option
 def record(file: Path, since: str, node: str | None, force: bool, url: str | None) -> None:
     """Write a node's recorded requests to FILE. A failure leaves no partial file."""

@@ -14,8 +14,8 @@ from app.cli.support.terminal import say
 
 @click.command()
 @document_options
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @wait_option
 @output_option

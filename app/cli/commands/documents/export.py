@@ -5,24 +5,26 @@ from datetime import UTC, datetime
 import click
 
 from app import __version__
-from app.cli.support.client import call, default_url, print_json, url_option
+from app.cli.support.client import base_url, call, print_json, url_option
 from app.cli.support.terminal import exact
 from app.services.documents.document_text import write
 
 
 @click.command()
-@click.option("--managed-by", metavar="NAME", help="Only records of this owner.")
+@click.option("--managed-by", metavar="NAME", help="Print only records of this owner.")
 @click.option(
     "--type", "types", multiple=True, type=click.Choice(["quotas", "pins", "policies"]),
-    help="Only this type; may come again.",
+    help="Print only this type; may be repeated.",
 )  # fmt: skip
 @click.option(
+    "-o",
+    "--output",
     "--format",
     "form",
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="Of the document.",
+    help="Output format.",
 )
 @url_option
 def export(managed_by: str | None, types: tuple[str, ...], form: str, url: str | None) -> None:
@@ -34,7 +36,7 @@ def export(managed_by: str | None, types: tuple[str, ...], form: str, url: str |
     now = datetime.now(UTC).isoformat(timespec="seconds")
     at = ", ".join(f"{kind} {number}" for kind, number in answer["generations"].items())
     comments = [
-        f"Exported by larder {__version__} from {url or default_url()} at {now}.",
+        f"Exported by larder {__version__} from {base_url(url)} at {now}.",
         *([f"Generations: {at}."] if at else []),
         "'larder diff -f FILE' shows what is different, 'larder apply -f FILE' makes it so.",
     ]

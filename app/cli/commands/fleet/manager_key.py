@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from app.cli.support.client import call, url_option
+from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 from app.push import keys
 from app.settings import load
@@ -18,12 +19,17 @@ def manager_key() -> None:
 
 
 @manager_key.command("show")
+@output_option
 @url_option
-def show_key(url: str | None) -> None:
+def show_key(url: str | None, output: Output) -> None:
     """Show the current public key, the next one, and the nodes that do not know the next one yet."""
     path = _path()
-    say(f"{path}: {_present(path)}")
-    coming = _coming(path)
+    public, coming = _present(path), _coming(path)
+    if output.format not in ("table", "wide"):
+        missing = _missing(url, coming) if coming else []
+        output.data({"public_key": public, "next_public_key": coming or None, "unknown_to": missing}, public)
+        return
+    say(f"{path}: {public}")
     if not coming:
         say("no change is planned: 'larder manager-key next' plans one")
         return
@@ -55,7 +61,9 @@ def make_next() -> None:
 
 @manager_key.command("switch")
 @click.option(
-    "--force", is_flag=True, help="Also when nodes do not know it: those must join again by a token."
+    "--force",
+    is_flag=True,
+    help="Switch although nodes do not know the key; those must join again by a token.",
 )
 @url_option
 def switch(url: str | None, force: bool) -> None:

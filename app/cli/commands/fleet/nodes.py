@@ -118,7 +118,7 @@ def get_node(url: str | None, node: str, output: Output) -> None:
 @click.argument("node")
 @url_option
 def describe_node(url: str | None, node: str) -> None:
-    """Show a node in full, with its numbers, and events that concern it."""
+    """Show a node in full. Includes its statistics, and events that concern it."""
     from app.cli.support.describe import describe
 
     describe(url, "node", node, call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
@@ -243,7 +243,7 @@ def token() -> None:
 )
 @click.option("--uses", type=int, default=1, show_default=True, help="Nodes that may join; 0 for any number.")
 @click.option(
-    "--ttl", metavar="TIME", default="24h", show_default=True, help="Ends after this time; 0 for never."
+    "--ttl", metavar="TIME", default="24h", show_default=True, help="Time until the end; 0 for no end."
 )
 @click.option(
     "--address",

@@ -31,10 +31,14 @@ def pushes() -> None:
 
 
 @pushes.command("list")
-@click.option("--type", "kind", type=click.Choice(["quotas", "pins", "policies"]), help="Only this type.")
-@click.option("--node", help="Only of this node.")
 @click.option(
-    "--state", type=click.Choice(["acked", "nacked", "timed_out", "refused"]), help="Only with this answer."
+    "--type", "kind", type=click.Choice(["quotas", "pins", "policies"]), help="Show only this type."
+)
+@click.option("--node", help="Show only this node.")
+@click.option(
+    "--state",
+    type=click.Choice(["acked", "nacked", "timed_out", "refused"]),
+    help="Show only pushes with this answer.",
 )
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items."

@@ -12,7 +12,9 @@ import msgspec
 
 from app.cli.support import caches, checkup, gpus, show
 from app.cli.support.checkup import CheckResult
-from app.cli.support.client import call, default_url, print_json
+from app.cli.support.client import call, default_url
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
 from app.settings import Settings, load
 from dataplane.base.settings import SettingsError, without_password
 from dataplane.base.units import format_size
@@ -25,24 +27,32 @@ KEEPER_MODULE = "dataplane.recovery.keeper"
 ASK_S = 5.0
 """Seconds to wait for the answer of the Larder that runs on this machine."""
 _MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
+_COLUMNS = (
+    Column("", lambda each: _MARKS[each.state]),
+    Column("what", lambda each: each.name),
+    Column(
+        "found",
+        lambda each: f"{each.message}. To fix it: {each.fix}" if each.fix else each.message,
+        text=True,
+        wraps=True,
+    ),
+)
 
 
 @click.command()
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(config: str | None, as_json: bool) -> None:
+@output_option
+def doctor(config: str | None, output: Output) -> None:
     """Check this machine and suggest fixes. The command changes nothing. The exit code is 1 if a check fails."""
     if config is not None:
         os.environ["LARDER_CONFIG"] = config
     found = _look(config)
     failed = any(each.state == "failure" for each in found)
-    if as_json:
-        print_json({"ok": not failed, "checks": [asdict(each) for each in found]})
-    else:
-        rows = [[_MARKS[each.state], each.name, each.message, each.fix] for each in found]
-        show.table("This machine", ["", "what", "found", "to mend it"], rows)
+    report = {"ok": not failed, "checks": [asdict(each) for each in found]}
+    if not output.data(report, [each.name for each in found if each.state != "ok"]):
+        table("This machine", _COLUMNS, found, wide=output.wide)
     if failed:
         raise click.exceptions.Exit(1)
 

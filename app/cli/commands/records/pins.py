@@ -57,9 +57,9 @@ def pins() -> None:
 
 
 @pins.command("list")
-@click.option("--tenant", help="Only of this tenant, as shown.")
-@click.option("--model", help="Only of this model.")
-@click.option("--tier", type=click.Choice(TIERS), help="Only of this tier.")
+@click.option("--tenant", help="Show only this tenant.")
+@click.option("--model", help="Show only this model.")
+@click.option("--tier", type=click.Choice(TIERS), help="Show only this tier.")
 @owner_option
 @paged
 @url_option
@@ -89,11 +89,11 @@ def _pin_options(command: F) -> F:
         output_option,
         wait_option,
         url_option,
-        click.option("--ttl", help="Ends after this time, such as 90s, 30m, 12h, 7d; `none`: never."),
+        click.option("--ttl", help="Time until the end, such as 90s, 30m, 12h, 7d; `none`: no end."),
         field_options(PinPut, _OPTIONS),
         text_options,
         key_options,
-        click.option("--prefix", metavar="LABEL", help="A hot prefix, as 'larder prefixes' lists it."),
+        click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
         click.option("--tenant", help="Tenant as shown; default `_default`. A prefix brings its own."),
         click.option(
             "--model", help="Model name; the pin holds in every space of it. A prefix brings its own."
@@ -243,7 +243,7 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 
 @pins.command("extend")
 @click.argument("name")
-@click.option("--ttl", required=True, help="It ends no sooner than after this time, such as 30m, 12h, 7d.")
+@click.option("--ttl", required=True, help="Least time until the end, such as 30m, 12h, 7d.")
 @url_option
 @wait_option
 @output_option

@@ -37,7 +37,7 @@ def tenants() -> None:
 
 
 @tenants.command("list")
-@click.option("--managed/--unmanaged", default=None, help="Only those with, or without, a quota.")
+@click.option("--managed/--unmanaged", default=None, help="Show only tenants with, or without, a quota.")
 @paged
 @url_option
 @output_option

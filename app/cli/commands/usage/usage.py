@@ -39,16 +39,16 @@ _COLUMNS = {
     "group_by",
     type=click.Choice(["tenant", "model", "node"]),
     default="tenant",
-    help="What to group by.",
+    help="Group by this.",
 )
 @click.option(
     "--step", type=click.Choice(["1h", "1d"]), default="1d", show_default=True, help="Length of a step."
 )
 @click.option(
-    "--from", "start", metavar="TIME", help="Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
+    "--from", "start", metavar="TIME", help="Start: Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
 )
-@click.option("--to", "end", metavar="TIME", help="The same; now when left out.")
-@click.option("--tenant", help="Only of this tenant.")
+@click.option("--to", "end", metavar="TIME", help="End of the time, in the same form; default now.")
+@click.option("--tenant", help="Show only this tenant.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @url_option
 @output_option

@@ -1,6 +1,7 @@
 """`larder events …`."""
 
 import time
+from contextlib import suppress
 
 import click
 
@@ -22,9 +23,9 @@ def events() -> None:
 
 
 @events.command("list")
-@click.option("--name", help="Only of this name, such as node.lost, or of all with a prefix, such as push.*.")
-@click.option("--node", help="Only of this node.")
-@click.option("--since", metavar="TIME", help="Only of the last 90s, 30m, 12h or 7d.")
+@click.option("--name", help="Show only events of this name, such as node.lost, or push.* for a prefix.")
+@click.option("--node", help="Show only this node.")
+@click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
@@ -47,7 +48,8 @@ def list_events(
     answer = every(url, "/api/v1/events/history", {**asked, "since": first}, limit)
     answer = {**answer, "items": with_actors(url, answer["items"])}
     if follow:
-        _follow(url, asked, answer["items"], output)
+        with suppress(KeyboardInterrupt):
+            _follow(url, asked, answer["items"], output)
     else:
         output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
 
