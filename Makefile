@@ -39,7 +39,7 @@ help:  ## this menu
 run: $(INSTALLED) web  ## start Larder on http://127.0.0.1:8470 (installs what it needs on the first call)
 	exec $(BIN)/larder up $(ARGS)
 
-demo: $(INSTALLED) web  ## start Larder with a real load, so that the dashboard has something to show
+demo: $(INSTALLED) web  ## start Larder with a synthetic load of three tenants, so that the dashboard has something to show
 	exec $(BIN)/larder demo $(ARGS)
 
 test: lint types webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
@@ -67,7 +67,7 @@ bench: $(INSTALLED)  ## measure, and write benchmarks/results/
 GPU_PYTHON ?= $(BIN)/python
 GPU_CYCLES ?= 1000
 
-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/gpu.md)
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/engines/gpus.md)
 	LARDER_TEST_GPU=required LARDER_TEST_GPU_CYCLES=$(GPU_CYCLES) \
 		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven -W default -o timeout=600 -o run_timeout=0 $(ARGS)
 	$(GPU_PYTHON) -m benchmarks gpu
@@ -93,6 +93,9 @@ generated: $(INSTALLED) web/node_modules/.package-lock.json  ## rewrite what fol
 	$(BIN)/python docs/generate.py
 	$(WITH_NODE) npm run --silent api && npm run --silent fixtures
 
+docs: $(INSTALLED)  ## build the documentation as a site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+
 fmt: $(INSTALLED)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
@@ -114,7 +117,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden generated fmt web constraints clean webtypes webtest
+.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden generated docs fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

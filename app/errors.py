@@ -1,6 +1,7 @@
 """Errors of the management plane: one small tree, each class with a stable code.
 
-A code names the failure, not its presentation: `http/problems.py` maps codes to HTTP. `docs/api.md` lists them.
+A code names the failure, not its presentation: `http/problems.py` maps codes to HTTP.
+`docs/reference/errors.md` lists them.
 """
 
 from typing import ClassVar

@@ -81,7 +81,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     apply_limit_bytes: int = 64 << 20
     """Largest accepted document, as a request body or as a file."""
     apply_file: str = ""
-    """A document (see docs/as-code.md) that is applied at every start, on SIGHUP, and when the file changes."""
+    """A document (see docs/operate/as-code.md) that is applied at every start, on SIGHUP, and when the file changes."""
     apply_prune: bool = False
     """Delete records of the file's owner that the file no longer contains."""
     push_timeout_s: float = 5.0

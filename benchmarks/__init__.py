@@ -6,7 +6,7 @@ as a ratio to a baseline that was measured in the same run, alternating with wha
 between two shared mappings, `harness.roundtrip` sends a bare message to another process and back. Values are medians.
 
 `python -m benchmarks.eviction TRACE…` is a command of its own: which share of a trace each eviction policy serves,
-through replays that take minutes. See `docs/eviction.md`.
+through replays that take minutes. See `benchmarks/EVICTION.md`.
 
-What the figures mean and how to read them: `docs/performance.md`.
+What the figures mean and how to read them: `benchmarks/FIGURES.md`.
 """

@@ -68,7 +68,7 @@ class Score(msgspec.Struct):
 
 
 class Scheme(NamedTuple):
-    """Quotas, and what a simulation of the same workload gave (`docs/tenants.md` says which)."""
+    """Quotas, and what a simulation of the same workload gave (`benchmarks/TENANTS.md` says which)."""
 
     name: str
     shares: Callable[[int], list[QuotaSpec]]

@@ -6,14 +6,16 @@ A test holds the written files against what this module says, so they cannot gro
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))
 
+from app.http.problems import KINDS, TYPE_PREFIX  # noqa: E402
 from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
-from docs import settings_table  # noqa: E402
+from docs import reference_tables, settings_table  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
 
@@ -29,40 +31,47 @@ SECTIONS = (
 
 
 def errors() -> str:
-    """`docs/errors.md`: every code of the data plane."""
+    """`reference/errors.md`: every problem of the API and every code of the data plane."""
     lines = [
-        "# Codes of the data plane",
+        "# Error codes",
         "",
         NOTE,
         "",
+        "## Problems of the API",
+        "",
+        "The API answers failures with `application/problem+json` (RFC 9457): "
+        f"`type` is `{TYPE_PREFIX}` and the name below.",
+        "",
+        "| type | status | means |",
+        "|---|---:|---|",
+        *(f"| `{name}` | {kind.status} | {kind.title} |" for name, kind in KINDS.items()),
+        "",
+        "## Codes of the data plane",
+        "",
         "Why a request, or one key of it, was not served. Numbers are never reused and names never change their "
-        "meaning. Engines see the number, metrics and events carry the name in lower case.",
+        "meaning. Engines see the number; metrics and events carry the name.",
     ]
     for low, high, title in SECTIONS:
-        lines += ["", f"## {title}", "", "| number | name | means |", "|---:|---|---|"]
+        lines += ["", f"### {title}", "", "| number | name | means |", "|---:|---|---|"]
         lines += [
-            f"| {int(code)} | `{code.name.lower()}` | {_cell(code.__doc__)} |"
+            f"| {int(code)} | `{code.name.lower()}` | {reference_tables.cell(code.__doc__)} |"
             for code in Code
             if low <= code < high
         ]
-    lines += ["", "## Outcomes of `reserve` that are no refusal", "", "| number | name |", "|---:|---|"]
+    lines += ["", "### Outcomes of `reserve` that are no refusal", "", "| number | name |", "|---:|---|"]
     lines += [f"| {int(outcome)} | `{outcome.name.lower()}` |" for outcome in ReserveOutcome]
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str | None) -> str:
-    return (text or "").replace("|", "\\|")
-
-
 def block_states() -> str:
-    """`docs/block-states.md`: the life of a block, drawn from its table."""
+    """`reference/block-states.md`: the life of a block, drawn from its table."""
     lines = [
-        "# The life of a block",
+        "# Block states",
         "",
         NOTE,
         "",
-        "Only a READY block may be read. Leases and pins are no states: a lease is a count on a READY block, a pin "
-        "is a mark. The theory stands in `dataplane/protocol/states.py` and `dataplane/protocol/layout.py`.",
+        "Engines read READY blocks only. Leases and pins are not states: a lease is a count on a READY block, a pin "
+        "is a mark. `dataplane/protocol/states.py` and `dataplane/protocol/layout.py` explain why this is safe.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -81,11 +90,20 @@ def block_states() -> str:
 
 
 def settings() -> str:
-    """`docs/settings.md`: every setting."""
+    """`reference/settings.md`: every setting."""
     return settings_table.page(NOTE)
 
 
-FILES = {"errors.md": errors, "block-states.md": block_states, "settings.md": settings}
+FILES: dict[str, Callable[[], str]] = {
+    "reference/block-states.md": block_states,
+    "reference/cli.md": lambda: reference_tables.commands(NOTE),
+    "reference/errors.md": errors,
+    "reference/events.md": lambda: reference_tables.event_page(NOTE),
+    "reference/metrics.md": lambda: reference_tables.metric_page(NOTE),
+    "reference/routes.md": lambda: reference_tables.routes(NOTE),
+    "reference/settings.md": settings,
+    "reference/wire.md": lambda: reference_tables.wire(NOTE),
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`docs/settings.md`, from the settings' structs: names, environment variables, defaults, and what each is for."""
+"""`docs/reference/settings.md`, from the structs of the settings: names, environment variables, defaults, meanings."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def page(note: str) -> str:
         note,
         "",
         "From `larder.toml` (or the file that `--config` or `LARDER_CONFIG` names), then from the environment, which "
-        "wins. Sizes may be written as `4GiB`. `larder up --print-config` shows what is in force, without secrets; a "
-        "name that nobody knows is an error. Settings marked as secret are printed nowhere and written to no log.",
+        "wins. Sizes may be written as `4GiB`. `larder up --print-config` and `python -m dataplane --print-config` "
+        "show what is in force. An unknown name is an error. Secrets are never printed or logged.",
     ]
     lines += [
         "",
-        "## Of the command line alone",
+        "## Of the command line only",
         "",
         "| environment | default | means |",
         "|---|---|---|",

@@ -77,7 +77,7 @@ _COMMANDS = {
     ),
     "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
-    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a real load."),
+    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a synthetic load to look at."),
 }
 
 

@@ -7,7 +7,7 @@ stays with its key, so policies that remember evicted blocks (ghosts) store fing
 
 To add a policy, implement the protocol in a new module here, register it in `registry.POLICIES`, and add its name to
 `Algorithm` and `ALGORITHMS` of `dataplane.protocol.control`. Test it in `tests/eviction`, and describe it in
-`docs/eviction.md`.
+`docs/reference/eviction.md`.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Error codes: every code that the data plane can answer, with its number on the wire.
 
-Codes are stable: a number is never reused and a name never changes its meaning. `docs/errors.md` is generated from this
-table. A code is an answer, not an exception: no message from a peer may raise beyond the socket on which it arrives.
+Codes are stable: a number is never reused and a name never changes its meaning. `docs/reference/errors.md`
+is generated from this table. A code is an answer, not an exception: no message from a peer may raise beyond the
+socket on which it arrives.
 """
 
 from enum import IntEnum

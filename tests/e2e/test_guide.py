@@ -1,52 +1,103 @@
-"""The commands in docs/api.md are run as they stand, and answer what is shown."""
+"""The console, shell and Python blocks of the documentation are run as they stand, and print what is shown.
+
+A block is not run if a comment stands directly above it: `<!-- not run: the reason -->`. A block below
+`<!-- file: NAME -->` is written to that file first. Each page gets a new Larder, in which an engine of the tenant
+`wild` stored and read a prefix of the model `llama`.
+"""
 
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tests.e2e.larder import Larder, keys, running, store, until
 
 pytestmark = [pytest.mark.slow]
-GUIDE = Path(__file__).parents[2] / "docs" / "api.md"
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    if "decisions" not in path.parts and "Made by docs/generate.py" not in path.read_text(encoding="utf-8")
+)
+RUN = ("console", "sh", "bash", "shell", "python")
 END = "=end-of-a-command="
 STATUS = "=answered="
+CODE = "=exit-code="
+_BLOCK = re.compile(
+    r"(?:<!-- *(?P<mark>[^>]*?) *-->\n+)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass
 class Command:
-    """A line behind `$`, with those that continue it, and what stands below."""
+    """A command, and the output that the page shows for it."""
 
     text: str
     shown: list[str] = field(default_factory=list)
 
     @property
     def expected_status(self) -> int:
-        """Of the refusal that is shown; 0 when none is."""
+        """HTTP status of the refusal that is shown; 0 if none is."""
         found = re.search(r'"status":(\d+)', "".join(self.shown))
         return int(found[1]) if found else 0
 
+    @property
+    def may_fail(self) -> bool:
+        return "# exit code" in self.text or any(line.startswith("Error:") for line in self.shown)
+
     def is_shown(self, output: str) -> bool:
-        """Whether the output is what stands below; `…` there stands for anything."""
+        """Whether the output is the one that is shown; `…` there stands for anything."""
         parts = [re.escape("".join(part.split())) for part in "".join(self.shown).split("…")]
         return re.fullmatch(".*".join(parts), "".join(output.split())) is not None
 
 
-def commands(text: str) -> list[Command]:
-    found: list[Command] = []
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append(Command(line[2:]))
-            elif found and found[-1].text.endswith("\\"):
-                found[-1].text += f"\n{line}"
-            elif line and not line.startswith("#"):
-                found[-1].shown.append(line)
+@dataclass
+class Page:
+    commands: list[Command] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    unmarked: list[str] = field(default_factory=list)
+    """Marks above blocks that are not understood."""
+
+
+def page(text: str) -> Page:
+    found = Page()
+    for block in _BLOCK.finditer(text):
+        mark, language, body = block["mark"] or "", block["language"], dedent(block["text"])
+        if mark.startswith("file: "):
+            found.commands.append(Command(f"cat > {mark[6:]} <<'END_OF_FILE'\n{body}END_OF_FILE"))
+        elif language in RUN and mark.startswith("not run"):
+            if len(mark.removeprefix("not run:").split()) < 2:
+                found.unmarked.append(mark)
+        elif language == "console":
+            found.commands += commands(body)
+        elif language == "python":
+            found.commands.append(Command(f"python - <<'END_OF_FILE'\n{body}END_OF_FILE\n# python"))
+        elif language in RUN:
+            found.commands.append(Command(body.rstrip()))
     return found
+
+
+def commands(block: str) -> list[Command]:
+    """Lines behind `$`, with those that continue them, and the output below each."""
+    found: list[Command] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:]))
+        elif found and found[-1].text.endswith("\\"):
+            found[-1].text += f"\n{line}"
+        elif line and not line.startswith("#"):
+            found[-1].shown.append(line)
+    return found
+
+
+READ = {str(path.relative_to(ROOT)): page(path.read_text(encoding="utf-8")) for path in PAGES}
 
 
 @pytest.fixture
@@ -55,9 +106,18 @@ def larder(socket_dir: Path) -> Iterator[Larder]:
         yield one
 
 
-def test_every_command_of_the_guide_does_what_it_shows(larder: Larder, tmp_path: Path) -> None:
-    told = commands(GUIDE.read_text())
-    assert len(told) > 30
+def test_a_block_that_is_not_run_says_why() -> None:
+    assert {name: page.unmarked for name, page in READ.items() if page.unmarked} == {}
+
+
+def test_the_guides_have_commands() -> None:
+    assert len(READ["docs/reference/api.md"].commands) > 30
+    assert sum(bool(page.commands) for page in READ.values()) >= 10
+
+
+@pytest.mark.parametrize("name", [name for name, page in READ.items() if page.commands])
+def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Path, name: str) -> None:
+    told = READ[name].commands
     with larder.engine() as engine:
         chain = keys("wild", 4)
         store(engine, chain, tenant="wild")
@@ -69,36 +129,52 @@ def test_every_command_of_the_guide_does_what_it_shows(larder: Larder, tmp_path:
             "what engines brought",
         )
         outputs = run(larder, [command.text for command in told], tmp_path)
-    for command, (output, statuses) in zip(told, outputs, strict=True):
+    for command, (output, statuses, code) in zip(told, outputs, strict=True):
         if command.shown:
             assert command.is_shown(output), f"{command.text}\n{output}"
         expected = command.expected_status
         assert all(status == expected if expected else status < 400 for status in statuses), (
             f"{command.text}\n{output}"
         )
+        if "curl" not in command.text and not command.may_fail:
+            assert code == 0, f"{command.text}\n{output}"
 
 
-def run(larder: Larder, texts: list[str], folder: Path) -> list[tuple[str, list[int]]]:
-    """In one shell, one after the other: what each printed, and the statuses that it was answered."""
+def run(larder: Larder, texts: list[str], folder: Path) -> list[tuple[str, list[int], int]]:
+    """Run all in one shell, one after the other. Return the output, the HTTP statuses and the exit code of each."""
     script = [
         f"curl() {{ command curl --no-progress-meter --noproxy '*' -w '%{{stderr}}{STATUS}%{{http_code}}\\n' \"$@\"; }}"
     ]
     for text in texts:
         script += [
             text.replace("127.0.0.1:8470", f"127.0.0.1:{larder.port}"),
-            f"echo {END} | tee /dev/stderr",
+            f"{{ echo {CODE}$?; echo {END}; }} | tee /dev/stderr",
         ]
-    environ = {**os.environ, "LARDER_URL": larder.url}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")} | {
+        "LARDER_URL": larder.url,
+        "LARDER_STATE_DIR": str(larder.folder),
+        "LARDER_HTTP_PORT": str(larder.port),
+        "LARDER_LMCACHE_PORT": "0",
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
     ended = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         env=environ,
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     printed, said = ended.stdout.split(f"{END}\n"), ended.stderr.split(f"{END}\n")
     assert len(printed) == len(said) == len(texts) + 1, ended.stderr
-    statuses = [[int(found) for found in re.findall(rf"{STATUS}(\d+)", part)] for part in said]
-    return list(zip(printed, statuses, strict=True))[:-1]
+    results = []
+    for out, err in zip(printed[:-1], said[:-1], strict=True):
+        code = int(re.findall(rf"{CODE}(\d+)", out)[-1])
+        statuses = [int(found) for found in re.findall(rf"{STATUS}(\d+)", err)]
+        told = re.sub(rf"(?:{STATUS}|{CODE})\d+\n", "", err)
+        results.append((re.sub(rf"{CODE}\d+\n", "", out) + told, statuses, code))
+    return results

@@ -41,7 +41,7 @@ class PinRow(Base):
     """Seconds from a hit to the new end of the pin; None: the end is fixed."""
     note: Mapped[str] = mapped_column(sa.Text())
     managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
-    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
     selector: Mapped[Labels]
     owner: Mapped[Name] = mapped_column(server_default=EMPTY)
     """Principal that first created the pin."""

@@ -22,7 +22,7 @@ class PolicyRow(Base):
     low_watermark: Mapped[float] = mapped_column(sa.Double())
     note: Mapped[str] = mapped_column(sa.Text())
     managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
-    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
     selector: Mapped[Labels]
     priority: Mapped[Whole] = mapped_column(server_default="0")
     """Of several policies that match a node, the one with the highest priority applies."""

@@ -28,7 +28,7 @@ class QuotaRow(Base):
     mode: Mapped[Name] = mapped_column(server_default="enforce")
     note: Mapped[str] = mapped_column(sa.Text())
     managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
-    """Owner of the document that manages the record (see `docs/as-code.md`); empty: none."""
+    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
     selector: Mapped[Labels]
     generation: Mapped[Whole]
     """Generation that last changed this record."""

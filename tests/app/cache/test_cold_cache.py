@@ -505,7 +505,7 @@ async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
     code, (cache, empty) = await examined()
     assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
     assert "1,234 blocks (1000 B) were lost" in cache["message"]
-    assert "docs/operations.md" in cache["fix"]
+    assert "docs/operate/runbook.md" in cache["fix"]
     assert empty["message"].startswith("p (acme): none of its 4 blocks is cached")
     assert "larder pins delete" in empty["fix"]
 

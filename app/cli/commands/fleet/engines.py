@@ -68,7 +68,9 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
 @click.option(
     "--kill", is_flag=True, help="End the process with SIGKILL: it can read and write nothing more."
 )
-@click.option("--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operations.md.")
+@click.option(
+    "--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operate/runbook.md."
+)
 @click.option("--off", is_flag=True, help="Let the process attach again.")
 @url_option
 @output_option

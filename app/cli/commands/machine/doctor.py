@@ -61,7 +61,7 @@ def _look(config: str | None) -> list[CheckResult]:
     try:
         settings = load(config)
     except SettingsError as error:
-        return [CheckResult("settings", "failure", str(error), "see docs/settings.md")]
+        return [CheckResult("settings", "failure", str(error), "see docs/reference/settings.md")]
     plane, found = _data_plane()
     runs = checkup.runs_here(settings.state_dir)
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
@@ -105,7 +105,7 @@ def _data_plane() -> tuple[dict[str, Any], CheckResult]:
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     if told.returncode:
         lines = told.stderr.strip().splitlines() or [f"exit code {told.returncode}"]
-        return {}, CheckResult("settings", "failure", lines[-1][:400], "see docs/settings.md")
+        return {}, CheckResult("settings", "failure", lines[-1][:400], "see docs/reference/settings.md")
     try:
         plane = msgspec.json.decode(told.stdout, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -138,7 +138,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
 def _node_cache(node: dict[str, Any]) -> CheckResult:
     stats = node["stats"]
     if stats.get("cold"):
-        fix = "engines fill it again as they store; see Cold caches in docs/operations.md"
+        fix = "engines fill it again as they store; see Cold caches in docs/operate/runbook.md"
         return CheckResult("cache", "warning", caches.began(node), fix)
     blocks = show.plural(stats["pool"]["blocks"], "block")
     holds = f"cache of {node['name']} holds {blocks} ({show.size(stats['pool']['ready_bytes'])})"

@@ -30,5 +30,5 @@ def dataplane(arguments: tuple[str, ...]) -> None:
 @click.command(context_settings=_RAW, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> None:
-    """Start Larder with a real load."""
+    """Start Larder with a synthetic load."""
     _become("app.demo", list(arguments))

@@ -1,0 +1,24 @@
+"""Hook of MkDocs: CONTRIBUTING.md, which lies outside of `docs/`, is a page of the site."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+PAGE = "contribute/contributing.md"
+_FILE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:deploy|benchmarks)/[^)]+)\)")
+_OUTSIDE = re.compile(r"\]\((?:\.\./)+CONTRIBUTING\.md")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page, with links that lead from its place in the site."""
+    text = Path(config.config_file_path).with_name("CONTRIBUTING.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, PAGE, content=text.replace("](docs/", "](../")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to CONTRIBUTING.md to the page, and name other files outside of `docs/` by their paths."""
+    up = "../" * page.file.src_uri.count("/")
+    return _FILE.sub(r"\1 (`\2`)", _OUTSIDE.sub(f"]({up}{PAGE}", markdown))

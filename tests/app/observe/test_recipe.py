@@ -1,0 +1,23 @@
+"""The metric of the recipe 'Add a metric' in CONTRIBUTING.md is in the next scrape."""
+
+import msgspec
+import pytest
+
+from app.observe import metrics
+from dataplane.protocol.events import PoolStats
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+from tests.recipes import code
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_metric_of_the_recipe_is_scraped(
+    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "POOL", dict(metrics.POOL))
+    exec(code("Add a metric"), vars(metrics))
+    node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=9, max_blocks=7))
+    await plane.until(lambda: any(stats.pool.max_blocks == 7 for stats in plane.app.parts.fleet.stats()))
+    text = (await plane.http.get("/metrics")).text
+    assert f'larder_pool_max_blocks{{node="{node.stats.node}"}} 7.0' in text

@@ -1,0 +1,73 @@
+"""Links between the pages, and from the code to the pages, lead somewhere; the site builds without a warning."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+SOURCES = sorted(
+    path
+    for folder in ("app", "dataplane", "migrations", "benchmarks", "web/src", "deploy", "docs", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".ts", ".svelte", ".yml", ".yaml", ".md", ".env")
+)
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
+_OWN = re.compile(r"\]\(#([^)\s]*)\)")
+_MENTION = re.compile(r"\b(?:docs|benchmarks)/[\w/-]+\.md\b")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as forges and MkDocs make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in _LINK.findall(text):
+        found = page.parent / target
+        assert found.exists(), target
+        if anchor and found.suffix == ".md":
+            assert anchor[1:] in anchors(found), f"{target}{anchor}"
+    for anchor in _OWN.findall(text):
+        assert anchor in anchors(page), f"#{anchor}"
+
+
+def test_pages_that_files_mention_exist() -> None:
+    missing = {
+        f"{path.relative_to(ROOT)}: {mention}"
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("*.yml"), *SOURCES]
+        for mention in _MENTION.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / mention).is_file()
+    }
+    assert missing == set()
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "true"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert (tmp_path / "site" / "contribute" / "contributing.html").is_file()

@@ -1,0 +1,15 @@
+"""Code blocks of CONTRIBUTING.md, for the tests that run its recipes."""
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
+_PYTHON = re.compile(r"^ *```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def code(title: str) -> str:
+    """Return the one Python block below the heading with this title."""
+    section = CONTRIBUTING.read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    (block,) = _PYTHON.findall(section)
+    return dedent(block)
