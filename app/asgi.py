@@ -32,7 +32,7 @@ from app.http.routes.records import ceilings, pins, policies, prefixes, quotas, 
 from app.http.routes.usage.reports import get_usage
 from app.http.routes.views import overview
 from app.http.routes.views.events import list_events
-from app.http.routes.views.health import healthz, readyz
+from app.http.routes.views.health import fleet_healthz, healthz, readyz
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
 from app.http.routes.views.stream import EventMessages, stream_events
@@ -178,7 +178,7 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
     )
     return Litestar(
         route_handlers=[
-            *(api, docs, healthz, readyz, metrics, home, page),
+            *(api, docs, healthz, fleet_healthz, readyz, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
         guards=[guard],

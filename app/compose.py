@@ -66,7 +66,7 @@ from app.services.views.events import Events
 from app.services.views.health import HealthChecks
 from app.services.views.overview import OverviewService
 from app.services.views.snapshot import Snapshots
-from app.settings import Settings, admin_token, is_loopback, join_addresses, proxies
+from app.settings import Settings, admin_token, join_addresses, proxies, requires_token
 from app.store.base.database import Database
 from app.store.fleet.leader_lock import leader_lock_of
 from app.supervisor.environ import environ_of
@@ -98,7 +98,7 @@ class Parts:
         self.connections = ConnectionCounts()
         self.requests, self.ingest, self.push = RequestCounts(), IngestCounts(), PushCounts()
 
-        self.auth = Auth(database, changes, admin_token(app), may_open=_may_open(settings))
+        self.auth = Auth(database, changes, admin_token(app), may_open=not requires_token(settings))
         self.tokens = Tokens(database, changes, self.auth)
         self.token_uses = TokenUses(database, self.auth)
         self.sessions = LoginSessions(database, changes, self.auth)
@@ -175,7 +175,9 @@ class Parts:
         self.health = HealthChecks(database, self.progress, fleet)
         self.snapshots = Snapshots(database, fleet, self.progress, bus)
         self.rollup = Rollup(bus)
-        self.events = Events(database)
+        self.events = Events(
+            database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost
+        )
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
             self.events.offer(event) if not event.node or leader_election.latest else None
@@ -211,12 +213,6 @@ class Parts:
                 (metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
             ],
         )
-
-
-def _may_open(settings: Settings) -> bool:
-    """Return whether requests need no token before one exists: only if no other machine can send requests."""
-    alone = is_loopback(settings.common.http_host) and not settings.app.trusted_proxies
-    return settings.app.auth == "auto" and alone
 
 
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:

@@ -1,13 +1,15 @@
 """`larder demo`: a complete Larder with a synthetic load of three tenants, so that the dashboard has data to show.
 
 Starts `larder up` and the load as child processes, sets quotas and a pin over the REST API as an operator would, prints
-the URL of the dashboard, and runs until Ctrl-C. The state lives in a temporary folder unless `--state-dir` names one.
-Also available as `python -m app.demo`.
+the URL of the dashboard, and runs until Ctrl-C or SIGTERM. All settings apply, except those of its own state: database,
+control and event sockets are in a temporary folder, unless `--state-dir` names one. Also available as
+`python -m app.demo`.
 """
 
 import errno
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -22,10 +24,13 @@ from typing import Any
 
 import click
 import httpx
+import msgspec
 from rich.console import Console
 
 from app import settings
-from dataplane.base.settings import CONFIG_VARIABLE, Common, SettingsError, to_environ, with_defaults
+from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.settings import Settings
+from dataplane.base.settings import Common, SettingsError, to_environ, with_defaults
 from dataplane.base.units import format_size
 
 POOL_BYTES = 256 << 20
@@ -35,12 +40,14 @@ QUOTAS = {
     "support": ("96MiB", "one long system prompt, many short questions"),
     "scanner": ("48MiB", "one-off prompts, limited so that they do not evict others"),
 }
-SURVIVES = "LARDER_APP__DATA_PLANE_SURVIVES"
-"""Set to false, so that no data plane of the demonstration remains when it is killed."""
-KEEP_MEMORY = "LARDER_DATAPLANE__KEEP_MEMORY_S"
-"""Set to 0, so that no memory of the demonstration remains when it stops."""
-GUARDS = ("LARDER_APP__AUTH", "LARDER_APP__ADMIN_TOKEN", "LARDER_APP__ADMIN_TOKEN_FILE")
-"""Not passed on to the demonstration: its API answers every caller on this machine."""
+OWN = {
+    "LARDER_APP__EMBEDDED_DATA_PLANE": "true",
+    "LARDER_APP__DATA_PLANE_SURVIVES": "false",
+    "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+}
+"""Settings without which a data plane or memory of the demonstration would remain when it stops or is killed."""
+ADMIN_TOKEN = "LARDER_APP__ADMIN_TOKEN"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PIN = "support-system-prompt"
 READY_S = 60.0
 STOP_S = 15.0
@@ -63,43 +70,62 @@ class DemoError(Exception):
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the state here.  [default: nowhere]",
+    help="Keep the state here.  [default: nowhere, whatever the settings say]",
 )
 def main(seconds: float | None, rate: float, state_dir: Path | None) -> None:
-    """Start Larder with a made-up load of three tenants and open quotas and a pin, until Ctrl-C."""
+    """Start Larder with a made-up load of three tenants and open quotas and a pin, until Ctrl-C or SIGTERM.
+
+    All settings apply, except those of the state directory, the database, and the control and event sockets."""
     console = Console()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
+    for stop_signal in STOP_SIGNALS:
+        signal.signal(stop_signal, _stop)
     try:
         with ExitStack() as children:
             folder = state_dir or Path(
                 children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-"))
             )
-            _demo(console, children, _surroundings(console, folder), folder, seconds, rate)
+            given = settings.load()
+            given = msgspec.structs.replace(given, common=_surroundings(console, given.common, folder))
+            _demo(console, children, given, folder, seconds, rate)
     except KeyboardInterrupt:
         console.print("\nstopped")
     except (DemoError, SettingsError, OSError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _surroundings(console: Console, folder: Path) -> Common:
-    """Return the settings of the demonstration: address and pool as configured, everything else in `folder`.
+def _stop(_number: int, _frame: object) -> None:
+    """End the demonstration. Further signals must not interrupt the stop of its children."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _surroundings(console: Console, given: Common, folder: Path) -> Common:
+    """Return the shared settings of the demonstration: addresses and pool as configured, its state in `folder`.
 
     A port that is in use, such as by a running Larder, is replaced by a free one.
     """
-    given = settings.load().common
-    port = given.http_port
-    if not port or _is_taken(given.http_host, port):
-        port = _free_port(given.http_host)
-    if given.http_port not in (0, port):
-        console.print(f"port {given.http_port} is in use: the demonstration takes {port}", highlight=False)
+    default_socket = with_defaults(msgspec.structs.replace(given, engine_socket=""), os.environ).engine_socket
     own = Common(
         http_host=given.http_host,
-        http_port=port,
+        http_port=_usable_port(console, given.http_host, given.http_port),
+        lmcache_port=given.lmcache_port and _usable_port(console, "127.0.0.1", given.lmcache_port),
+        engine_socket="" if given.engine_socket == default_socket else given.engine_socket,
         pool_bytes=given.pool_bytes or POOL_BYTES,
         state_dir=str(folder.absolute()),
     )
     return with_defaults(own, {})
+
+
+def _usable_port(console: Console, host: str, given: int) -> int:
+    """Return the given port, or a free one if it is 0 or in use."""
+    if given and not _is_taken(host, given):
+        return given
+    port = _free_port(host)
+    if given:
+        console.print(f"port {given} is in use: the demonstration takes {port}", highlight=False)
+    return port
 
 
 def _is_taken(host: str, port: int) -> bool:
@@ -126,24 +152,22 @@ def _bound(host: str, port: int) -> int:
 
 
 def _demo(
-    console: Console, children: ExitStack, common: Common, folder: Path, seconds: float | None, rate: float
+    console: Console, children: ExitStack, given: Settings, folder: Path, seconds: float | None, rate: float
 ) -> None:
-    config = folder / "demo.toml"
-    config.touch()
-    inherited = {name: value for name, value in os.environ.items() if not _is_shared(name)}
-    environ = {
-        **inherited,
-        CONFIG_VARIABLE: str(config),
-        **to_environ(common),
-        SURVIVES: "false",
-        KEEP_MEMORY: "0",
-    }
+    common = given.common
+    environ = {**os.environ, **to_environ(common), **OWN}
+    token = settings.admin_token(given.app)
+    made_token = "" if token or not settings.requires_token(given) else secrets.token_hex(32)
+    if made_token:
+        token = environ[ADMIN_TOKEN] = made_token
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
-    up = children.enter_context(_child([*UP], environ, stdout=log, stderr=log))
+    stops_in_s = 2 * given.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
+    up = children.enter_context(_child([*UP], environ, stops_in_s, stdout=log, stderr=log))
     host = f"[{common.http_host}]" if ":" in common.http_host else common.http_host
     url = f"http://{host}:{common.http_port}"
-    api = children.enter_context(httpx.Client(base_url=url, timeout=10.0, trust_env=False))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    api = children.enter_context(httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers))
     _wait_until_ready(api, up, log_path)
 
     arguments = [
@@ -155,13 +179,17 @@ def _demo(
         str(rate),
         "--json",
     ]
-    load = children.enter_context(_child([*LOAD, *arguments], environ, stdout=subprocess.PIPE, stderr=log))
+    load = children.enter_context(
+        _child([*LOAD, *arguments], environ, STOP_S, stdout=subprocess.PIPE, stderr=log)
+    )
     reports = _lines(load, up, log_path)
     shared = next(line for line in reports if line is not None)
     for tenant, (limit, note) in QUOTAS.items():
         _put(api, f"/api/v1/quotas/{tenant}", {"limit_bytes": limit, "note": note})
     _put(api, f"/api/v1/pins/{PIN}", {**shared, "note": "every support prompt starts with it"})
     console.print(f"dashboard: [bold]{url}[/]", highlight=False, soft_wrap=True)
+    if made_token:
+        console.print(f"token: {made_token}", highlight=False, soft_wrap=True)
     console.print(
         f"{len(QUOTAS)} quotas, a pin of {len(shared['keys'])} blocks, a pool of "
         f"{format_size(common.pool_bytes or 0)}; logs in {log_path}; Ctrl-C stops everything",
@@ -173,24 +201,35 @@ def _demo(
         raise DemoError(f"{wrong} blocks came back with wrong bytes")
 
 
-def _is_shared(variable: str) -> bool:
-    """Return whether the variable sets a shared setting, the path of the configuration, or authentication."""
-    names = [f"LARDER_{name.upper()}" for name in Common.__struct_fields__]
-    return variable in (*names, *GUARDS, CONFIG_VARIABLE)
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 @contextmanager
-def _child(command: list[str], environ: dict[str, str], **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+def _child(
+    command: list[str], environ: dict[str, str], stops_in_s: float, **streams: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a child that does not receive Ctrl-C; stop it with SIGTERM at the end."""
-    process = subprocess.Popen(
-        command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True, **streams
-    )
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a child that was started must also be stopped
     try:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_unblock,
+            **streams,
+        )
+    except BaseException:
+        _unblock()
+        raise
+    try:
+        _unblock()
         yield process
     finally:
         process.terminate()
         try:
-            process.wait(STOP_S)
+            process.wait(stops_in_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_S)
@@ -205,7 +244,7 @@ def _wait_until_ready(api: httpx.Client, up: subprocess.Popen[bytes], log: Path)
         if up.poll() is not None:
             raise DemoError(_ended("larder up", up, log))
         try:
-            reply = api.get("/readyz")
+            reply = api.get("/healthz/fleet")
         except httpx.TransportError:
             time.sleep(0.05)
             continue
@@ -213,7 +252,7 @@ def _wait_until_ready(api: httpx.Client, up: subprocess.Popen[bytes], log: Path)
             return
         answer = f"{reply.status_code} {reply.text[:200]}"
         time.sleep(0.1)
-    raise DemoError(f"{api.base_url}/readyz answered {answer} for {READY_S:.0f} s; see {log}")
+    raise DemoError(f"{api.base_url}/healthz/fleet answered {answer} for {READY_S:.0f} s; see {log}")
 
 
 def _put(api: httpx.Client, path: str, record: dict[str, Any]) -> None:

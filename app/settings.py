@@ -54,7 +54,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Serve `/metrics`, which names tenants, without a token; false: once a token exists, the role viewer is
     required."""
     anonymous_health: bool = True
-    """Serve `/healthz` and `/readyz` without a token, but without names; false: they require the role viewer, too."""
+    """Serve `/healthz`, `/readyz` and `/healthz/fleet` without a token, but without names; false: they require the role
+    viewer, too."""
     streams_per_token: int = 100
     """Event streams and waiting requests that one token may have open at once, including those of its sessions; more
     get 429."""
@@ -205,6 +206,12 @@ def without_secrets(settings: Settings) -> Settings:
     if app.admin_token:
         app = msgspec.structs.replace(app, admin_token="(set)")
     return msgspec.structs.replace(settings, common=shared.without_secrets(settings.common), app=app)
+
+
+def requires_token(settings: Settings) -> bool:
+    """Return whether requests need a token even before one exists: `auth` says so, or other machines can send them."""
+    app = settings.app
+    return app.auth == "required" or not is_loopback(settings.common.http_host) or bool(app.trusted_proxies)
 
 
 def check_bind(settings: Settings, *, tokens_exist: bool) -> None:

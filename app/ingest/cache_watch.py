@@ -95,7 +95,7 @@ class CacheWatch:
         """Publish a cold start, unless the previous manager process did."""
         known = False
         if self._keeps():
-            filters = EventFilters("cache.cold", node, start.at)
+            filters = EventFilters("cache.cold", node, since=start.at)
             async with self._database.read() as session:
                 known = bool((await events.page(session, PageRequest(1), filters)).rows)
         self._starts[node] = start.at

@@ -28,8 +28,10 @@ class LarderEvent(msgspec.Struct, frozen=True):
     seq: int
     """Sequence number of the event since the start of this management plane."""
     node: str
-    """Node on which it happened; empty for the management plane."""
+    """Node on which it happened, or that was changed; empty for the management plane."""
     fields: dict[str, Any]
+    actor: str = ""
+    """Who caused it, as in the audit log; empty if no request did."""
 
 
 class Subscription:
@@ -82,17 +84,21 @@ class EventBus:
         self.keep: Callable[[LarderEvent], None] = lambda event: None
         """Callback that stores each event of this process; it must not block or raise."""
 
-    def publish(self, name: str, node: str = "", /, *, at: float | None = None, **fields: Any) -> None:
+    def publish(
+        self, name: str, node: str = "", actor: str = "", /, *, at: float | None = None, **fields: Any
+    ) -> None:
         """Publish an event of this management plane and store it."""
-        self.keep(self._tell(name, node, at, fields))
+        self.keep(self._tell(name, node, actor, at, fields))
 
-    def relay(self, name: str, node: str, at: float, fields: dict[str, Any]) -> None:
+    def relay(self, name: str, node: str, at: float, fields: dict[str, Any], actor: str = "") -> None:
         """Publish an event of another management plane, which stores it."""
-        self._tell(name, node, at, fields)
+        self._tell(name, node, actor, at, fields)
 
-    def _tell(self, name: str, node: str, at: float | None, fields: dict[str, Any]) -> LarderEvent:
+    def _tell(
+        self, name: str, node: str, actor: str, at: float | None, fields: dict[str, Any]
+    ) -> LarderEvent:
         self._seq += 1
-        event = LarderEvent(name, time.time() if at is None else at, self._seq, node, fields)
+        event = LarderEvent(name, time.time() if at is None else at, self._seq, node, fields, actor)
         self.recent.append(event)
         self.ring.append(event)
         self._offer(event)

@@ -101,7 +101,7 @@ class Up:
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if self.get("/readyz").is_success:
+                if self.get("/healthz/fleet").is_success:
                     return
             except httpx.TransportError:
                 pass

@@ -53,7 +53,7 @@ class Running:
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if self.http.get("/readyz").is_success:
+                if self.http.get("/healthz/fleet").is_success:
                     self._log_in()
                     return
             except httpx.TransportError:

@@ -82,7 +82,9 @@ def larder(pool_bytes: int, settings: Mapping[str, str] | None = None) -> Iterat
         "LARDER_APP__DATA_PLANE_SURVIVES": "false",
         **(settings or {}),
     }
-    with _started("larder", [sys.executable, "-m", "app", "up"], environ, rpc, http, "/readyz") as server:
+    with _started(
+        "larder", [sys.executable, "-m", "app", "up"], environ, rpc, http, "/healthz/fleet"
+    ) as server:
         yield server
 
 

@@ -281,21 +281,24 @@ class Client:
         except ProtocolError as error:
             self._link.protocol_failed(error.message)
 
-    def _commit(self, world: Attachment, reservation: int, slots: bytes, checksums: bytes) -> CommitResult:
+    def _commit(
+        self, world: Attachment, reservation: int, slots: bytes, checksums: bytes, outcomes: bytes
+    ) -> CommitResult:
         with self._lock:
             if self._link.world is not world:  # data plane is gone; the next one numbers differently
-                return CommitResult(0, Code.UNAVAILABLE)
+                return CommitResult(0, Code.UNAVAILABLE, outcomes)
             answer = self._link.ask(
                 lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
             )
             if isinstance(answer, wire.BlocksCommitted):
-                return CommitResult(answer.blocks)
+                return CommitResult(answer.blocks, None, outcomes)
             if isinstance(answer, wire.Refused):
                 self._tell_refused("commit", answer)
-                return CommitResult(0, code_of(answer.code))
+                return CommitResult(0, code_of(answer.code), outcomes)
             if answer is Code.UNAVAILABLE:
                 self._link.send_abort(reservation)
-            return CommitResult(0, answer if isinstance(answer, Code) else Code.MALFORMED)
+            code = answer if isinstance(answer, Code) else Code.MALFORMED
+            return CommitResult(0, code, outcomes)
 
     def _abort(self, world: Attachment, reservation: int) -> None:
         with self._lock:

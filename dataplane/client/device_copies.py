@@ -132,7 +132,7 @@ class DeviceStore(_Copy):
         whole = len(self._copied) == self._cache.layers or not self._arrays
         if not self._settle() or not whole:
             self._give_up()
-            return CommitResult(0, Code.UNAVAILABLE)
+            return CommitResult(0, Code.UNAVAILABLE, self._reservation.outcomes.tobytes())
         self._arrays = []
         return self._reservation.commit()
 

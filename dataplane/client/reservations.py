@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,17 +19,55 @@ from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
 
 _WRITE = int(ReserveOutcome.WRITE)
+_NOT_REFUSED = frozenset(int(outcome) for outcome in ReserveOutcome)
 _UNAVAILABLE = bytes((Code.UNAVAILABLE,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CommitResult:
-    """Outcome of a commit."""
+    """Outcome of a reservation that ended with a commit."""
 
     blocks: int
     """Number of published blocks, which every reader can see now."""
     code: Code | None = None
-    """Reason why nothing was published, or None on success."""
+    """Reason why nothing was published; None if the commit succeeded, even if it published only a part of the keys
+    because others were refused."""
+    outcomes: bytes = b""
+    """Outcome of `reserve` for each key: a `ReserveOutcome` or a `Code`."""
+
+    @property
+    def refused_blocks(self) -> dict[int, Code]:
+        """Reason by position, for each key that was not published because it was refused.
+
+        A key that was cached already, or that another engine was writing, was not refused. After a failed commit, the
+        blocks that were to be published have its `code`.
+        """
+        return {
+            at: reason
+            for at, outcome in enumerate(self.outcomes)
+            if (reason := self._reason(outcome)) is not None
+        }
+
+    @property
+    def refused(self) -> dict[Code, int]:
+        """Number of refused blocks by reason."""
+        counts: Counter[Code] = Counter()
+        for outcome in sorted(set(self.outcomes)):
+            if (reason := self._reason(outcome)) is not None:
+                counts[reason] += self.outcomes.count(outcome)
+        return dict(counts)
+
+    def _reason(self, outcome: int) -> Code | None:
+        """Return why a block with this outcome was refused, or None if it was not."""
+        if outcome == _WRITE:
+            return self.code
+        return None if outcome in _NOT_REFUSED else code_of(outcome)
+
+    def __repr__(self) -> str:
+        code = None if self.code is None else self.code.name
+        refused = ", ".join(f"{reason.name}: {number}" for reason, number in self.refused.items())
+        more = f", refused={{{refused}}}" if refused else ""
+        return f"CommitResult(blocks={self.blocks}, code={code}{more})"
 
 
 class Reservation:
@@ -42,7 +81,7 @@ class Reservation:
         self,
         keys: int,
         nbytes: int,
-        commit: Callable[[Attachment, int, bytes, bytes], CommitResult],
+        commit: Callable[[Attachment, int, bytes, bytes, bytes], CommitResult],
         abort: Callable[[Attachment, int], None],
         *,
         checksums: bool,
@@ -103,13 +142,7 @@ class Reservation:
     @property
     def refused(self) -> dict[Code, int]:
         """Refused keys by reason."""
-        codes, counts = np.unique(self.outcomes, return_counts=True)
-        known = (ReserveOutcome.WRITE, ReserveOutcome.PRESENT, ReserveOutcome.BUSY)
-        return {
-            code_of(code): number
-            for code, number in zip(codes.tolist(), counts.tolist(), strict=True)
-            if code not in known
-        }
+        return CommitResult(0, outcomes=self._codes).refused
 
     def array(self, i: int) -> npt.NDArray[np.uint8]:
         """Return the memory of block `i` as a writable array of `nbytes` bytes over the arena."""
@@ -172,14 +205,14 @@ class Reservation:
             self._check(positions, checksums)
         if positions is not None and not len(positions):
             self.abort()
-            return CommitResult(0)
+            return CommitResult(0, outcomes=self._codes)
         if checksums is None and self._checksums and self._open:
             checksums = self._sum(self.writable if positions is None else positions)
         ended = self._end()
         if ended is None:
-            return CommitResult(0)
+            return CommitResult(0, outcomes=self._codes)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
-        return self._commit(*ended, slots, b"".join(checksums or ()))
+        return self._commit(*ended, slots, b"".join(checksums or ()), self._codes)
 
     def _sum(self, positions: Sequence[int]) -> list[bytes]:
         return [

@@ -18,7 +18,7 @@ from tests.free_port import free_port
 class Up:
     """A `larder up` in a process of its own."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
+    def __init__(self, folder: Path, stdout: int | None = None, /, **environ: str) -> None:
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             "LARDER_STATE_DIR": str(folder),
@@ -30,7 +30,7 @@ class Up:
             **environ,
         }
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
-        self.process = Forked("app", "up", env=self.environ, stderr=subprocess.PIPE, text=True)
+        self.process = Forked("app", "up", env=self.environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, trust_env=False)
@@ -38,7 +38,7 @@ class Up:
     def until_ready(self, timeout_s: float = 20.0) -> None:
         def ready() -> bool:
             try:
-                return self.get("/readyz").status_code == 200
+                return self.get("/healthz/fleet").status_code == 200
             except httpx.TransportError:
                 assert self.process.poll() is None, "larder up ended"
                 return False

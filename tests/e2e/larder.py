@@ -73,7 +73,7 @@ class Larder:
 
     def ready(self) -> bool:
         try:
-            return self.api.get("/readyz").status_code == 200
+            return self.api.get("/healthz/fleet").status_code == 200
         except httpx.TransportError:
             return False
 

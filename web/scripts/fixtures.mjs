@@ -167,7 +167,7 @@ const busyPrefixes = [
   prefix('p-91ce2f00d3b4a6f8', { tenant: 'rag-support', model: 'Qwen/Qwen3-32B', bytes_served: 96 * GiB, hits: 1_536, error: 12, last_used: AT - 130 }),
 ];
 
-const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: 0, node: from, fields });
+const fact = (name, ago, fields, from = 'gpu-a1') => ({ name, at: AT - ago, seq: 0, node: from, actor: '', fields });
 /** The newest twenty, oldest first, counted in that order. */
 const facts = (...list) => list.sort((a, b) => a.at - b.at).slice(-20).map((f, i) => ({ ...f, seq: i + 1 }));
 

@@ -38,6 +38,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._~!$&'()*+;=-]+)(?::(\d{0,5}))?", 
 MAX_PORT = 65_535
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_HEALTH = frozenset({"/healthz", "/readyz", "/healthz/fleet"})
 SURE_S = 1.0
 """Seconds between two checks that the token of a stream is still valid."""
 UNANNOUNCED = (
@@ -210,7 +211,7 @@ class MiddlewareStack:
         known = method if method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS") else "other"
         self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
         # Health checks run every few seconds, also while they fail.
-        told = method not in _SAFE or (status >= 400 and path not in ("/healthz", "/readyz"))
+        told = method not in _SAFE or (status >= 400 and path not in _HEALTH)
         level = "info" if told else "debug"
         getattr(self._log, level)(
             "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)

@@ -61,7 +61,7 @@ class NodeGateway(msgspec.Struct, frozen=True):
     unanswered: int
     """Answers whose client had disconnected."""
     problem: str
-    """Why new workers cannot map the gateway's memory; empty when they can. `/readyz` reports it, too."""
+    """Why new workers cannot map the gateway's memory; empty when they can. `/healthz/fleet` reports it, too."""
     name_restored: int
     """Number of times that the name of its shared memory was removed and restored."""
     memory_short: bool

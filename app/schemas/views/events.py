@@ -15,8 +15,23 @@ class EventAnswer(msgspec.Struct, frozen=True):
     name: str
     """e.g. `node.lost`, `push.nacked`, `quota.changed`."""
     node: str
-    """Node it happened on; empty for the management plane."""
+    """Node that it happened on, or that was changed; empty for the management plane."""
+    actor: str
+    """Who caused it, as in the audit log; empty if no request did."""
     fields: dict[str, Any]
+
+
+class EventsNotKept(msgspec.Struct, frozen=True):
+    """Which events the history lacks. Counts are since the start of the manager that answers."""
+
+    before: float
+    """Events before this time, in Unix seconds, are deleted (`events_retention_days`)."""
+    names: list[str]
+    """Names of events of normal operation, which are never kept; the event stream has them."""
+    dropped: int
+    """Events that were dropped because the database did not take them in time."""
+    lost: int
+    """Events that nodes sent and that did not arrive."""
 
 
 class EventList(msgspec.Struct, frozen=True):
@@ -25,6 +40,7 @@ class EventList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
+    not_kept: EventsNotKept
 
 
 @dataclass(frozen=True)
@@ -34,5 +50,6 @@ class EventFilters:
     name: str | None = None
     """One name, or a prefix such as `push.*` for all names that begin with `push.`."""
     node: str | None = None
+    actor: str | None = None
     since: float | None = None
     """Earliest time in Unix seconds."""

@@ -14,6 +14,12 @@ class Health(msgspec.Struct, frozen=True):
 
 class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ready"]
+    database: str = ""
+    """Why the database accepts no changes, such as a full disk; empty if it does."""
+
+
+class FleetHealth(msgspec.Struct, frozen=True):
+    status: Literal["ok"]
     nodes: dict[str, str]
     """State by node; empty for callers without a token if the API requires one."""
     database: str = ""

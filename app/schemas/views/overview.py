@@ -43,7 +43,7 @@ class Overview(msgspec.Struct, frozen=True):
     armed: bool
     """Whether every living node enforces quotas; false if there is no living node."""
     ready: bool
-    """Result of `/readyz`."""
+    """Result of `/healthz/fleet`: no node is lost, and every node holds what the records ask for."""
     pool: PoolStats
     totals: Totals
     rates: RecentRates

@@ -30,7 +30,7 @@ SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole
 """Entries per minute that the audit keeps: of failures by address block, and of refusals by token. More are only
 counted."""
 EXPECTED = "expected 'Authorization: Bearer larder_…' with a token (create one with 'larder tokens create')"
-_ITS_PLACE = "'auth.setup_token' in the log of the start that created the database"
+_ITS_PLACE = "'auth.setup_token' in the log of the first start that required a token"
 FIRST = (
     "a token is needed, and there is none yet: 'larder login --setup' creates the first with the setup token, which is "
     f"at {_ITS_PLACE}; when that is lost, start once with app.admin_token_file"
@@ -109,7 +109,8 @@ class Auth:
         return sum(refusals.suppressed_total for refusals in self._refusals.values())
 
     async def start(self) -> str:
-        """Return the one-time setup token if it was created now, else an empty string. Raises StoreUnavailable."""
+        """Return the one-time setup token if it was created now, else an empty string. None is created while requests
+        need no token: any of them can create the first. Raises StoreUnavailable."""
         async with self._database.read() as session:
             self._hasher = Hasher(await identity.store_id(session), await identity.secret(session))
         if self._configured:
@@ -121,7 +122,7 @@ class Auth:
                 self._closed = True
                 await tokens.drop_setup(change.session)
                 return ""
-            if await tokens.get(change.session, credentials.SETUP_ID) is not None:
+            if self._may_open or await tokens.get(change.session, credentials.SETUP_ID) is not None:
                 return ""
             change.session.add(
                 TokenRow(

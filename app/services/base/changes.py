@@ -196,7 +196,7 @@ class Changes:
 
     def _publish(self, events: Sequence[Notification]) -> None:
         for event in events:
-            self._bus.publish(event.name, event.node, at=event.at, **event.fields)
+            self._bus.publish(event.name, event.node, event.actor, at=event.at, **event.fields)
 
 
 class _ChangeEvents:
@@ -205,13 +205,14 @@ class _ChangeEvents:
     def __init__(self) -> None:
         self._each: list[Notification] = []
         self._at = 0.0
+        self._actor = ""
         self._counts: Counter[tuple[str, int, str]] = Counter()
 
     def add(self, rows: Iterable[AuditRow]) -> None:
         for row in rows:
             if row.decision == "denied":
                 continue
-            self._at = row.at
+            self._at, self._actor = row.at, row.actor
             self._counts[row.type, row.generation, row.action] += 1
             if len(self._each) <= MAX_EVENTS:
                 self._each.append(_event(row))
@@ -224,6 +225,7 @@ class _ChangeEvents:
                 f"{kind or 'records'}.changed",
                 self._at,
                 {"action": action, "count": count, "generation": number},
+                actor=self._actor,
             )
             for (kind, number, action), count in self._counts.items()
         ]
@@ -232,5 +234,6 @@ class _ChangeEvents:
 def _event(row: AuditRow) -> Notification:
     if row.type:
         fields = {"name": row.name, "action": row.action, "generation": row.generation}
-        return Notification(f"{row.kind}.changed", row.at, fields)
-    return Notification(f"{row.kind}.{row.action}", row.at, {"name": row.name})
+        return Notification(f"{row.kind}.changed", row.at, fields, actor=row.actor)
+    node = row.name if row.kind == "node" else ""
+    return Notification(f"{row.kind}.{row.action}", row.at, {"name": row.name}, node, row.actor)

@@ -1,6 +1,6 @@
 """Redacts the fleet's state for callers who are limited to tenants: they see their own tenants and no other names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,11 +16,19 @@ from app.services.base.principals import Principal
 from dataplane.protocol.events import PoolStats, Totals
 
 
-def is_shown(event: LarderEvent, by: Principal) -> bool:
-    """Return whether the caller may see the event: only if it names one of its tenants, as other events may name
-    others."""
+def visible_events(events: Iterable[LarderEvent], by: Principal) -> list[LarderEvent]:
+    """Return the events that the caller may see, without the names of other callers if it is limited to tenants."""
     if by.salts is None:
-        return True
+        return list(events)
+    return [
+        event if event.actor == by.actor else msgspec.structs.replace(event, actor="")
+        for event in events
+        if _is_shown(event, by)
+    ]
+
+
+def _is_shown(event: LarderEvent, by: Principal) -> bool:
+    """Return whether the event names one of the caller's tenants; other events may name others."""
     tenant = event.fields.get("tenant")
     if tenant is None and event.name.startswith("quota."):
         tenant = event.fields.get("name")

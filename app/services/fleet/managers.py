@@ -99,7 +99,7 @@ class Managers:
     def on_notifications(self, events: Sequence[Notification]) -> None:
         """Handle a commit of another manager."""
         for event in events:
-            self._bus.relay(event.name, event.node, event.at, event.fields)
+            self._bus.relay(event.name, event.node, event.at, event.fields, event.actor)
         self.missed()
 
     def missed(self) -> None:

@@ -155,22 +155,25 @@ class RecordProgress:
     def unready_counts(self) -> list[str]:
         """Return the same as `unready`, as counts, for callers who may not see the names of nodes."""
         living = self._fleet.living()
+        lost = len(self._fleet.nodes) - len(living)
+        reasons = [f"{lost} of {len(self._fleet.nodes)} nodes are lost"] if lost else []
         if not living:
-            return ["no node is connected"]
+            return ["no node is connected", *reasons]
         behind = sum(self.state(node) is not NodeState.IN_SYNC for node in living)
-        reasons = [f"{behind} of {len(living)} nodes do not hold what they should"] if behind else []
+        if behind:
+            reasons.append(f"{behind} of {len(living)} nodes do not hold what they should")
         closed = sum(bool(_gateway_problem(node)) for node in living)
         if closed:
             reasons.append(f"the gateway of {closed} of {len(living)} nodes cannot serve new workers")
         return reasons
 
     def unready(self) -> list[str]:
-        """Return why a known living node is not at the current generations, or why its gateway cannot serve new
-        workers; empty when all are ready."""
+        """Return which nodes are lost, why a living node is not at the current generations, or why its gateway cannot
+        serve new workers; empty when all are ready."""
         living = self._fleet.living()
+        reasons = [f"{node.name} is lost" for node in self._fleet.nodes.values() if node.lost]
         if not living:
-            return ["no node is connected"]
-        reasons = []
+            return ["no node is connected", *reasons]
         for node in living:
             for kind in SNAPSHOT_TYPES:
                 state = self.state(node, kind)

@@ -5,7 +5,9 @@ that finds the queue full is dropped and counted.
 """
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -15,11 +17,12 @@ import structlog
 from app.errors import StoreUnavailable
 from app.observe.events import LarderEvent
 from app.schemas.base.listing import PageRequest
-from app.schemas.views.events import EventAnswer, EventFilters, EventList
+from app.schemas.views.events import EventAnswer, EventFilters, EventList, EventsNotKept
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
 
+DAY_S = 86_400.0
 QUEUE = 5000
 BATCH = 500
 GATHER_S = 0.5
@@ -48,8 +51,13 @@ NOT_STORED = frozenset(
 class Events:
     """Stores events, and lists the stored ones."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, retention_days: float = 30.0, lost: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`lost` returns the number of events of nodes that did not arrive."""
         self._database = database
+        self._retention_s = retention_days * DAY_S
+        self._lost = lost
         self._queue: deque[LarderEvent] = deque()
         self._signal = asyncio.Event()
         self._log = structlog.get_logger()
@@ -105,7 +113,8 @@ class Events:
             EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__})
             for row in page.rows
         ]
-        return EventList(items, page.total, page.next_cursor)
+        not_kept = EventsNotKept(time.time() - self._retention_s, sorted(NOT_STORED), self.dropped, self._lost())
+        return EventList(items, page.total, page.next_cursor, not_kept)
 
 
 def _row(event: LarderEvent) -> EventRow:
@@ -116,7 +125,9 @@ def _row(event: LarderEvent) -> EventRow:
         fields["left_out_bytes"] = len(packed)
     else:
         fields = msgspec.json.decode(packed)  # values that JSON cannot express, such as NaN, become null
-    return EventRow(at=event.at, name=_name(event.name), node=_name(event.node), fields=fields)
+    return EventRow(
+        at=event.at, name=_name(event.name), node=_name(event.node), actor=_name(event.actor), fields=fields
+    )
 
 
 def _name(text: str) -> str:

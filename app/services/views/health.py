@@ -1,4 +1,4 @@
-"""The health checks: this process works, and the nodes hold what the records ask for.
+"""The health checks: this process works, it serves the API, and the nodes hold what the records ask for.
 
 Unauthenticated callers see neither the names of nodes nor the location of the database.
 """
@@ -6,13 +6,13 @@ Unauthenticated callers see neither the names of nodes nor the location of the d
 from app import __version__
 from app.errors import NotReady, StoreUnavailable
 from app.ingest.fleet import Fleet
-from app.schemas.views.health import Health, Readiness
+from app.schemas.views.health import FleetHealth, Health, Readiness
 from app.services.records.progress import RecordProgress
 from app.store.base.database import Database
 
 
 class HealthChecks:
-    """Answers for `/healthz` and `/readyz`. A `stranger` is an unauthenticated caller."""
+    """Answers for `/healthz`, `/readyz` and `/healthz/fleet`. A `stranger` is an unauthenticated caller."""
 
     def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet) -> None:
         self._database = database
@@ -34,8 +34,14 @@ class HealthChecks:
         return Health("ok", __version__, self._database.origin)
 
     async def readiness(self, *, stranger: bool) -> Readiness:
-        """Raises NotReady, StoreUnavailable."""
-        await self.ping(stranger=stranger)  # readiness compares the nodes with the database
+        """Return whether this process can serve requests, whatever state the nodes are in: a lost node must not take
+        the API away. Raises StoreUnavailable."""
+        await self.ping(stranger=stranger)
+        return Readiness("ready", self._changes(stranger))
+
+    async def fleet_health(self, *, stranger: bool) -> FleetHealth:
+        """Return whether every node is there and holds what the records ask for. Raises NotReady, StoreUnavailable."""
+        await self.ping(stranger=stranger)  # the nodes are compared with the database
         progress = self._progress
         reasons = progress.unready_counts() if stranger else progress.unready()
         changes = self._changes(stranger)
@@ -43,7 +49,7 @@ class HealthChecks:
             raise NotReady("; ".join([*reasons, *([changes] if changes else [])]))
         nodes = self._fleet.nodes.values()
         states = {} if stranger else {node.name: progress.state(node).value for node in nodes}
-        return Readiness("ready", states, changes)
+        return FleetHealth("ok", states, changes)
 
     def _changes(self, stranger: bool) -> str:
         """Return why the database accepts no changes, or an empty string."""

@@ -133,7 +133,7 @@ class OverviewService:
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page(by).items,
             refused=refused,
-            recent=[event for event in self._bus.recent if redaction.is_shown(event, by)],
+            recent=redaction.visible_events(self._bus.recent, by),
         )
         if by.salts is None:
             return whole

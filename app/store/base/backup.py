@@ -1,28 +1,38 @@
-"""Consistent copy of a database in use: SQLite's online backup, or `pg_dump` for Postgres."""
+"""Backup of a management plane in use: a tar archive with a consistent copy of the database (SQLite's online backup, or
+`pg_dump` for Postgres) and the manager key, without which nodes of other machines would not trust a restored manager.
+"""
 
 import os
 import shutil
 import sqlite3
 import subprocess
+import tarfile
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from app.errors import Conflict, StoreUnavailable
 
+SQLITE_MEMBER = "larder.db"
+POSTGRES_MEMBER = "larder.dump"
+"""Names of the copy of the database in the archive; an archive has one of them."""
+KEY_MEMBER, NEXT_KEY_MEMBER = "manager.key", "manager.key.next"
+"""Names of the manager key, and of the one that will replace it, in the archive."""
 PAGES = 1024
 """Pages copied per step; writers can proceed between steps."""
 BESIDE = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps beside a database file."""
 
 
-def backup(url: sa.URL, target: Path, *, force: bool) -> int:
-    """Copy the database of a full URL to a file, and return the size of the copy in bytes.
+def backup(url: sa.URL, target: Path, *, force: bool, keys: Sequence[Path] = ()) -> int:
+    """Copy the database of a full URL, and the manager key, to an archive. Return its size in bytes.
 
-    The file appears complete or not at all, readable only by its owner. Raises Conflict when it exists and `force` is
-    not set, and StoreUnavailable when the copy fails.
+    `keys` are the files of the manager key and of the next one; those that do not exist are left out. The archive
+    appears complete or not at all, readable only by its owner. Raises Conflict when it exists and `force` is not set,
+    and StoreUnavailable when the copy fails.
     """
     if url.get_backend_name() == "sqlite":
         _check_apart(Path(url.database or ""), target)
@@ -32,17 +42,18 @@ def backup(url: sa.URL, target: Path, *, force: bool) -> int:
         raise Conflict(f"{target} is there already; --force replaces it")
     if not target.parent.is_dir():
         raise Conflict(f"{target.parent} is not a folder")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise Conflict(f"{target.parent} cannot be written to: {error.strerror}") from None
-    os.close(handle)
-    part = Path(name)
-    try:
-        if url.get_backend_name() == "sqlite":
-            _copy_sqlite(url, part)
-        else:
-            _dump_postgres(url, part)
+    with new_file(target) as part:
+        with new_file(target) as copy:
+            if url.get_backend_name() == "sqlite":
+                member = SQLITE_MEMBER
+                _copy_sqlite(url, copy)
+            else:
+                member = POSTGRES_MEMBER
+                _dump_postgres(url, copy)
+            try:
+                _pack(part, [(copy, member), *zip(keys, (KEY_MEMBER, NEXT_KEY_MEMBER), strict=False)])
+            except OSError as error:
+                raise StoreUnavailable(f"the backup failed: {error.strerror}") from error
         with part.open("rb") as written:
             os.fsync(written.fileno())
         size = part.stat().st_size
@@ -53,9 +64,34 @@ def backup(url: sa.URL, target: Path, *, force: bool) -> int:
                 os.link(part, target)  # unlike a rename, never overwrites a new file
             except FileExistsError:
                 raise Conflict(f"{target} is there already; --force replaces it") from None
-    finally:
-        part.unlink(missing_ok=True)
     return size
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Create an empty file beside the target that only its owner can read, and remove it at the end unless it was
+    renamed. Raises Conflict."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise Conflict(f"{target.parent} cannot be written to: {error.strerror}") from None
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        for suffix in ("", *BESIDE):
+            Path(name + suffix).unlink(missing_ok=True)
+
+
+def _pack(archive: Path, members: Sequence[tuple[Path, str]]) -> None:
+    """Write the files that exist to the archive, with mode 0600. Raises OSError."""
+    with tarfile.open(archive, "w") as tar:
+        for path, name in members:
+            if path.exists():
+                about = tar.gettarinfo(path, name)
+                about.mode, about.uid, about.gid, about.uname, about.gname = 0o600, 0, 0, "", ""
+                with path.open("rb") as content:
+                    tar.addfile(about, content)
 
 
 def _check_apart(source: Path, target: Path) -> None:

@@ -36,6 +36,7 @@ class Notification(msgspec.Struct, frozen=True, array_like=True):
     """Time in Unix seconds."""
     fields: dict[str, Any]
     node: str = ""
+    actor: str = ""
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventFilters
 from app.store.base import listing
-from app.store.base.declarative import Base, Name, RowNumber, Seconds
+from app.store.base.declarative import EMPTY, Base, Name, RowNumber, Seconds
 from app.store.base.listing import ListPage
 
 
@@ -21,6 +21,7 @@ class EventRow(Base):
     at: Mapped[Seconds] = mapped_column(index=True)
     name: Mapped[Name]
     node: Mapped[Name]
+    actor: Mapped[Name] = mapped_column(server_default=EMPTY)
     fields: Mapped[dict[str, Any]] = mapped_column(sa.JSON())
 
 
@@ -29,6 +30,7 @@ _SORTABLE: dict[str, listing.Expression] = {
     "id": EventRow.id,
     "name": EventRow.name,
     "node": EventRow.node,
+    "actor": EventRow.actor,
 }
 
 
@@ -44,6 +46,8 @@ async def page(session: AsyncSession, wanted: PageRequest, filters: EventFilters
         where.append(name == begins if begins == filters.name else name.startswith(begins, autoescape=True))
     if filters.node is not None:
         where.append(EventRow.node == filters.node)
+    if filters.actor is not None:
+        where.append(EventRow.actor == filters.actor)
     if filters.since is not None:
         where.append(EventRow.at >= filters.since)
     return await listing.page(session, EventRow, EventRow.id, _SORTABLE, wanted, *where)

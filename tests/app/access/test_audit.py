@@ -214,6 +214,8 @@ async def test_the_command_line_lists_exports_and_verifies(socket_dir: Path) -> 
         database = plane.app.parts.settings.common.database_url
         good = await larder("audit", "verify", "--database", database, "--expect", head)
         assert (good.returncode, head in good.stdout) == (0, True), good.stderr
+        proposed = good.stdout.split()[-5:]
+        assert proposed == ["larder", "audit", "verify", "--expect", head]
         assert (await larder("audit", "verify", "--file", str(socket_dir / "export"))).returncode == 0
         await execute(plane.app.parts.database, "UPDATE audit SET actor = 'nobody' WHERE id = 4")
         bad = await larder("audit", "verify", "--database", database)

@@ -28,6 +28,7 @@ OPEN = {
     "/metrics",
     "/healthz",
     "/readyz",
+    "/healthz/fleet",
     "/healthcheck",
 }
 """Paths that may have a method that answers everybody, or does so by a setting."""
@@ -114,18 +115,21 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         ready = await asked(plane, "", "GET", "/readyz")
-        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "nodes": {}, "database": ""})
-        assert (await plane.get("/readyz"))["nodes"] == {"node-a": "in_sync"}
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
+        fleet = await asked(plane, "", "GET", "/healthz/fleet")
+        assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
+        assert (await plane.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
         node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
         await plane.put_quota("acme", 1)
-        behind = await asked(plane, "", "GET", "/readyz")
+        assert (await asked(plane, "", "GET", "/readyz")).status_code == 200
+        behind = await asked(plane, "", "GET", "/healthz/fleet")
         assert behind.status_code == 503
         assert behind.json()["detail"] == "1 of 1 nodes do not hold what they should"
-        assert "node-a is nacked" in (await plane.http.get("/readyz")).json()["detail"]
+        assert "node-a is nacked" in (await plane.http.get("/healthz/fleet")).json()["detail"]
         Path(sa.make_url(plane.app.parts.settings.common.database_url).database or "").rename(
             socket_dir / "aside"
         )
-        for path in ("/healthz", "/readyz"):
+        for path in ("/healthz", "/readyz", "/healthz/fleet"):
             away = await asked(plane, "", "GET", path)
             assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
@@ -133,13 +137,13 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
 async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
     async with guarding(socket_dir, anonymous_health=False) as plane:
         viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
-        for path in ("/metrics", "/healthz", "/readyz"):
+        for path in ("/metrics", "/healthz", "/readyz", "/healthz/fleet"):
             assert await status(plane, "GET", path, "") == 401
             assert await status(plane, "GET", path, viewer) in (200, 503)
         assert await status(plane, "GET", "/metrics", limited) == 403, "it tells of all tenants"
         assert await status(plane, "GET", "/healthz", limited) == 200
     async with guarding(socket_dir) as plane:
-        for path in ("/healthz", "/readyz"):
+        for path in ("/healthz", "/readyz", "/healthz/fleet"):
             assert await status(plane, "GET", path, "") in (200, 503)
 
 

@@ -224,6 +224,10 @@ async def test_until_there_is_a_token_this_machine_needs_none(socket_dir: Path) 
 async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
     socket_dir: Path, database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    async with serving(settings_in(socket_dir, database_url)) as plane:
+        assert (await plane.http.get(WHO)).status_code == 200
+        assert (await plane.get("/api/v1/audit"))["total"] == 0
+    assert "larder_setup_" not in capsys.readouterr().out, "nothing requires a token yet"
     settings = settings_in(socket_dir, database_url, auth="required")
     async with serving(settings) as plane:
         nobody = await plane.http.get(WHO)

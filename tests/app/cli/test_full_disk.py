@@ -115,9 +115,9 @@ def test_what_is_there_is_served_from_a_full_disk_and_changes_are_refused(disk: 
             refused = put(http, "b")
             assert refused.status_code == 503
             assert "the database has no room left for changes" in refused.json()["detail"]
-        assert (
-            "the database takes no changes: the database has no room" in http.get("/readyz").json()["detail"]
-        )
+        why = "the database takes no changes: the database has no room"
+        assert why in http.get("/readyz").json()["database"], "reads are served"
+        assert why in http.get("/healthz/fleet").json()["detail"]
         shown = subprocess.run(
             [*LARDER, "status", "--url", str(http.base_url)],
             capture_output=True,
@@ -129,7 +129,7 @@ def test_what_is_there_is_served_from_a_full_disk_and_changes_are_refused(disk: 
         disk.free()
         until(lambda: put(http, "b").status_code in (201, 428), "room for a change")
         assert http.get("/api/v1/quotas").json()["total"] == 2
-        until(lambda: "no changes" not in http.get("/readyz").text, "the end of the warning")
+        until(lambda: "no changes" not in http.get("/healthz/fleet").text, "the end of the warning")
     log = disk.log.read_text()
     assert "database.away" in log
     assert "database.back" in log

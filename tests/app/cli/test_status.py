@@ -35,7 +35,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
 async def test_the_status_says_why_it_is_not_ready(settings: Settings) -> None:
     async with serving(settings) as plane:
         code, out, _ = await larder(plane, "status")
-        why = (await plane.http.get("/readyz")).json()["detail"]
+        why = (await plane.http.get("/healthz/fleet")).json()["detail"]
         assert (code, out.splitlines()[0]) == (0, f"not ready ({why}), quotas not enforced")
 
 

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import signal
 import socket
 import sqlite3
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app import __version__
 from app.cli.commands.machine import up as up_command
 from app.openapi import document
 from app.settings import load
@@ -336,6 +338,45 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> Non
                 assert answer.json()["status"]["applied"] is True
         up.send_signal(signal.SIGTERM)
         assert up.wait(timeout=15) == 0
+
+
+def test_a_start_ends_with_a_line_that_says_where_everything_is(socket_dir: Path) -> None:
+    ours, terminal = os.openpty()
+    gateway = free_port()
+    running = Up(socket_dir, terminal, LARDER_LMCACHE_PORT=str(gateway), LARDER_APP__LOG_FORMAT="json")
+    os.close(terminal)
+    shown = b""
+    try:
+        while not shown.endswith(b"\n"):
+            assert select.select([ours], [], [], 30)[0], "no line came"
+            shown += os.read(ours, 4096)
+        assert running.get("/readyz").status_code == 200
+        assert running.node()["state"] == "in_sync"
+    finally:
+        log = running.end()
+        os.close(ours)
+    fields = {"url": running.url, "engine_socket": f"{socket_dir}/engine.sock"}
+    fields["gateway"] = f"tcp://127.0.0.1:{gateway}"
+    api, engines, clients = fields.values()
+    line = f"dashboard and API {api}, engine socket {engines}, LMCache gateway {clients}"
+    assert shown.decode().rstrip() == f"Larder {__version__} serves: {line}"
+    (event,) = [json.loads(each) for each in log.splitlines() if '"larder.serving"' in each]
+    assert {name: event[name] for name in fields} == fields
+
+
+def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
+    running = Up(
+        socket_dir,
+        subprocess.PIPE,
+        LARDER_APP__LOG_FORMAT="console",
+        LARDER_APP__EMBEDDED_DATA_PLANE="false",
+    )
+    try:
+        assert running.process.stdout is not None
+        line = running.process.stdout.readline()
+        assert line == f"Larder {__version__} serves: dashboard and API {running.url}\n"
+    finally:
+        assert "larder.serving" not in running.end()
 
 
 def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path) -> None:

@@ -19,6 +19,7 @@ from app.settings import Settings
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
 from dataplane.protocol.join import Join, Joined, JoinToken, parse_token, token_text
+from tests.app.command import larder
 from tests.app.plane import Plane, serving, settings_in
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, wait_for
@@ -265,6 +266,26 @@ async def test_a_node_is_drained_and_taken_back(
         await until_states(plane, a="in_sync", b="in_sync")
         await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None, WAIT_S)
         await until_true(lambda: _takes_engines(a), "what was decided while it was away reaches it")
+
+
+async def test_a_drain_waits_for_its_engines_and_counts_them(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, a, _):
+        engines = [await asyncio.to_thread(attach, a.socket, [make.space()], group=f"e{n}") for n in range(2)]
+        fleet = plane.app.parts.fleet
+        await until_true(lambda: len(fleet.nodes["a"].stats.engines) == 2, "the node reports them")
+        code, out, err = await larder(plane, "nodes", "drain", "a", "--wait", "1s")
+        assert (code, out.splitlines()) == (1, ["a drains", "2 engines left"])
+        assert "2 engines of a left after 1 s; it still drains" in err
+        waiting = asyncio.create_task(larder(plane, "nodes", "drain", "a", "--wait"))
+        for left in (1, 0):
+            await asyncio.sleep(1)
+            await asyncio.to_thread(engines[left].close)
+        code, out, err = await waiting
+        assert (code, out.splitlines()[-1]) == (0, "0 engines left"), err
+        code, _, err = await larder(plane, "nodes", "drain", "a", "--off", "--wait", "1s")
+        assert (code, "goes without --off" in err) == (2, True)
 
 
 def _takes_engines(node: DataPlane) -> bool:

@@ -68,7 +68,7 @@ async def test_any_manager_takes_changes_and_one_pushes_them(
         await until(partial(_knows_both, manager, first))
         pushes = await manager.get("/api/v1/pushes?type=quotas")
         assert pushes["total"] >= 2
-        ready = await manager.http.get("/readyz")
+        ready = await manager.http.get("/healthz/fleet")
         assert ready.status_code == 200
     shown = [await _cli(manager, "status") for manager in two]
     assert "managers: 2 alive; this one pushes to nodes" in shown[0]

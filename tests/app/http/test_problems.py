@@ -284,7 +284,13 @@ async def test_a_database_file_that_was_removed_takes_no_changes(plane: Plane, s
     path = Path(sa.make_url(settings.common.database_url).database or "")
     await plane.put_quota("acme", 1)
     aside = path.rename(path.with_name("aside"))
-    for method, where in (("PUT", Q), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", Q)):
+    for method, where in (
+        ("PUT", Q),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/healthz/fleet"),
+        ("GET", Q),
+    ):
         body = {"limit_bytes": 2} if method == "PUT" else None
         problem = is_problem(await plane.http.request(method, where, json=body), 503)
         assert "was removed or replaced" in problem["detail"]

@@ -347,7 +347,7 @@ async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_
     node = (await serving.plane.node())["name"]
 
     async def ready() -> int:
-        return (await serving.plane.http.get("/readyz")).status_code
+        return (await serving.plane.http.get("/healthz/fleet")).status_code
 
     async def becomes(status: int) -> None:
         async with asyncio.timeout(10):
@@ -359,7 +359,7 @@ async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_
     path.write_bytes(b"a stranger's")
     try:
         await becomes(503)
-        detail = (await serving.ask("GET", "/readyz", 503))["detail"]
+        detail = (await serving.ask("GET", "/healthz/fleet", 503))["detail"]
         assert f"{node}: its gateway cannot serve new workers: {path} is another file now" in detail
         assert not (await serving.plane.get("/api/v1/overview"))["ready"]
         shown = (await serving.plane.get(f"/api/v1/nodes/{node}"))["stats"]["gateway"]

@@ -41,7 +41,7 @@ async def test_a_put_quota_is_applied_and_says_so(plane: Plane, node: FakeNode) 
         ("Effective", "True"),
     ]
     assert [(q.tenant, q.limit_bytes) for q in node.quotas] == [("acme", 4 << 30)]
-    assert (await plane.http.get("/readyz")).status_code == 200
+    assert (await plane.http.get("/healthz/fleet")).status_code == 200
 
 
 async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(
@@ -101,7 +101,7 @@ async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
     await plane.until_fact("push.nacked")
     (push,) = (await _settled(plane, "state=nacked"))["items"]
     assert push["faults"] == [{"path": "quotas[1].limit_bytes", "code": "bad_field", "message": "too odd"}]
-    refusal = await plane.http.get("/readyz")
+    refusal = await plane.http.get("/healthz/fleet")
     assert refusal.status_code == 503
     assert "node-a is nacked with quotas" in refusal.json()["detail"]
     assert [quota.tenant for quota in node.quotas] == ["good"]
@@ -216,7 +216,10 @@ async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode
     node.mute = node.deaf = True
     await plane.until_state("lost")
     assert (await plane.node())["stats"] is None
-    assert (await plane.http.get("/readyz")).status_code == 503
+    assert (await plane.http.get("/readyz")).status_code == 200, "the API is there"
+    fleet = await plane.http.get("/healthz/fleet")
+    assert (fleet.status_code, fleet.json()["detail"]) == (503, "no node is connected; node-a is lost")
+    assert not (await plane.get("/api/v1/overview"))["ready"]
     node.mute = node.deaf = False
     await plane.until_state("in_sync")
 

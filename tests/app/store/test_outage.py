@@ -113,7 +113,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
         await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 60)
         own_cluster.freeze()
         try:
-            for path in ("/healthz", "/api/v1/quotas", "/readyz"):
+            for path in ("/healthz", "/api/v1/quotas", "/readyz", "/healthz/fleet"):
                 asked = time.monotonic()
                 answer = await manager.http.get(path)
                 took = time.monotonic() - asked

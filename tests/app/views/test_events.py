@@ -1,6 +1,7 @@
 """The history of events: what is kept, through outages and floods, and how it is asked for."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from app.schemas.views.events import EventFilters
 from app.services.views.events import BATCH, QUEUE, Events
 from app.store.base import migrate
 from app.store.base.database import Database
+from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -48,6 +50,31 @@ async def test_what_happened_to_nodes_and_records_can_be_asked_for_later(
     page = await plane.get(f"{H}?limit=1")
     after = await plane.get(f"{H}?limit=1&cursor={page['next_cursor']}")
     assert [page["items"][0], after["items"][0]] == both[:2]
+
+
+async def test_events_name_their_actor_and_their_node(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme", 5)
+    changed = await kept(plane, "name=quota.changed", 1)
+    assert (changed[0]["actor"], changed[0]["node"]) == ("local", "")
+    await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
+    drained = await kept(plane, "name=node.drain", 1)
+    assert (drained[0]["actor"], drained[0]["node"]) == ("local", "node-a")
+    assert [event["actor"] for event in await kept(plane, "name=node.joined", 1)] == [""]
+    assert {event["name"] for event in await kept(plane, "actor=local", 2)} == {"quota.changed", "node.drain"}
+    assert {event["actor"] for event in (await plane.get("/api/v1/overview"))["recent"]} == {"", "local"}
+
+
+async def test_the_list_says_what_is_not_kept(plane: Plane) -> None:
+    retention_s = plane.app.parts.settings.app.events_retention_days * 86_400
+    plane.app.parts.events.dropped = 3
+    plane.app.parts.ingest.lost = 2
+    told = (await plane.get(H))["not_kept"]
+    assert told["before"] == pytest.approx(time.time() - retention_s, abs=60)
+    assert "blocks.stored" in told["names"]
+    assert (told["dropped"], told["lost"]) == (3, 2)
+    code, out, _ = await larder(plane, "events")
+    assert (code, "actor" in out) == (0, True)
+    assert "3 dropped and 2 lost since this manager started" in out
 
 
 async def test_a_filter_that_cannot_be_is_told(plane: Plane) -> None:

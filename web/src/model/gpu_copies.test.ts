@@ -93,7 +93,7 @@ describe('pools of GPU copies', () => {
   });
 
   it('come and fail as events that can be read', () => {
-    const event = (name: string, fields: Record<string, unknown>) => eventSentence({ name, at: 1, seq: 1, node: 'gpu-a1', fields });
+    const event = (name: string, fields: Record<string, unknown>) => eventSentence({ name, at: 1, seq: 1, node: 'gpu-a1', actor: '', fields });
     expect(event('gpu_copy_pool.made', { device: 'GPU-1', name: 'H200', capacity_bytes: 1 << 30 })).toBe('H200 GPU-1 keeps GPU copies, up to 1 GiB');
     expect(event('gpu_copy_pool.failed', { device: 'GPU-1', problem: 'out of memory' })).toBe('GPU-1: out of memory');
   });

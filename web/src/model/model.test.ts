@@ -270,7 +270,7 @@ it('a node shows each type that it should have or has', () => {
 });
 
 describe('events', () => {
-  const event = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', fields });
+  const event = (name: string, fields: Record<string, unknown>) => ({ name, at: 1, seq: 1, node: '', actor: '', fields });
 
   it('are sentences', () => {
     expect(eventSentence(event('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2 KiB, for room');

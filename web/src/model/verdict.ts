@@ -71,7 +71,7 @@ function readiness(overview: Overview): Finding[] {
     found.push({
       level: 'bad',
       title: 'Larder is not ready',
-      detail: 'The management plane says at /readyz what it waits for.',
+      detail: 'The management plane says at /healthz/fleet what it waits for.',
       panel: 'nodes',
     });
   }

@@ -226,7 +226,7 @@ it('asks everything again at once when told to', async () => {
 describe('events', () => {
   it('are shown once each, newest first', () => {
     const live = make();
-    const newer = { name: 'pin.expired', at: recorded.at + 1, seq: 99, node: 'gpu-a1', fields: { name: 'x' } };
+    const newer = { name: 'pin.expired', at: recorded.at + 1, seq: 99, node: 'gpu-a1', actor: '', fields: { name: 'x' } };
     handlers.overview(at(0));
     handlers.event(newer);
     handlers.overview({ ...at(1), recent: [...recorded.recent, newer] });

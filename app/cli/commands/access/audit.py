@@ -98,7 +98,10 @@ def export(url: str | None) -> None:
 
 @audit.command("verify")
 @click.option(
-    "--expect", metavar="HASH", default="", help="A hash that you remembered: it must still be there."
+    "--expect",
+    metavar="HASH",
+    default="",
+    help="The newest hash of an earlier verification: the log must still contain it.",
 )
 @click.option("--database", metavar="URL", help="Look into this database instead of asking a Larder.")
 @click.option(
@@ -124,6 +127,11 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
     elif result["intact"]:
         entries = "1 entry" if result["entries"] == 1 else f"{result['entries']} entries"
         say(f"intact: {entries}; the newest is {result['head_id']}, {result['head_hash']}")
+        if result["entries"]:
+            say(
+                "keep this hash on another machine: who rewrites the whole log cannot pass the next verification, "
+                f"larder audit verify --expect {result['head_hash']}"
+            )
     else:
         say(f"not intact: {result['fault']}", err=True)
     if not result["intact"]:

@@ -113,10 +113,11 @@ def _first(base: str, setup: str, body: dict[str, Any]) -> str:
         if refused.status == 401:
             raise worded(
                 refused,
-                f"--setup: {base} does not take this setup token. The first start of that Larder wrote it to the log, "
-                "as auth.setup_token, and no later start does; it is used up once there is a token, and then "
-                "'larder login' takes one. When it is lost, start once with app.admin_token_file: that token is an "
-                "admin's",
+                f"--setup: {base} does not take this setup token. The first start of that Larder that required a "
+                "token wrote it to the log, as auth.setup_token, and no later start does; it is used up once there is "
+                "a token, and then 'larder login' takes one. When it is lost, start once with app.admin_token_file: "
+                "that token is an admin's. A Larder that requires no token yet has no setup token: 'larder tokens "
+                "create' makes the first there",
             ) from None
         raise
     return token

@@ -1,11 +1,12 @@
 """`larder nodes …`."""
 
+import time
 from typing import Any
 
 import click
 
 from app.cli.support import caches, show
-from app.cli.support.client import ApiError, call, segment, url_option, wait_option
+from app.cli.support.client import ApiError, call, segment, url_option
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.lists import unasked_option
@@ -17,6 +18,9 @@ from app.cli.support.watch import watch_option
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""
+ACKNOWLEDGED_WITHIN = "2s"
+DRAINED_WITHIN = "10m"
+DRAIN_POLL_S = 0.5
 
 
 def _state(node: dict[str, Any]) -> str:
@@ -176,16 +180,52 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
 @nodes.command("drain")
 @click.argument("node")
 @click.option("--off", is_flag=True, help="End draining: the node accepts engines and stores again.")
-@wait_option
+@click.option(
+    "--wait",
+    metavar="[TIME]",
+    is_flag=False,
+    flag_value=DRAINED_WITHIN,
+    help=f"Wait until no engine is left, at most this long, such as 5m; {DRAINED_WITHIN} without a TIME. The exit code "
+    "is 1 if engines are left then.",
+)
 @url_option
-def drain(url: str | None, node: str, off: bool, wait: str) -> None:
+def drain(url: str | None, node: str, off: bool, wait: str | None) -> None:
     """Drain a node: it accepts no new engines and no stores; reads continue."""
-    answer = call(
-        url, "POST", f"/api/v1/nodes/{segment(node, 'node')}/drain", {"on": not off}, {"wait": wait}
-    )
+    if off and wait is not None:
+        raise click.UsageError("--wait waits for engines to leave, and goes without --off")
+    within_s = None if wait is None else seconds("--wait", wait)
+    path = f"/api/v1/nodes/{segment(node, 'node')}"
+    answer = call(url, "POST", f"{path}/drain", {"on": not off}, {"wait": ACKNOWLEDGED_WITHIN})
     stats = answer["stats"]
     told = "" if stats is not None and stats["draining"] != off else "; it is told once it is connected"
     say(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
+    if within_s is not None:
+        _until_drained(url, node, path, within_s)
+
+
+def _until_drained(url: str | None, node: str, path: str, within_s: float) -> None:
+    """Wait until no engine uses a node, and print their number when it changes. Raises ClickException."""
+    deadline = time.monotonic() + within_s
+    shown = None
+    while True:
+        answer = call(url, "GET", path)
+        if answer["state"] == "lost" or answer["stats"] is None:
+            why = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
+            raise click.ClickException(f"the engines of {node} are not known: {why}")
+        left = sum(engine["connected"] for engine in answer["stats"]["engines"])
+        if left != shown:
+            shown = left
+            say(f"{show.plural(left, 'engine')} left")
+        if not answer["draining"]:
+            raise click.ClickException(f"{node} does not drain any more: somebody ended it")
+        if not left and answer["stats"]["draining"]:
+            return
+        if time.monotonic() >= deadline:
+            raise click.ClickException(
+                f"{show.plural(left, 'engine')} of {node} left after {within_s:g} s; it still drains: stop them, "
+                "or wait again"
+            )
+        time.sleep(DRAIN_POLL_S)
 
 
 @nodes.command("label")

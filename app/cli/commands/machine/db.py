@@ -1,6 +1,7 @@
 """`larder db …`: commands that open the database directly, whether Larder is running or not."""
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 import click
 
 from app.cli.support.terminal import say
-from app.settings import load
+from app.settings import Settings, load
 from dataplane.base.settings import SettingsError, without_password
 from dataplane.base.units import format_size
 
 
 @click.group()
 def db() -> None:
-    """Upgrade, check or back up the configured database."""
+    """Upgrade, check, back up or restore the configured database."""
 
 
 @db.command()
@@ -61,22 +62,75 @@ def check() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace the file when it is there.")
 def backup(file: Path, force: bool) -> None:
-    """Copy the database to FILE while it is in use. FILE becomes an SQLite database, or for Postgres an archive for
-    pg_restore."""
+    """Copy the database and the manager key to FILE while they are in use.
+
+    FILE becomes a tar archive of mode 0600: the key in it authenticates to every node. `larder db restore` reads it."""
     from app.errors import LarderError
+    from app.push import keys
     from app.store.base import backup as copies
     from app.store.base.database import full_url
 
+    settings = _settings()
+    key = keys.key_path(settings.state_dir, settings.app.curve_key_file)
     try:
-        size = copies.backup(full_url(_given()), file, force=force)
+        size = copies.backup(
+            full_url(settings.common.database_url), file, force=force, keys=(key, keys.next_path(key))
+        )
     except (LarderError, SettingsError) as error:
         raise click.ClickException(str(error)) from None
-    say(f"{file}: {format_size(size)}")
+    held = f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
+    say(f"{file}: {format_size(size)}, the database {held}".replace(" ;", ";"))
 
 
-def _given() -> str:
+@db.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace the database and the manager key, and keep them beside.")
+def restore(file: Path, force: bool) -> None:
+    """Put the database and the manager key of a backup in place, while no Larder runs.
+
+    The backup is checked, and migrated if an older release made it. Works on SQLite; for Postgres, the command says
+    what to run instead."""
+    from app.cli.commands.machine.up import alone
+    from app.errors import LarderError
+    from app.push import keys
+    from app.store import restore as restores
+    from app.store.base import private
+    from app.store.base.database import full_url
+    from app.store.fleet.leader_lock import FileLeaderLock
+
+    settings = _settings()
+    key = keys.key_path(settings.state_dir, settings.app.curve_key_file)
+
     try:
-        return load().common.database_url
+        url = full_url(settings.common.database_url)
+        if url.get_backend_name() != "sqlite":
+            raise click.ClickException(
+                f"this command restores SQLite only. For Postgres: {restores.POSTGRES_STEPS}"
+            )
+        target = Path(url.database or "").absolute()
+        with contextlib.suppress(OSError):  # the lock reports it
+            private.make_folder(target.parent)
+        lock = FileLeaderLock(str(target))
+        with alone(settings):
+            if asyncio.run(lock.take()) is None:
+                raise click.ClickException(f"a Larder uses {target}: stop it first")
+            try:
+                done = restores.restore(file, target, key, force=force)
+            finally:
+                asyncio.run(lock.release())
+    except (LarderError, SettingsError) as error:
+        raise click.ClickException(str(error)) from None
+    migrated = "" if done.from_revision == done.revision else f", migrated from {done.from_revision}"
+    say(f"{done.database}: restored, at revision {done.revision}{migrated}")
+    stays = f"{key} stays as it is" if key.exists() else "nodes of other machines must join again"
+    say(f"manager key: {done.key}" if done.key else f"{file} has no manager key; {stays}")
+    for kept in done.kept:
+        say(f"kept: {kept}")
+
+
+def _settings() -> Settings:
+    try:
+        return load()
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
 
@@ -86,7 +140,7 @@ def _with_database(work: Any, *, must_exist: bool = False) -> tuple[str, Any]:
     from app.errors import LarderError
     from app.store.base.database import Database
 
-    given = _given()
+    given = _settings().common.database_url
 
     async def run() -> Any:
         database = Database(given)

@@ -73,7 +73,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     kept = not fresh and _memory_is_kept(settings)
     if not kept:
         _check_data_plane(settings)
-    with _alone(settings) as lock, _listening(settings) as listener:
+    with alone(settings) as lock, _listening(settings) as listener:
         handed_on = _HandedOn(lock)
         with _early_data_plane(settings, handed_on) if kept else contextlib.nullcontext() as early:
             _check_join(settings)
@@ -226,7 +226,7 @@ def _check_join(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def _alone(settings: Settings) -> Iterator[int]:
+def alone(settings: Settings) -> Iterator[int]:
     """Lock the state directory, and yield the descriptor of the lock: two management planes would compete for its
     sockets. A process that replaces another one takes over its lock."""
     folder = Path(settings.common.state_dir)
@@ -396,6 +396,7 @@ async def _run(
     import uvicorn
 
     from app.cli.support.exit_watchdog import cut_off_after
+    from app.cli.support.serving import announce
     from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
     from app.http.server import Server
@@ -409,7 +410,9 @@ async def _run(
                 gc.collect()
                 gc.freeze()  # objects from the start are permanent: collections need not walk them
                 structlog.get_logger().info("larder.started", url=url)
+                announcing.append(asyncio.create_task(announce(settings, app.parts, url)))
 
+    announcing: list[asyncio.Task[None]] = []
     server = LoggedServer(
         uvicorn.Config(
             app,
@@ -453,6 +456,8 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
     await _check_bind(settings, app.parts.database)
     await server.serve(sockets=[listener])
+    for task in announcing:
+        task.cancel()
     if not server.started:
         return 1
     structlog.get_logger().info("larder.stopped")

@@ -2,15 +2,18 @@
 
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
 from app.cli.support.client import every, url_option
-from app.cli.support.events import EVENT_COLUMNS, with_actors
+from app.cli.support.events import EVENT_COLUMNS
 from app.cli.support.keys import seconds
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import table
+from app.cli.support.terminal import say
 from app.cli.support.watch import watch_option
 
 POLL_S = 1.0
@@ -25,6 +28,7 @@ def events() -> None:
 @events.command("list")
 @click.option("--name", help="Show only events of this name, such as node.lost, or push.* for a prefix.")
 @click.option("--node", help="Show only this node.")
+@click.option("--actor", help="Show only this actor.")
 @click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
@@ -36,6 +40,7 @@ def events() -> None:
 def list_events(
     name: str | None,
     node: str | None,
+    actor: str | None,
     since: str | None,
     limit: int,
     follow: bool,
@@ -44,14 +49,15 @@ def list_events(
 ) -> None:
     """List events, newest first."""
     first = None if since is None else str(max(time.time() - seconds("--since", since), 0))
-    asked = {"name": name, "node": node}
+    asked = {"name": name, "node": node, "actor": actor}
     answer = every(url, "/api/v1/events/history", {**asked, "since": first}, limit)
-    answer = {**answer, "items": with_actors(url, answer["items"])}
     if follow:
         with suppress(KeyboardInterrupt):
             _follow(url, asked, answer["items"], output)
     else:
         output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
+        if output.format in ("table", "wide"):
+            say(_not_kept(answer["not_kept"]))
 
 
 def _follow(
@@ -66,7 +72,7 @@ def _follow(
         new = [event for event in page if event["id"] > last]
         if new:
             last = new[0]["id"]
-            _print(list(reversed(with_actors(url, new))), output, header=False)
+            _print(list(reversed(new)), output, header=False)
 
 
 def _print(items: list[dict[str, object]], output: Output, *, header: bool) -> None:
@@ -75,3 +81,10 @@ def _print(items: list[dict[str, object]], output: Output, *, header: bool) -> N
             output.data(event, str(event["id"]))
     else:
         table("", EVENT_COLUMNS, items, wide=output.wide, header=header)
+
+
+def _not_kept(missing: dict[str, Any]) -> str:
+    """Return a sentence about the events that the history lacks."""
+    before = datetime.fromtimestamp(missing["before"], UTC).strftime("%Y-%m-%d %H:%MZ")
+    gaps = f"{missing['dropped']} dropped and {missing['lost']} lost since this manager started"
+    return f"not kept: events before {before}, {len(missing['names'])} kinds of normal operation (--json); {gaps}"

@@ -55,9 +55,9 @@ def _unless_for_all(url: str | None, path: str) -> Any:
 
 
 def _unready(url: str | None) -> str:
-    """Return why Larder is not ready or its database accepts no changes; empty if neither applies."""
+    """Return why the fleet is not ready, or why the database accepts no changes; empty if neither applies."""
     try:
-        return str(call(url, "GET", "/readyz").get("database", ""))
+        return str(call(url, "GET", "/healthz/fleet").get("database", ""))
     except ApiError as refused:
         return refused.message
 

@@ -31,6 +31,7 @@ async def list_events(
         ),
     ] = None,
     node: Annotated[str | None, QueryParameter(max_length=128, description="Only this node.")] = None,
+    actor: Annotated[str | None, QueryParameter(max_length=128, description="Only this actor.")] = None,
     since: Annotated[
         float | None, QueryParameter(ge=0, le=1e11, description="Earliest time, in Unix seconds.")
     ] = None,
@@ -38,4 +39,4 @@ async def list_events(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> EventList:
-    return await kept.page(PageRequest(limit, cursor, sort), EventFilters(name, node, since))
+    return await kept.page(PageRequest(limit, cursor, sort), EventFilters(name, node, actor, since))

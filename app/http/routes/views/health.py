@@ -1,6 +1,6 @@
-"""/healthz: this process works. /readyz: the nodes hold what the records ask for.
+"""/healthz: this process works. /readyz: it serves the API. /healthz/fleet: the nodes hold what the records ask for.
 
-Both answer without a token (setting `anonymous_health`).
+They answer without a token (setting `anonymous_health`).
 """
 
 from litestar import get
@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 
 from app.http.principals import is_stranger
 from app.http.problems import declared
-from app.schemas.views.health import Health, Readiness
+from app.schemas.views.health import FleetHealth, Health, Readiness
 from app.services.views.health import HealthChecks
 
 
@@ -27,10 +27,22 @@ async def healthz(health: NamedDependency[HealthChecks]) -> Health:
 @get(
     "/readyz",
     operation_id="getReady",
-    summary="Check that every living node has acknowledged the current generations",
+    summary="Check that this process serves the API, whatever the state of the nodes",
     opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
-    responses=declared("not-ready"),
+    responses=declared(),
     tags=["health"],
 )
 async def readyz(health: NamedDependency[HealthChecks]) -> Readiness:
     return await health.readiness(stranger=is_stranger())
+
+
+@get(
+    "/healthz/fleet",
+    operation_id="getFleetHealth",
+    summary="No node is lost, and every node acknowledged the current generations",
+    opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
+    responses=declared("not-ready"),
+    tags=["health"],
+)
+async def fleet_healthz(health: NamedDependency[HealthChecks]) -> FleetHealth:
+    return await health.fleet_health(stranger=is_stranger())

@@ -25,7 +25,7 @@ from app.http.problems import declared
 from app.observe.events import BACKLOG, EventBus, LarderEvent
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.principals import PLANE, Principal
-from app.services.base.redaction import is_shown
+from app.services.base.redaction import visible_events
 from app.services.views.overview import MAX_SETS, OverviewService
 
 OVERVIEW_MIN_S = 1.0
@@ -70,12 +70,12 @@ class EventMessages:
         with bus.subscribe() as subscriber:
             yield b"retry: 1000\n\n"
             missed = [] if last_id is None else bus.after(*_read_id(last_id))
-            missed = [event for event in missed if is_shown(event, by)]
+            missed = visible_events(missed, by)
             if missed:
                 yield b"".join(map(self.event, missed))
             shown, shown_at = -1, -1e9
             while not subscriber.closed:
-                parts = [self.event(event) for event in subscriber.take() if is_shown(event, by)]
+                parts = [self.event(event) for event in visible_events(subscriber.take(), by)]
                 since_s = time.monotonic() - shown_at
                 if since_s >= OVERVIEW_MAX_S or (bus.version != shown and since_s >= OVERVIEW_MIN_S):
                     shown, shown_at = bus.version, time.monotonic()

@@ -1,0 +1,217 @@
+"""Restore of a backup of an SQLite database: checked and migrated beside the database, then put in its place.
+
+The restored database continues under the identity of the old one, and nodes refuse generations older than the one in
+force. Its generations therefore begin far above those of the backup and of the replaced database.
+"""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import tarfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import Conflict, StoreUnavailable
+from app.store import condition
+from app.store.base import migrate
+from app.store.base.backup import (
+    BESIDE,
+    KEY_MEMBER,
+    NEXT_KEY_MEMBER,
+    POSTGRES_MEMBER,
+    SQLITE_MEMBER,
+    new_file,
+)
+from app.store.base.database import Database
+from dataplane.protocol.control import SNAPSHOT_TYPES
+
+GENERATIONS_AHEAD = 1_000_000
+"""Generations that nodes may have applied since the backup, at most."""
+_SQLITE = b"SQLite format 3\0"
+POSTGRES_STEPS = (
+    f"stop every Larder on it, and run 'tar -xf FILE', 'pg_restore --clean --if-exists --single-transaction "
+    f"--dbname=DATABASE {POSTGRES_MEMBER}', 'larder db upgrade', and in psql 'UPDATE generations SET generation = "
+    f"generation + {GENERATIONS_AHEAD}'; {KEY_MEMBER}, if FILE has it, belongs in the state directory"
+)
+
+
+@dataclass(frozen=True)
+class DatabaseRestore:
+    """Result of a restore."""
+
+    database: str
+    """Path of the database."""
+    from_revision: str
+    """Revision of the schema in the backup."""
+    revision: str
+    """Revision of the schema now."""
+    kept: list[str]
+    """Paths under which the replaced database and the replaced keys are kept."""
+    key: str
+    """Path of the restored manager key; empty if the backup has none."""
+
+
+def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRestore:
+    """Put the database of a backup in the place of `target`, and its manager key in the place of `key`.
+
+    The caller makes sure that nothing uses them. Raises Conflict if something would be replaced and `force` is not set,
+    and StoreUnavailable if the backup cannot be used; nothing has changed then.
+    """
+    if target.exists() and not force:
+        raise Conflict(f"{target} is there already: --force replaces it, and keeps it beside")
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with new_file(target) as part:
+        keys = _unpack(source, part)
+        new_keys = {path: keys[name] for name, path in _key_paths(key).items() if name in keys}
+        replaced = [path for path, secret in new_keys.items() if _differs(path, secret)]
+        if replaced and not force:
+            raise Conflict(
+                f"{replaced[0]} is another key than the backup's: --force replaces it, and keeps it beside"
+            )
+        from_revision = asyncio.run(_prepared(part))
+        _advance(part, target)
+        suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        try:
+            kept = [kept for path in replaced if (kept := _set_aside(path, suffix))]
+            for path, secret in new_keys.items():
+                _write_key(path, secret)
+            kept += [_set_aside_database(target, suffix)] if target.exists() else []
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            part.replace(target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise StoreUnavailable(f"the restore failed: {error.filename}: {error.strerror}") from error
+    restored_key = str(key) if KEY_MEMBER in keys else ""
+    return DatabaseRestore(str(target), from_revision, migrate.head(), kept, restored_key)
+
+
+def _key_paths(key: Path) -> dict[str, Path]:
+    return {KEY_MEMBER: key, NEXT_KEY_MEMBER: key.with_name(f"{key.name}.next")}
+
+
+def _unpack(source: Path, part: Path) -> dict[str, bytes]:
+    """Write the database of a backup to a file, and return the keys of the backup by name. A plain SQLite file is a
+    backup without keys. Raises StoreUnavailable."""
+    try:
+        with source.open("rb") as file:
+            if file.read(len(_SQLITE)) == _SQLITE:
+                shutil.copyfile(source, part)
+                return {}
+        with tarfile.open(source, "r:") as tar:
+            members = {member.name: member for member in tar if member.isfile()}
+            if POSTGRES_MEMBER in members:
+                raise StoreUnavailable(f"{source} is a backup of a Postgres database: {POSTGRES_STEPS}")
+            if SQLITE_MEMBER not in members:
+                raise StoreUnavailable(f"{source} is not a backup of Larder: it has no {SQLITE_MEMBER}")
+            content = tar.extractfile(members[SQLITE_MEMBER])
+            assert content is not None, "it is a file"
+            with content, part.open("wb") as out:
+                shutil.copyfileobj(content, out)
+            found = {
+                name: tar.extractfile(members[name])
+                for name in (KEY_MEMBER, NEXT_KEY_MEMBER)
+                if name in members
+            }
+            return {name: file.read() for name, file in found.items() if file is not None}
+    except tarfile.TarError as error:
+        raise StoreUnavailable(f"{source} is not a backup of Larder: {error}") from None
+    except OSError as error:
+        raise StoreUnavailable(f"{source} cannot be read: {error.strerror}") from None
+
+
+async def _prepared(part: Path) -> str:
+    """Check the integrity of a database and migrate it to the newest schema. Return the revision that it had. Raises
+    StoreUnavailable."""
+    try:
+        with closing(sqlite3.connect(part)) as connection:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            tables = {
+                row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+            row = (
+                connection.execute("SELECT version_num FROM alembic_version").fetchone()
+                if "alembic_version" in tables
+                else None
+            )
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the database of the backup is damaged: {error}") from None
+    if verdict != "ok":
+        raise StoreUnavailable(f"the database of the backup is damaged: {verdict}")
+    if row is None or "store" not in tables:
+        raise StoreUnavailable("the backup is not one of Larder: its database has no schema of Larder")
+    if migrate.is_newer(row[0]):
+        raise StoreUnavailable(f"the backup cannot be restored: {migrate.newer(row[0])}; start that release")
+    database = Database(f"sqlite:///{part}")
+    try:
+        await migrate.upgrade(database)
+        found = await condition.look(database, whole=True)
+    finally:
+        await database.close()
+    if found.faults:
+        raise StoreUnavailable(f"the database of the backup is damaged: {found.faults[0]}")
+    return str(row[0])
+
+
+def _advance(part: Path, target: Path) -> None:
+    """Raise the generations of the restored database above those that nodes may have applied."""
+    replaced: dict[str, int] = {}
+    if target.exists():
+        try:
+            uri = f"file:{target.absolute().as_posix()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                replaced = dict(connection.execute("SELECT type, generation FROM generations"))
+        except sqlite3.Error:  # damaged: perhaps the reason for the restore
+            replaced = {}
+    with closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        restored = dict(connection.execute("SELECT type, generation FROM generations"))
+        for kind in SNAPSHOT_TYPES:
+            generation = max(restored.get(kind, 0), replaced.get(kind, 0)) + GENERATIONS_AHEAD
+            connection.execute(
+                "INSERT INTO generations (type, generation, changed_at) VALUES (?, ?, ?) ON CONFLICT (type) DO "
+                "UPDATE SET generation = excluded.generation, changed_at = excluded.changed_at",
+                (str(kind), generation, time.time()),
+            )
+        connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+
+
+def _differs(path: Path, secret: bytes) -> bool:
+    try:
+        return path.read_bytes().strip() != secret.strip()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise Conflict(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _set_aside(path: Path, suffix: str) -> str:
+    """Rename a file. Return its new path."""
+    return str(path.rename(f"{path}{suffix}"))
+
+
+def _set_aside_database(target: Path, suffix: str) -> str:
+    """Rename a database with the files that SQLite keeps beside it. Return its new path."""
+    kept = _set_aside(target, suffix)
+    for beside in BESIDE:
+        log = Path(f"{target}{beside}")
+        if log.exists():
+            log.rename(f"{kept}{beside}")
+    return kept
+
+
+def _write_key(path: Path, secret: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with new_file(path) as part:
+        part.write_bytes(secret)
+        part.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

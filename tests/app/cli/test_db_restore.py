@@ -1,0 +1,154 @@
+"""`larder db restore`: puts a backup in place, and never loses what was there."""
+
+import os
+import sqlite3
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli.commands.machine.db import db
+from app.push.keys import key_pair
+from app.store.base.migrate import head
+from tests.app.up import Up
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory with an upgraded database and a manager key."""
+    folder = tmp_path / "state"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LARDER_STATE_DIR", str(folder))
+    run("upgrade")
+    key_pair(folder)
+    return folder
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result: Result = CliRunner().invoke(db, list(arguments), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def execute(file: Path, statement: str) -> list[tuple]:
+    connection = sqlite3.connect(file, isolation_level=None)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_backup_is_restored_with_its_key_on_an_empty_machine(state: Path, tmp_path: Path) -> None:
+    assert "the manager key" in run("backup", "b.tar")
+    assert os.stat("b.tar").st_mode & 0o777 == 0o600
+    secret = (state / "manager.key").read_bytes()
+    state.rename(tmp_path / "old")
+    said = run("restore", "b.tar")
+    assert f"{state}/larder.db: restored, at revision {head()}" in said
+    assert (state / "manager.key").read_bytes() == secret
+    assert {f"{path.stat().st_mode & 0o777:o}" for path in state.iterdir()} == {"600"}
+    assert "as they should be" in run("check")
+
+
+def test_nothing_is_replaced_without_force_and_what_is_replaced_is_kept(state: Path) -> None:
+    run("backup", "b.tar")
+    execute(state / "larder.db", "UPDATE store SET created_at = 7")
+    (state / "manager.key").unlink()
+    other = key_pair(state)
+    before = {name: (state / name).read_bytes() for name in ("larder.db", "manager.key")}
+    assert "--force replaces it" in run("restore", "b.tar", code=1)
+    assert {name: (state / name).read_bytes() for name in before} == before
+    assert names(state) == {"larder.db", "manager.key", "up.lock", "larder.db-pushing"}
+    said = run("restore", "b.tar", "--force")
+    assert key_pair(state) != other
+    assert execute(state / "larder.db", "SELECT count(*) FROM store WHERE created_at = 7") == [(0,)]
+    (kept,) = state.glob("larder.db.replaced-*Z")
+    (kept_key,) = state.glob("manager.key.replaced-*")
+    assert f"kept: {kept}\n" in said
+    assert execute(kept, "SELECT created_at FROM store") == [(7,)]
+    assert kept_key.read_bytes() == before["manager.key"]
+
+
+def test_generations_go_on_above_those_that_nodes_have_applied(state: Path) -> None:
+    run("backup", "b.tar")
+    execute(state / "larder.db", "UPDATE generations SET generation = 40 WHERE type = 'quotas'")
+    newest = execute(state / "larder.db", "SELECT max(generation) FROM generations")[0][0]
+    run("restore", "b.tar", "--force")
+    found = dict(execute(state / "larder.db", "SELECT type, generation FROM generations"))
+    assert set(found) >= {"quotas", "pins", "policies"}
+    assert all(found[kind] > newest for kind in ("quotas", "pins", "policies"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "a newer Larder wrote it"),
+        ("DROP TABLE alembic_version", "not one of Larder"),
+        ("DROP INDEX ix_events_at", "the tables differ from the models"),
+    ],
+)
+def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: str, told: str) -> None:
+    copy = Path("plain.db")
+    copy.write_bytes((state / "larder.db").read_bytes())
+    execute(copy, statement)
+    before = (state / "larder.db").read_bytes()
+    assert told in run("restore", str(copy), "--force", code=1)
+    assert (state / "larder.db").read_bytes() == before
+    assert not list(state.glob("*.replaced-*"))
+    assert not list(state.glob(".*"))
+
+
+def test_a_damaged_backup_is_refused(state: Path) -> None:
+    data = bytearray((state / "larder.db").read_bytes())
+    data[4096 * 3 : 4096 * 7] = os.urandom(4096 * 4)
+    Path("damaged.db").write_bytes(data)
+    assert "damaged" in run("restore", "damaged.db", "--force", code=1)
+    Path("text").write_text("no backup")
+    assert "not a backup of Larder" in run("restore", "text", "--force", code=1)
+    with tarfile.open("empty.tar", "w"):
+        pass
+    assert "no larder.db" in run("restore", "empty.tar", "--force", code=1)
+
+
+def test_an_older_backup_is_migrated(state: Path, tmp_path: Path) -> None:
+    dump = Path(__file__).parents[1] / "upgrade" / "before_the_renames.sql"
+    old = sqlite3.connect("old.db")
+    old.executescript(dump.read_text())
+    old.close()
+    said = run("restore", "old.db", "--force")
+    assert f"at revision {head()}, migrated from " in said
+    assert "has no manager key" in said
+    assert "as they should be" in run("check")
+
+
+def test_a_postgres_database_is_told_what_to_run(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("backup", "b.tar")
+    monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
+    said = run("restore", "b.tar", code=1)
+    assert "pg_restore --clean" in said
+    assert "sesame" not in said
+
+
+def test_a_running_larder_is_not_restored_under_its_feet(socket_dir: Path, tmp_path: Path) -> None:
+    running = Up(socket_dir, LARDER_APP__EMBEDDED_DATA_PLANE="false")
+    try:
+        running.get("/healthz")
+        copy = tmp_path / "b.tar"
+        assert running.cli("db", "backup", str(copy)).returncode == 0
+        refused = running.cli("db", "restore", str(copy), "--force")
+        assert (refused.returncode, "another Larder runs with the state directory" in refused.stderr) == (
+            1,
+            True,
+        )
+        running.environ["LARDER_DATABASE_URL"] = f"sqlite:///{socket_dir}/larder.db"
+        running.environ["LARDER_STATE_DIR"] = str(tmp_path / "other")
+        refused = running.cli("db", "restore", str(copy), "--force")
+        assert (refused.returncode, "a Larder uses" in refused.stderr) == (1, True)
+    finally:
+        running.environ["LARDER_STATE_DIR"] = str(socket_dir)
+        running.end()
