@@ -1,5 +1,6 @@
 """`edit`: open a record as YAML in $EDITOR."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ _HELP = "Lines that begin with # are ignored. An empty file changes nothing."
 
 
 def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, Any]], None]) -> bool:
-    """Open a record in the editor and apply what is saved. After an error, open the editor again with the error on top,
-    so that no work is lost; saving the same text again gives up. Return whether anything changed. Raises
+    """Open a record in the editor and apply what is saved. After an error on a terminal, open the editor again with the
+    error on top, so that no work is lost; saving the same text again gives up. Return whether anything changed. Raises
     ClickException."""
     body = yaml.safe_dump(dict(record), sort_keys=False, allow_unicode=True)
     error = ""
@@ -36,16 +37,16 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
                 return False
             apply(after)
         except yaml.YAMLError as wrong:
-            error = plain(" ".join(str(wrong).split()))
+            error = plain(f"the text is not YAML: {' '.join(str(wrong).split())}")
         except click.ClickException as refused:
-            if getattr(refused, "status", 422) not in (
-                400,
-                422,
-            ):  # only an invalid text can be mended by editing it
+            # Another error cannot be fixed by editing the text.
+            if getattr(refused, "status", 422) not in (400, 422):
                 raise
             error = plain(refused.message)
         else:
             return True
+        if not sys.stdin.isatty():
+            raise click.ClickException(f"nothing was changed: {error}")
 
 
 def _without_comments(text: str) -> str:

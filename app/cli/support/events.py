@@ -43,4 +43,5 @@ def _concerns(event: Mapping[str, Any], noun: str, name: str) -> bool:
         return name in (event["node"], fields.get("node"))
     if noun in ("quota", "tenant") and fields.get("tenant") == name:
         return True
-    return bool(kind == noun and fields.get("name") == name)
+    kinds = ("quota", "ceiling", noun) if noun == "tenant" else (noun,)
+    return kind in kinds and fields.get("name") == name

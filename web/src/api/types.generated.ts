@@ -1181,6 +1181,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/healthz/fleet": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * No node is lost, and every node acknowledged the current generations
+         * @description Needs no token unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getFleetHealth"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/readyz": {
         parameters: {
             query?: never;
@@ -1189,7 +1209,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Check that every living node has acknowledged the current generations
+         * Check that this process serves the API, whatever the state of the nodes
          * @description Needs no token unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getReady"];
@@ -1593,6 +1613,7 @@ export interface components {
         };
         /** EventAnswer */
         EventAnswer: {
+            actor: string;
             at: number;
             fields: {
                 [key: string]: unknown;
@@ -1605,7 +1626,15 @@ export interface components {
         EventList: {
             items: components["schemas"]["EventAnswer"][];
             next_cursor: string;
+            not_kept: components["schemas"]["EventsNotKept"];
             total: number;
+        };
+        /** EventsNotKept */
+        EventsNotKept: {
+            before: number;
+            dropped: number;
+            lost: number;
+            names: string[];
         };
         /** ExpelAnswer */
         ExpelAnswer: {
@@ -1653,6 +1682,16 @@ export interface components {
         FieldError: {
             message: string;
             path: string;
+        };
+        /** FleetHealth */
+        FleetHealth: {
+            /** @default  */
+            database: string;
+            nodes: {
+                [key: string]: string;
+            };
+            /** @constant */
+            status: "ok";
         };
         /** GatewayInstance */
         GatewayInstance: {
@@ -1758,6 +1797,8 @@ export interface components {
         };
         /** LarderEvent */
         LarderEvent: {
+            /** @default  */
+            actor: string;
             at: number;
             fields: {
                 [key: string]: unknown;
@@ -2711,9 +2752,6 @@ export interface components {
         Readiness: {
             /** @default  */
             database: string;
-            nodes: {
-                [key: string]: string;
-            };
             /** @constant */
             status: "ready";
         };
@@ -6302,6 +6340,8 @@ export interface operations {
                 name?: string;
                 /** @description Only this node. */
                 node?: string;
+                /** @description Only this actor. */
+                actor?: string;
                 /** @description Earliest time, in Unix seconds. */
                 since?: number;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
@@ -14641,6 +14681,100 @@ export interface operations {
             };
         };
     };
+    getFleetHealth: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetHealth"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Larder failed */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-ready`: Not every node has what it should have; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getReady: {
         parameters: {
             query?: never;
@@ -14722,7 +14856,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-ready`: Not every node has what it should have; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
