@@ -62,13 +62,13 @@ def commands(note: str) -> str:
         "",
         note,
         "",
-        "`larder COMMAND --help` prints the same text. Commands that change something exit with 0 when it is done, 1 "
-        "when it is not, and 2 when the command line is wrong. `dataplane`, `replay` and `demo` pass all options on; "
-        "see their `--help`.",
+        "`larder COMMAND --help` prints the same text. [Command line](../operate/command-line.md) explains verbs, "
+        "output, contexts and exit codes. `dataplane`, `replay` and `demo` pass all options on; see their `--help`.",
     ]
     for path, command, context in _walk(
         larder, click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
     ):
+        command._help_option = None  # click keeps the option of the context that asked first
         text = command.get_help(context)
         lines += [
             "",

@@ -113,7 +113,9 @@ class Events:
             EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__})
             for row in page.rows
         ]
-        not_kept = EventsNotKept(time.time() - self._retention_s, sorted(NOT_STORED), self.dropped, self._lost())
+        not_kept = EventsNotKept(
+            time.time() - self._retention_s, sorted(NOT_STORED), self.dropped, self._lost()
+        )
         return EventList(items, page.total, page.next_cursor, not_kept)
 
 

@@ -58,6 +58,7 @@ async def recorded(plane: Plane, name: str) -> None:
 
 def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Every command of the tree with its help."""
+    command._help_option = None  # click keeps the option of the context that asked first
     yield ctx.command_path, command.get_help(ctx)
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):

@@ -295,7 +295,7 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
-    for command in (("status",), ("nodes", "list")):
+    for command in (("status",), ("nodes", "list")):  # type: ignore[assignment]
         assert f"node-a GPU copies on H200 ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
     _, out, _ = await larder(plane, "nodes", "gpus", "node-a", "-o", "wide")
     assert [text for text in (DEVICE, "H200", "2/2", "1 MiB", "out of memory") if text not in out] == []
