@@ -66,7 +66,7 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
         (pool,) = (await plane.node())["stats"]["gpu_copy_pools"]
         assert (pool["device"], pool["gpu_copies"], pool["wanted"]) == (twin.device.uuid, 2, 2)
         assert (pool["capacity_bytes"], pool["copied_blocks"], pool["problem"]) == (8 * make.MIB, 2, "")
-        _, out, _ = await larder(plane, "nodes", "gpus")
+        _, out, _ = await larder(plane, "nodes", "gpus", "-o", "wide")
         assert [text for text in (twin.device.uuid, "2/2", "8 MiB") if text not in out] == []
         scrape = (await plane.http.get("/metrics")).text
         assert f'device="{twin.device.uuid}"' in scrape

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlsplit
 import click
 import msgspec
 
-from app.cli.support import contexts, exit_codes, http, stored_tokens
+from app.cli.support import exit_codes, http
+from app.cli.support.credentials import contexts, stored_tokens
 from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
 from app.cli.support.terminal import exact

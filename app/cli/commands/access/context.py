@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import click
 
-from app.cli.support import contexts
 from app.cli.support.client import checked_url
-from app.cli.support.contexts import Context
+from app.cli.support.credentials import contexts
+from app.cli.support.credentials.contexts import Context
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option

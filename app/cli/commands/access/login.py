@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from app.cli.support import contexts, stored_tokens
 from app.cli.support.client import ApiError, as_token, base_url, call, url_option
-from app.cli.support.contexts import Context
+from app.cli.support.credentials import contexts, stored_tokens
+from app.cli.support.credentials.contexts import Context
 from app.cli.support.exit_codes import worded
 from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.support import private_file
+from app.cli.support.credentials import private_file
 from app.cli.support.exit_codes import NothingFound
 
 _NAMED = "larder.context"

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from app.cli.support import private_file
+from app.cli.support.credentials import private_file
 
 
 def path() -> Path:

@@ -1,0 +1,1 @@
+"""Servers and tokens that the command line remembers, in private files."""
